@@ -1,0 +1,216 @@
+"""What a fabric is: GPUs with NIC ports, packet switches, optical switches, and fixed fibres between ports.
+
+A :class:`Fabric` is what a person plugged together; it never changes while jobs run. What changes is the
+set of cross-connects inside the optical switches (``fabric.crossconnect``). :func:`trace` follows light
+from one electrical port through fibres and cross-connects to the electrical port where it comes out, and
+:func:`electrical_graph` does so for every port: the graph that packets see.
+
+Optical switches are dual-sided, numbered as on the vendors' fronts: a switch of size N has N duplex
+faceplate ports 1..N; faceplate port p takes light in at ingress p and gives light out at egress N + p.
+A cross-connect (ingress p, egress N + q) carries one direction of light from faceplate p to faceplate q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import networkx as nx
+
+from fabric.crossconnect import CrossConnect
+
+
+@dataclass(frozen=True, order=True)
+class Port:
+    """One duplex port of a node; written ``node:number``. A GPU's first NIC port is number 0."""
+
+    node: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Port:
+        """``"tor0:3"``; a bare ``"g0"`` means port 0. Raises ValueError."""
+        node, _, number = text.partition(":")
+        if not node or (number and not number.isdigit()) or text.endswith(":"):
+            raise ValueError(f"{text!r} is not a port; write node:number, such as tor0:3")
+        return cls(node, int(number or 0))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An emulated GPU with one NIC port, and so one IP address and one MAC address."""
+
+    name: str
+    server: str
+    model: str
+    ip: str
+    mac: str
+
+
+@dataclass(frozen=True)
+class PacketSwitch:
+    """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports."""
+
+    name: str
+    dpid: int
+    ports: int
+
+
+@dataclass(frozen=True)
+class OpticalSwitch:
+    """A dual-sided optical circuit switch with ``size`` ingress and ``size`` egress ports."""
+
+    name: str
+    size: int
+    driver: str
+    profile: str
+
+    def ingress(self, faceplate: int) -> int:
+        """Ingress number of a faceplate port (1..size)."""
+        return faceplate
+
+    def egress(self, faceplate: int) -> int:
+        """Egress number of a faceplate port (size+1..2*size)."""
+        return self.size + faceplate
+
+
+@dataclass(frozen=True)
+class Link:
+    """A fixed duplex fibre or cable between two ports.
+
+    ``rate_bps``: bits per second in each direction, as in the real fabric (not scaled).
+    ``queue_s``: depth of the sender's queue in seconds at that rate.
+    """
+
+    a: Port
+    b: Port
+    rate_bps: float
+    queue_s: float
+
+    def other(self, port: Port) -> Port:
+        """The far end, seen from ``port``."""
+        return self.b if port == self.a else self.a
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Everything that is plugged together. Names are unique over all kinds of node.
+
+    ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
+    electrical ports.
+    """
+
+    gpus: Mapping[str, Gpu]
+    packet_switches: Mapping[str, PacketSwitch]
+    optical_switches: Mapping[str, OpticalSwitch]
+    links: tuple[Link, ...]
+    circuits: tuple[tuple[Port, Port], ...] = field(default=())
+
+    @cached_property
+    def link_at(self) -> dict[Port, Link]:
+        """The link plugged into each port that has one."""
+        return {port: link for link in self.links for port in (link.a, link.b)}
+
+    def gpu_by_ip(self, ip: str) -> Gpu | None:
+        return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)
+
+
+#: Cross-connects of every optical switch, by switch name.
+CrossConnects = Mapping[str, Iterable[CrossConnect]]
+
+
+def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[Port, ...]:
+    """The ports that light sent at ``source`` passes, ending where it stops.
+
+    The first entry is ``source``. The last is a port of a GPU or packet switch when the light arrives
+    somewhere, else the optical port where it goes dark. Raises ValueError when the light runs in a loop.
+    """
+    by_ingress = {(name, xc.ingress): xc for name, group in cross_connects.items() for xc in group}
+    path = [source]
+    seen = {source}
+    while (link := fabric.link_at.get(path[-1])) is not None:
+        arrived = link.other(path[-1])
+        path.append(arrived)
+        switch = fabric.optical_switches.get(arrived.node)
+        if switch is None:
+            return tuple(path)
+        xc = by_ingress.get((switch.name, switch.ingress(arrived.number)))
+        if xc is None:
+            return tuple(path)
+        out = Port(switch.name, xc.egress - switch.size)
+        if out in seen:
+            raise ValueError(f"light from {source} runs in a loop through {out}")
+        seen.add(out)
+        path.append(out)
+    return tuple(path)
+
+
+def is_electrical(fabric: Fabric, port: Port) -> bool:
+    """Whether the port belongs to a GPU or a packet switch."""
+    return port.node in fabric.gpus or port.node in fabric.packet_switches
+
+
+def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.DiGraph[str]:
+    """What packets see: GPUs and packet switches, joined where light or copper arrives.
+
+    Each edge carries ``out_port`` and ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the
+    slowest link on the way, bits per second) and ``path`` (every port passed). Where two circuits join
+    the same pair of nodes, the one from the lowest port is kept.
+    """
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(sorted(fabric.gpus), kind="gpu")
+    graph.add_nodes_from(sorted(fabric.packet_switches), kind="packet_switch")
+    for port in sorted(fabric.link_at):
+        if not is_electrical(fabric, port):
+            continue
+        path = trace(fabric, cross_connects, port)
+        end = path[-1]
+        if end == port or not is_electrical(fabric, end) or graph.has_edge(port.node, end.node):
+            continue
+        graph.add_edge(
+            port.node,
+            end.node,
+            out_port=port.number,
+            in_port=end.number,
+            rate_bps=min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at),
+            path=path,
+        )
+    return graph
+
+
+def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
+    """The optical faceplate port that an electrical port's fibre is plugged into, if any."""
+    link = fabric.link_at.get(port)
+    if link is None:
+        return None
+    other = link.other(port)
+    return other if other.node in fabric.optical_switches else None
+
+
+def circuit_cross_connects(
+    fabric: Fabric, circuits: Iterable[tuple[Port, Port]]
+) -> dict[str, frozenset[CrossConnect]]:
+    """The cross-connects that light the given duplex circuits, by optical switch.
+
+    Each circuit is a pair of electrical ports on one common optical switch. Every optical switch of the
+    fabric has an entry, if only an empty one. Raises ValueError naming the ports when a circuit cannot
+    be made or two circuits want one port.
+    """
+    wanted: dict[str, set[CrossConnect]] = {name: set() for name in fabric.optical_switches}
+    holder: dict[Port, str] = {}
+    for a, b in circuits:
+        near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)
+        if near is None or far is None or near.node != far.node:
+            raise ValueError(f"no optical switch joins {a} and {b}")
+        for port in (a, b):
+            if port in holder:
+                raise ValueError(f"port {port} is used by circuits {holder[port]} and {a}-{b}")
+            holder[port] = f"{a}-{b}"
+        switch = fabric.optical_switches[near.node]
+        for here, there in ((near, far), (far, near)):
+            wanted[switch.name].add(CrossConnect(switch.ingress(here.number), switch.egress(there.number)))
+    return {name: frozenset(group) for name, group in wanted.items()}
