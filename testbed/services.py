@@ -1,0 +1,178 @@
+"""Open vSwitch, Docker and the BPF file system: are they there, and start them where they are not.
+
+Nothing here belongs to a lab: the services are the machine's. They are started by systemd where it runs
+the machine, else by hand in sessions of their own, and they are left running.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+OVS_CTL = Path("/usr/share/openvswitch/scripts/ovs-ctl")
+OVS_SOCKET = Path("/var/run/openvswitch/db.sock")
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+DOCKER_PID = Path("/var/run/docker.pid")
+DOCKER_LOG = Path("/var/log/ringlight-dockerd.log")
+BPF_FS = Path("/sys/fs/bpf")
+
+
+class ServiceError(RuntimeError):
+    """A service is not running and could not be started; the message says which and what to do."""
+
+
+def has_systemd() -> bool:
+    return Path("/run/systemd/system").is_dir()
+
+
+def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 2.0) -> bool:
+    """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(str(path))
+            connection.sendall(request)
+            return expected in connection.recv(4096)
+    except OSError:
+        return False
+
+
+def docker_running() -> bool:
+    return _answers(DOCKER_SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n", b"200 OK")
+
+
+def open_vswitch_running() -> bool:
+    """Both halves: the database answers and the switch daemon has its control socket open."""
+    request = b'{"method":"list_dbs","params":[],"id":0}'
+    if not _answers(OVS_SOCKET, request, b"Open_vSwitch"):
+        return False
+    for control in OVS_SOCKET.parent.glob("ovs-vswitchd.*.ctl"):
+        if _answers(control, b'{"method":"version","params":[],"id":0}', b"vSwitch"):
+            return True
+    return False
+
+
+def bpf_fs_mounted() -> bool:
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    return any(line.split()[1] == str(BPF_FS) and line.split()[2] == "bpf" for line in mounts)
+
+
+def _clean_environment() -> dict[str, str]:
+    """Our own, without the label of a lab: a service outlives every lab."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGLIGHT_")}
+    environment["PATH"] = environment.get("PATH", "") + ":/usr/sbin:/sbin"
+    return environment
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        env=_clean_environment(),
+        start_new_session=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+        raise ServiceError(f"{what} could not be started: {last}")
+
+
+def _wait(running: Callable[[], bool], what: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not running():
+        if time.monotonic() > deadline:
+            raise ServiceError(f"{what} did not answer within {timeout_s:.0f} s of its start")
+        time.sleep(0.1)
+
+
+def start_open_vswitch() -> None:
+    """Start Open vSwitch unless it runs. Raises ServiceError."""
+    if open_vswitch_running():
+        return
+    if has_systemd():
+        _run(["systemctl", "start", "openvswitch-switch"], "Open vSwitch")
+    elif OVS_CTL.exists():
+        _start_ovs_by_hand()
+    else:
+        raise ServiceError("Open vSwitch is not installed; run: apt-get install openvswitch-switch")
+    _wait(open_vswitch_running, "Open vSwitch", 20)
+
+
+def _start_ovs_by_hand() -> None:
+    # ovs-ctl inherits its output to the daemons it leaves behind: a pipe would never end.
+    done = subprocess.run(
+        [str(OVS_CTL), "start", "--system-id=random"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        env=_clean_environment(),
+        start_new_session=True,
+        check=False,
+    )
+    if done.returncode and not open_vswitch_running():
+        raise ServiceError(f"Open vSwitch could not be started: {OVS_CTL} start gave {done.returncode}")
+
+
+def start_docker() -> None:
+    """Start Docker unless it answers. Raises ServiceError."""
+    if docker_running():
+        return
+    if has_systemd():
+        _run(["systemctl", "start", "docker"], "Docker")
+    else:
+        dockerd = shutil.which("dockerd", path=_clean_environment()["PATH"])
+        if dockerd is None:
+            raise ServiceError("Docker is not installed; run: apt-get install docker.io")
+        _forget_dead_docker()
+        with DOCKER_LOG.open("ab") as log:
+            subprocess.Popen(
+                [dockerd],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_clean_environment(),
+                start_new_session=True,
+                cwd="/",
+            )
+    try:
+        _wait(docker_running, "Docker", 40)
+    except ServiceError as error:
+        raise ServiceError(f"{error}; its log is {DOCKER_LOG}") from None
+
+
+def _forget_dead_docker() -> None:
+    """Remove the pid file of a dockerd that was killed: a new one refuses to start beside it."""
+    try:
+        pid = int(DOCKER_PID.read_text())
+        alive = Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd"
+    except (OSError, ValueError):
+        alive = False
+    if not alive:
+        DOCKER_PID.unlink(missing_ok=True)
+
+
+def mount_bpf_fs() -> None:
+    """Mount the BPF file system unless it is. Raises ServiceError."""
+    if bpf_fs_mounted():
+        return
+    _run(["mount", "-t", "bpf", "bpf", str(BPF_FS)], "the BPF file system")
+
+
+def ensure_services(*, docker: bool = True) -> None:
+    """Everything that a lab needs, running. ``docker=False`` for the namespace runtime."""
+    if os.geteuid() != 0:
+        raise ServiceError("root is needed to build networks; run again with sudo")
+    mount_bpf_fs()
+    start_open_vswitch()
+    if docker:
+        start_docker()

@@ -1,0 +1,134 @@
+"""What a lab needs from the machine, made ready once: services, eBPF object, worker image.
+
+Every step looks first and does nothing where nothing is to be done, so a start-up check costs well
+under a second. ``ringlight doctor`` prints :func:`doctor_checks`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed import services
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that the machine has or lacks, and the one command that mends it."""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+
+
+def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
+    """Make the machine ready for a lab. Raises ServiceError or ImageError with one line each."""
+    from testbed.emulation.optical.build import build_object
+
+    services.ensure_services(docker=runtime == "docker")
+    build_object()
+    if runtime == "docker":
+        from containers.image import ensure_image
+
+        ensure_image(progress)
+
+
+def _program(name: str, package: str) -> Check:
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    return Check(name, path is not None, path or "not found", f"apt-get install {package}")
+
+
+def _kernel_has_tc(kind: str) -> bool:
+    """Whether the kernel knows a queueing discipline; asked on a dummy veth that is removed again."""
+    from pyroute2 import IPRoute, NetlinkError
+
+    name = f"rlq{os.getpid() % 10000}"
+    with IPRoute() as netlink:
+        try:
+            netlink.link("add", ifname=name, kind="veth", peer={"ifname": name + "p"})
+            index = netlink.link_lookup(ifname=name)[0]
+        except NetlinkError:
+            return False
+        try:
+            if kind == "clsact":
+                netlink.tc("add", kind, index)
+            else:
+                netlink.tc("add", kind, index, "1:", default=0x10)
+        except NetlinkError:
+            return False
+        finally:
+            netlink.link("del", index=index)
+    return True
+
+
+def _port_free(port: int) -> Check:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return Check(
+                f"port {port}",
+                False,
+                error.strerror or "taken",
+                f"ss -ltnp 'sport = :{port}'  # then stop it",
+            )
+    return Check(f"port {port}", True, "free")
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def doctor_checks() -> list[Check]:
+    """Everything looked at, in the order in which a person would mend it. Changes nothing."""
+    root = os.geteuid() == 0
+    checks = [
+        Check("root", root, "yes" if root else f"uid {os.geteuid()}", "sudo ./ringlight doctor"),
+        Check(
+            "kernel",
+            platform.system() == "Linux",
+            f"{platform.release()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB",
+        ),
+        _program("ovs-vswitchd", "openvswitch-switch"),
+        _program("mnexec", "mininet"),
+        _program("dockerd", "docker.io"),
+        _program("mmdebstrap", "mmdebstrap"),
+        _program("clang", "clang"),
+        _program("tc", "iproute2"),
+        Check(
+            "libbpf headers",
+            Path("/usr/include/bpf/bpf_helpers.h").exists(),
+            "/usr/include/bpf",
+            "apt-get install libbpf-dev",
+        ),
+        Check("Open vSwitch runs", services.open_vswitch_running(), "", "./ringlight setup"),
+        Check("Docker runs", services.docker_running(), "", "./ringlight setup"),
+        Check("BPF file system", services.bpf_fs_mounted(), "/sys/fs/bpf", "./ringlight setup"),
+    ]
+    if root:
+        checks += [
+            Check(
+                f"kernel has {kind}",
+                _kernel_has_tc(kind),
+                what,
+                f"modprobe {module}  # or use a kernel that has it",
+            )
+            for kind, what, module in (
+                ("htb", "rates of links", "sch_htb"),
+                ("clsact", "the emulated optical switch", "cls_bpf"),
+            )
+        ]
+    if services.docker_running():
+        from containers.image import image_present, image_tag
+
+        checks.append(Check("worker image", image_present(), image_tag(), "./ringlight setup"))
+    return [*checks, _port_free(8080), _port_free(6653)]
