@@ -1,0 +1,332 @@
+"""A scenario file: checked strictly, so that every mistake is one line naming the file and the key.
+
+A value anywhere outside ``parameters`` may be written ``$name``: it stands for ``parameters.name.value``,
+and so each figure that an experiment rests on is written once, with where it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from fabric.schema import Duration, FabricSpec, Name, Strict, build_fabric
+from fabric.topology import Fabric, Port, optical_neighbour
+from scenarios.profiles import MODELS, compute_seconds, scaled_gradient_bytes
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be run; the message is one line naming the file and the key."""
+
+
+class ParameterSpec(Strict):
+    """A named figure, where it comes from (``source``) and the reason for it (``why``)."""
+
+    value: str | int | float
+    source: Literal["paper", "derived", "assumed"]
+    why: Annotated[str, Field(min_length=1)]
+
+
+class ScaleSpec(Strict):
+    """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided
+    by ``payload``; the ratio of compute to communication stays."""
+
+    time: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+
+
+class TrainingSpec(Strict):
+    """What every job trains. ``samples`` is the data set that a job goes through once, whatever its
+    size; ``batch`` is samples per GPU and iteration; ``gpu`` is a column of the table of GPU times."""
+
+    model: Literal["vgg16", "resnet50"]
+    gpu: str
+    batch: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1)]
+    collective: Literal["ring"] = "ring"
+    seed: int = 7
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+
+
+class TcpSpec(Strict):
+    """``rto_min``: least retransmission time-out of the workers' sockets."""
+
+    congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
+    rto_min: Duration = 0.2
+
+
+class PublishedSpec(Strict):
+    """Completion times that a paper reports for a case."""
+
+    fragmented: Duration
+    regrouped: Duration
+
+
+class CaseSpec(Strict):
+    """Jobs that run at once, each a list of GPUs in rank order; ``watched`` is the one reported."""
+
+    title: str
+    watched: Name
+    jobs: Annotated[dict[Name, tuple[Name, ...]], Field(min_length=1)]
+    published: PublishedSpec | None = None
+
+
+class VariantSpec(Strict):
+    """A case run once more, fragmented, with other ranks for some jobs."""
+
+    case: Name
+    title: str
+    jobs: dict[Name, tuple[Name, ...]]
+
+
+class LiveSpec(Strict):
+    """A case in which the controller regroups while the jobs train, once the watched job has done
+    ``after_iterations``. Workers send each other a UDP beacon every ``beacon``."""
+
+    case: Name
+    after_iterations: Annotated[int, Field(ge=1)]
+    beacon: Duration = 0.005
+
+
+class LinkTestSpec(Strict):
+    """``duration``: how long each link is filled before the runs, in emulated time."""
+
+    duration: Annotated[Duration, Field(gt=0)] = 0.8
+
+
+class ScenarioSpec(Strict):
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+    description: str
+    scale: ScaleSpec = ScaleSpec()
+    parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], ParameterSpec] = Field(
+        default_factory=dict
+    )
+    fabric: FabricSpec
+    training: TrainingSpec
+    tcp: TcpSpec = TcpSpec()
+    link_test: LinkTestSpec = LinkTestSpec()
+    cases: Annotated[dict[Name, CaseSpec], Field(min_length=1)]
+    variants: dict[Name, VariantSpec] = Field(default_factory=dict)
+    live: LiveSpec | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A checked scenario.
+
+    ``spec`` is the file with every ``$name`` replaced, ``fabric`` what it describes, ``raw_fabric`` the
+    same section as written (units as strings) for the processes that read it, ``text`` the file.
+    """
+
+    path: str
+    text: str
+    spec: ScenarioSpec
+    fabric: Fabric
+    raw_fabric: dict[str, Any]
+
+    @property
+    def time_scale(self) -> float:
+        """D: emulated seconds per real second."""
+        return self.spec.scale.time
+
+    @property
+    def rate_scale(self) -> float:
+        """D * S: real bits per second per emulated one."""
+        return self.spec.scale.time * self.spec.scale.payload
+
+    @property
+    def compute_s(self) -> float:
+        """Emulated seconds of GPU time in one iteration."""
+        training = self.spec.training
+        return compute_seconds(training.model, training.gpu, training.batch) * self.time_scale
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Emulated bytes of one gradient, a multiple of 4."""
+        return scaled_gradient_bytes(self.spec.training.model, self.spec.scale.payload)
+
+    def iterations(self, world_size: int) -> int:
+        """Iterations in which ``world_size`` ranks go through the data set once."""
+        return math.ceil(self.spec.training.samples / (self.spec.training.batch * world_size))
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice: YAML itself would silently keep the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            raise ScenarioError(f"line {line}: the key {key!r} is also on line {seen[key]}")
+        seen[key] = line
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """The scenario in a YAML file. Raises ScenarioError, one line naming file and key."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ScenarioError(f"{path}: cannot be read: {reason}") from None
+    return parse_scenario(text, str(path))
+
+
+def parse_scenario(text: str, path: str) -> Scenario:
+    """As :func:`load_scenario`, from text; ``path`` is what errors call it."""
+    try:
+        raw = yaml.load(text, Loader=_Loader)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
+    if not isinstance(raw, dict):
+        raise ScenarioError(f"{path}: a scenario is a mapping with name, fabric, training, cases")
+    try:
+        resolved = resolve_references(raw)
+        spec = ScenarioSpec.model_validate(resolved)
+    except ValidationError as error:
+        raise ScenarioError(f"{path}: {_first_problem(error, raw)}") from None
+    except ValueError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    try:
+        fabric = build_fabric(spec.fabric)
+    except ValueError as error:
+        raise ScenarioError(f"{path}: fabric.{error}") from None
+    scenario = Scenario(path, text, spec, fabric, resolved["fabric"])
+    try:
+        _check(scenario)
+    except ValueError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    return scenario
+
+
+def resolve_references(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` with every ``$name`` outside ``parameters`` replaced. Raises ValueError naming the key."""
+    parameters = raw.get("parameters") or {}
+
+    def resolve(value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            return {k: resolve(v, f"{where}.{k}" if where else str(k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [resolve(v, f"{where}[{i}]") for i, v in enumerate(value)]
+        if not (isinstance(value, str) and value.startswith("$")):
+            return value
+        name = value[1:]
+        entry = parameters.get(name) if isinstance(parameters, dict) else None
+        if not isinstance(entry, dict) or "value" not in entry:
+            raise ValueError(f"{where}: there is no parameter {name}")
+        return entry["value"]
+
+    return {k: v if k == "parameters" else resolve(v, str(k)) for k, v in raw.items()}
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {problem}" if mark else str(problem)
+
+
+def _key(location: Iterable[str | int]) -> str:
+    key = ""
+    for part in location:
+        key += f"[{part}]" if isinstance(part, int) else f"{'.' if key else ''}{part}"
+    return key
+
+
+def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
+    """The first problem as ``key: what is wrong``, and the parameter that the value came from."""
+    problems = error.errors(include_url=False)
+    # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    location = tuple(part for part in first["loc"] if not str(part).startswith(("function-", "constrained")))
+    key = _key(location)
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key"
+    if first["type"] == "missing":
+        return f"{key}: missing"
+    written: Any = raw
+    for part in location:
+        try:
+            written = written[part]
+        except (KeyError, IndexError, TypeError):
+            written = None
+            break
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    origin = ""
+    if isinstance(written, str) and written.startswith("$"):
+        origin = f" (from parameters.{written[1:]})"
+        written = raw["parameters"][written[1:]]["value"]
+    shown = f", not {written!r}" if isinstance(written, str | int | float) and "not" not in message else ""
+    return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"
+
+
+def _check(scenario: Scenario) -> None:
+    """What pydantic cannot see: names that refer to other entries, sizes against the fabric."""
+    spec = scenario.spec
+    training = spec.training
+    try:
+        compute_seconds(training.model, training.gpu, training.batch)
+    except ValueError as error:
+        raise ValueError(f"training.gpu: {error}") from None
+    if scenario.gradient_bytes < 1024:
+        raise ValueError(
+            f"scale.payload: {spec.scale.payload:g} leaves {scenario.gradient_bytes} bytes of the "
+            f"{MODELS[training.model].gradient_bytes} byte gradient; at least 1024 are needed"
+        )
+    lit = {port.node for circuit in scenario.fabric.circuits for port in circuit}
+    for name, case in spec.cases.items():
+        _check_jobs(scenario.fabric, lit, f"cases.{name}.jobs", case.jobs)
+        if case.watched not in case.jobs:
+            raise ValueError(f"cases.{name}.watched: there is no job {case.watched} in this case")
+    for name, variant in spec.variants.items():
+        _check_case(spec, f"variants.{name}.case", variant.case)
+        case = spec.cases[variant.case]
+        for job in variant.jobs:
+            if job not in case.jobs:
+                raise ValueError(f"variants.{name}.jobs.{job}: case {variant.case} has no job {job}")
+        _check_jobs(scenario.fabric, lit, f"variants.{name}.jobs", {**case.jobs, **variant.jobs})
+    if spec.live is not None:
+        _check_case(spec, "live.case", spec.live.case)
+        case = spec.cases[spec.live.case]
+        iterations = scenario.iterations(len(case.jobs[case.watched]))
+        if spec.live.after_iterations >= iterations:
+            raise ValueError(
+                f"live.after_iterations: {spec.live.after_iterations}, but job {case.watched} "
+                f"has only {iterations} iterations"
+            )
+
+
+def _check_case(spec: ScenarioSpec, where: str, case: str) -> None:
+    if case not in spec.cases:
+        raise ValueError(f"{where}: there is no case {case}; there are {', '.join(spec.cases)}")
+
+
+def _check_jobs(fabric: Fabric, lit: set[str], where: str, jobs: Mapping[str, tuple[str, ...]]) -> None:
+    holder: dict[str, str] = {}
+    for job, ranks in jobs.items():
+        key = f"{where}.{job}"
+        if len(ranks) < 2:
+            raise ValueError(f"{key}: {len(ranks)} ranks; a job needs at least 2 to exchange gradients")
+        if len(ranks) > len(fabric.gpus):
+            raise ValueError(f"{key}: {len(ranks)} ranks, but the fabric has {len(fabric.gpus)} GPUs")
+        for gpu in ranks:
+            if gpu not in fabric.gpus:
+                raise ValueError(f"{key}: there is no GPU {gpu}")
+            if gpu in holder:
+                other = "twice in this job" if holder[gpu] == job else f"by job {holder[gpu]} too"
+                raise ValueError(f"{key}: GPU {gpu} is used {other}")
+            if gpu not in lit and optical_neighbour(fabric, Port(gpu, 0)) is not None:
+                raise ValueError(f"{key}: GPU {gpu} has no circuit in fabric.circuits, so it is dark")
+            holder[gpu] = job
