@@ -1,0 +1,87 @@
+"""What the plane hands in and out: plain values, free of os-ken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Command = Literal["add", "modify", "modify_strict", "delete", "delete_strict"]
+
+
+@dataclass(frozen=True)
+class FlowMod:
+    """One change of a flow table. ``match`` uses OXM names (``in_port``, ``eth_type``, ``ipv4_dst``, …).
+
+    ``out_ports``: port numbers to output to, in order; none means drop. ``cookie`` marks the owner.
+    """
+
+    command: Command
+    priority: int
+    match: Mapping[str, int | str]
+    out_ports: tuple[int, ...] = ()
+    cookie: int = 0
+    table_id: int = 0
+
+
+@dataclass(frozen=True)
+class FlowEntry:
+    """One flow as the switch reports it. ``duration_s``: seconds since it was installed.
+
+    A masked match value reads ``"value/mask"``.
+    """
+
+    priority: int
+    match: Mapping[str, int | str]
+    out_ports: tuple[int, ...]
+    cookie: int
+    table_id: int
+    packets: int
+    bytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class PortStats:
+    """Counters of one switch port since it was added; rx is what the switch received."""
+
+    port_no: int
+    rx_packets: int
+    tx_packets: int
+    rx_bytes: int
+    tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
+    rx_errors: int
+    tx_errors: int
+
+
+@dataclass(frozen=True)
+class PortDescription:
+    """A port of a switch. ``up``: administratively up and with carrier."""
+
+    number: int
+    name: str
+    mac: str
+    up: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """Who made the switch (OpenFlow description statistics)."""
+
+    manufacturer: str
+    hardware: str
+    software: str
+    serial_number: str
+    datapath: str
+
+
+@dataclass(frozen=True)
+class SwitchEvent:
+    """Something that a switch did by itself. ``t``: CLOCK_MONOTONIC seconds."""
+
+    kind: Literal["connected", "disconnected", "port_added", "port_changed", "port_removed"]
+    dpid: int
+    t: float
+    port: PortDescription | None = field(default=None)

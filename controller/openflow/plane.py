@@ -1,0 +1,339 @@
+"""The OpenFlow plane: switches connect to it, and it reads and writes their flow tables.
+
+Every write is confirmed by a barrier and every read is a question to the switch, never a cache. All
+methods are synchronous with a deadline and may be called from any thread except a subscriber's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from os_ken.controller.handler import MAIN_DISPATCHER
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as parser
+
+from controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
+from controller.openflow.handshake import Handlers
+from controller.openflow.messages import (
+    Description,
+    FlowEntry,
+    FlowMod,
+    PortDescription,
+    PortStats,
+    SwitchEvent,
+)
+from controller.openflow.ofctl import OfctlMixin
+from controller.openflow.switch import Switch
+
+__all__ = [
+    "Description",
+    "FlowEntry",
+    "FlowMod",
+    "OpenFlowError",
+    "OpenFlowPlane",
+    "PortDescription",
+    "PortStats",
+    "SwitchEvent",
+]
+
+log = logging.getLogger(__name__)
+
+_COMMANDS = {
+    "add": ofp.OFPFC_ADD,
+    "modify": ofp.OFPFC_MODIFY,
+    "modify_strict": ofp.OFPFC_MODIFY_STRICT,
+    "delete": ofp.OFPFC_DELETE,
+    "delete_strict": ofp.OFPFC_DELETE_STRICT,
+}
+_PORT_EVENTS = {
+    ofp.OFPPR_ADD: "port_added",
+    ofp.OFPPR_MODIFY: "port_changed",
+    ofp.OFPPR_DELETE: "port_removed",
+}
+
+
+class OpenFlowPlane(OfctlMixin):
+    """Listens for switches on ``host:port`` and speaks OpenFlow 1.3 with them.
+
+    ``start`` raises ListenError naming the port when it is taken. ``stop`` leaves every flow where it is.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._handlers = Handlers(self._port_status)
+        self._switches: dict[int, Switch] = {}
+        self._connections: dict[Switch, threading.Thread] = {}
+        self._changed = threading.Condition()
+        self._subscribers: list[Callable[[SwitchEvent], None]] = []
+        self._events: queue.SimpleQueue[SwitchEvent | None] = queue.SimpleQueue()
+        self._listener: socket.socket | None = None
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+
+    # Life
+
+    def start(self) -> None:
+        """Open the port and accept switches. Port 0 picks a free one, then found in ``self.port``."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.host, self.port))
+            listener.listen(64)
+        except OSError as error:
+            listener.close()
+            reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
+            raise ListenError(f"OpenFlow port {self.host}:{self.port} {reason}") from error
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        self._threads = [
+            threading.Thread(target=self._accept, args=(listener,), name="openflow-accept", daemon=True),
+            threading.Thread(target=self._deliver, name="openflow-events", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Close the port and every connection; flows stay. Safe to call twice."""
+        deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        if self._listener is not None:
+            # Closing alone does not wake a thread that waits in accept().
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        with self._changed:
+            connections = dict(self._connections)
+        for switch in connections:
+            switch.hang_up()
+        self._events.put(None)
+        for thread in [*connections.values(), *self._threads]:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                log.warning("thread %s did not end within %g s", thread.name, timeout_s)
+        self._threads = []
+
+    def wait_for(self, dpids: Iterable[int], timeout_s: float) -> None:
+        """Until all these switches are connected. Raises NotConnectedError naming the missing ones."""
+        wanted = frozenset(dpids)
+        with self._changed:
+            if not self._changed.wait_for(lambda: wanted <= self._switches.keys(), timeout_s):
+                missing = ", ".join(str(d) for d in sorted(wanted - self._switches.keys()))
+                raise NotConnectedError(
+                    f"switch {missing} did not connect to {self.host}:{self.port} within {timeout_s:g} s"
+                )
+
+    def connected(self) -> frozenset[int]:
+        """Datapath ids of the switches connected now."""
+        with self._changed:
+            return frozenset(self._switches)
+
+    def subscribe(self, callback: Callable[[SwitchEvent], None]) -> Callable[[], None]:
+        """Call back on connect, disconnect and port changes; one event at a time, in order.
+
+        Returns the function that ends the subscription. The callback must not block for long.
+        """
+        self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    # Flow tables and statistics
+
+    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+        """Write all the changes, then a barrier, and wait for it.
+
+        Raises SwitchRefusedError naming the first change that the switch refused (later ones may have
+        taken effect), SwitchTimeoutError, NotConnectedError.
+        """
+        switch = self._switch(dpid)
+        messages = [_flow_mod(switch, mod) for mod in mods]
+        switch.transact([*messages, parser.OFPBarrierRequest(switch)], timeout_s)
+
+    def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]:
+        """Every flow of every table, as the switch has them now."""
+        switch = self._switch(dpid)
+        request = parser.OFPFlowStatsRequest(
+            switch, 0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch()
+        )
+        return [_flow_entry(s) for reply in switch.transact([request], timeout_s) for s in reply.body]
+
+    def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
+        """Counters of every port, the switch's own local port left out."""
+        switch = self._switch(dpid)
+        request = parser.OFPPortStatsRequest(switch, 0, ofp.OFPP_ANY)
+        return [
+            PortStats(
+                s.port_no,
+                s.rx_packets,
+                s.tx_packets,
+                s.rx_bytes,
+                s.tx_bytes,
+                s.rx_dropped,
+                s.tx_dropped,
+                s.rx_errors,
+                s.tx_errors,
+            )
+            for reply in switch.transact([request], timeout_s)
+            for s in reply.body
+            if s.port_no <= ofp.OFPP_MAX
+        ]
+
+    def ports(self, dpid: int, *, timeout_s: float = 5.0) -> list[PortDescription]:
+        """The ports of a switch by number, its own local port left out."""
+        switch = self._switch(dpid)
+        replies = switch.transact([parser.OFPPortDescStatsRequest(switch, 0)], timeout_s)
+        found = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
+        return sorted(found, key=lambda port: port.number)
+
+    def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
+        """Who made the switch."""
+        switch = self._switch(dpid)
+        body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
+        texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)
+        return Description(*(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts))
+
+    # Threads
+
+    def _switch(self, dpid: int) -> Switch:
+        with self._changed:
+            switch = self._switches.get(dpid)
+        if switch is None:
+            raise NotConnectedError(f"switch {dpid} is not connected")
+        return switch
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._stopping:
+            try:
+                connection, address = listener.accept()
+            except OSError as error:
+                if self._stopping:
+                    return
+                log.error("OpenFlow port %s: accept failed: %s", self.port, error)
+                time.sleep(0.1)
+                continue
+            try:
+                switch = Switch(connection, address, self._handlers, self._state_changed)
+            except OSError as error:
+                log.warning("connection from %s ended at once: %s", address, error)
+                connection.close()
+                continue
+            thread = threading.Thread(
+                target=self._serve, args=(switch,), name=f"openflow-{address[1]}", daemon=True
+            )
+            with self._changed:
+                self._connections[switch] = thread
+            thread.start()
+
+    def _serve(self, switch: Switch) -> None:
+        try:
+            switch.serve()
+        except Exception:
+            # A malformed message must end that connection and nothing else.
+            log.exception("connection of switch %s failed", switch.id)
+        finally:
+            switch.hang_up()
+            with self._changed:
+                self._connections.pop(switch, None)
+
+    def _state_changed(self, switch: Switch, state: str) -> None:
+        dpid = switch.id
+        if dpid is None:
+            return
+        replaced: Switch | None = None
+        with self._changed:
+            if state == MAIN_DISPATCHER:
+                replaced = self._switches.get(dpid)
+                self._switches[dpid] = switch
+                kind = "connected"
+            elif self._switches.get(dpid) is switch:
+                del self._switches[dpid]
+                kind = "disconnected"
+            else:
+                return
+            self._changed.notify_all()
+        if replaced is not None:
+            log.warning("switch %s connected again; its old connection is closed", dpid)
+            replaced.hang_up()
+        log.info("switch %s %s", dpid, kind)
+        self._events.put(SwitchEvent(kind, dpid, time.monotonic()))  # type: ignore[arg-type]
+
+    def _port_status(self, switch: Any, reason: int, description: Any) -> None:
+        kind = _PORT_EVENTS.get(reason)
+        if kind is not None and description.port_no <= ofp.OFPP_MAX:
+            event = SwitchEvent(kind, switch.id, time.monotonic(), _port(description))  # type: ignore[arg-type]
+            self._events.put(event)
+
+    def _deliver(self) -> None:
+        while (event := self._events.get()) is not None:
+            for callback in list(self._subscribers):
+                try:
+                    callback(event)
+                except Exception:
+                    log.exception("a subscriber failed on %s", event)
+
+
+def _flow_mod(switch: Switch, mod: FlowMod) -> Any:
+    actions = [parser.OFPActionOutput(port) for port in mod.out_ports]
+    adds = mod.command in ("add", "modify", "modify_strict")
+    instructions = (
+        [parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions)] if actions and adds else []
+    )
+    return parser.OFPFlowMod(
+        switch,
+        cookie=mod.cookie,
+        table_id=mod.table_id,
+        command=_COMMANDS[mod.command],
+        priority=mod.priority,
+        out_port=ofp.OFPP_ANY,
+        out_group=ofp.OFPG_ANY,
+        match=parser.OFPMatch(**mod.match),
+        instructions=instructions,
+    )
+
+
+def _flow_entry(stats: Any) -> FlowEntry:
+    match = {
+        key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
+        for key, value in stats.match.items()
+    }
+    outputs = tuple(
+        action.port
+        for instruction in stats.instructions
+        for action in getattr(instruction, "actions", ())
+        if isinstance(action, parser.OFPActionOutput)
+    )
+    return FlowEntry(
+        stats.priority,
+        match,
+        outputs,
+        stats.cookie,
+        stats.table_id,
+        stats.packet_count,
+        stats.byte_count,
+        stats.duration_sec + stats.duration_nsec * 1e-9,
+    )
+
+
+def _port(description: Any) -> PortDescription:
+    name = description.name
+    up = not description.config & ofp.OFPPC_PORT_DOWN and not description.state & ofp.OFPPS_LINK_DOWN
+    return PortDescription(
+        description.port_no,
+        name.decode("utf-8", "replace") if isinstance(name, bytes) else name,
+        description.hw_addr,
+        up,
+    )
