@@ -154,7 +154,7 @@ class OpenFlowPlane(OfctlMixin):
     # Flow tables and statistics
 
     def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
-        """Write all the changes, then a barrier, and wait for it.
+        """Write all the changes, then a barrier, and wait for it. A masked match value is ``"value/mask"``.
 
         Raises SwitchRefusedError naming the first change that the switch refused (later ones may have
         taken effect), SwitchTimeoutError, NotConnectedError.
@@ -300,9 +300,17 @@ def _flow_mod(switch: Switch, mod: FlowMod) -> Any:
         priority=mod.priority,
         out_port=ofp.OFPP_ANY,
         out_group=ofp.OFPG_ANY,
-        match=parser.OFPMatch(**mod.match),
+        match=parser.OFPMatch(**{key: _match_value(value) for key, value in mod.match.items()}),
         instructions=instructions,
     )
+
+
+def _match_value(value: int | str) -> Any:
+    """``"value/mask"`` as os-ken takes it; anything else as it is."""
+    if not isinstance(value, str) or "/" not in value:
+        return value
+    parts = value.split("/", 1)
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _flow_entry(stats: Any) -> FlowEntry:

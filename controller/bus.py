@@ -1,0 +1,97 @@
+"""Events of the controller, handed to everyone who listens; the newest ones are kept for late comers."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+#: An event: ``{"id": n, "t": CLOCK_MONOTONIC seconds, "event": kind, …}``.
+Event = dict[str, Any]
+
+
+class Subscription:
+    """Events from now on, in order. A listener that falls 1,000 events behind loses the oldest."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self._queue: queue.Queue[Event | None] = queue.Queue(maxsize=1000)
+
+    def put(self, event: Event | None) -> None:
+        while True:
+            try:
+                self._queue.put_nowait(event)
+            except queue.Full:
+                try:
+                    self._queue.get_nowait()
+                except queue.Empty:
+                    continue
+            else:
+                return
+
+    def next(self, timeout_s: float) -> Event | None:
+        """The next event, or None when none came in time or the bus is closed."""
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        self._bus.forget(self)
+
+
+class EventBus:
+    """Publishes events; any thread may call any method."""
+
+    def __init__(self, keep: int = 2000) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._recent: collections.deque[Event] = collections.deque(maxlen=keep)
+        self._subscriptions: set[Subscription] = set()
+        self.closed = False
+
+    def publish(self, kind: str, **fields: Any) -> Event:
+        """Publish and log an event of this kind with these fields."""
+        with self._lock:
+            self._number += 1
+            event: Event = {"id": self._number, "t": time.monotonic(), "event": kind, **fields}
+            self._recent.append(event)
+            subscriptions = tuple(self._subscriptions)
+        log.info("%s", kind, extra={"fields": _loggable(fields)})
+        for subscription in subscriptions:
+            subscription.put(event)
+        return event
+
+    def subscribe(self, after: int | None = None) -> Subscription:
+        """Listen; with ``after`` the kept events of higher id come first."""
+        subscription = Subscription(self)
+        with self._lock:
+            if after is not None:
+                for event in self._recent:
+                    if event["id"] > after:
+                        subscription.put(event)
+            self._subscriptions.add(subscription)
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """Wake every listener for good."""
+        self.closed = True
+        with self._lock:
+            subscriptions = tuple(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.put(None)
+
+
+def _loggable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields short enough for one log line."""
+    return {key: value for key, value in fields.items() if isinstance(value, (str, int, float, bool))}

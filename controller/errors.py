@@ -1,0 +1,37 @@
+"""Errors of the controller that a user of the REST API sees; one line each, with their HTTP status."""
+
+from __future__ import annotations
+
+
+class ControllerError(Exception):
+    """Base. ``status`` is the HTTP status of the answer."""
+
+    status = 500
+
+
+class NotFoundError(ControllerError):
+    """There is no such thing."""
+
+    status = 404
+
+
+class ConflictError(ControllerError):
+    """It exists, and its present state does not allow this."""
+
+    status = 409
+
+
+class InvalidError(ControllerError):
+    """The request can never be carried out on this fabric."""
+
+    status = 422
+
+
+class UnavailableError(ControllerError):
+    """A switch or the server agent cannot be reached now; try again later."""
+
+    status = 503
+
+
+class StartError(ControllerError):
+    """The controller cannot start."""

@@ -1,0 +1,132 @@
+"""Port statistics of the packet switches as time series: polled, differenced, and given a GPU's name."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from controller.openflow.errors import OpenFlowError
+from controller.openflow.messages import PortStats
+from controller.openflow.plane import OpenFlowPlane
+from fabric.topology import Fabric, Port
+
+log = logging.getLogger(__name__)
+
+#: A switch that did not answer is left alone for this long, in seconds, so that it does not slow the others.
+_BACK_OFF_S = 1.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Throughput of one switch port over the interval that ended at ``t``.
+
+    ``t``: CLOCK_MONOTONIC seconds. ``end``: the electrical port lit to it then, None when dark.
+    ``rx_bps``/``tx_bps``: bits per second that the switch received and sent there (Ethernet frames
+    without FCS), so a GPU's sending is its port's rx.
+    """
+
+    t: float
+    port: Port
+    end: Port | None
+    rx_bps: float
+    tx_bps: float
+
+
+def rates(
+    before: Mapping[int, PortStats], now: Iterable[PortStats], seconds: float
+) -> dict[int, tuple[float, float]]:
+    """(rx, tx) in bits per second by port number, for ports counted both times and not restarted."""
+    found = {}
+    for stats in now:
+        old = before.get(stats.port_no)
+        if old is None or stats.rx_bytes < old.rx_bytes or stats.tx_bytes < old.tx_bytes:
+            continue
+        found[stats.port_no] = (
+            8 * (stats.rx_bytes - old.rx_bytes) / seconds,
+            8 * (stats.tx_bytes - old.tx_bytes) / seconds,
+        )
+    return found
+
+
+class Statistics:
+    """Polls every packet switch ``rate_hz`` times per second and keeps the newest samples.
+
+    ``ends``: gives the port lit to each packet-switch port now (:func:`controller.attachment.attachments`).
+    ``keep``: how many samples are kept, over all ports.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        plane: OpenFlowPlane,
+        ends: Callable[[], Mapping[Port, Port | None]],
+        *,
+        rate_hz: float = 20.0,
+        keep: int = 400_000,
+    ) -> None:
+        self._fabric = fabric
+        self._plane = plane
+        self._ends = ends
+        self._interval_s = 1.0 / rate_hz
+        self._samples: collections.deque[Sample] = collections.deque(maxlen=keep)
+        self._latest: dict[str, tuple[float, dict[int, PortStats]]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="statistics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
+
+    def since(self, t: float) -> list[Sample]:
+        """Samples newer than ``t`` (CLOCK_MONOTONIC seconds), oldest first."""
+        newer: list[Sample] = []
+        with self._lock:
+            for sample in reversed(self._samples):
+                if sample.t <= t:
+                    break
+                newer.append(sample)
+        newer.reverse()
+        return newer
+
+    def counters(self) -> dict[str, dict[int, PortStats]]:
+        """The newest counters by switch name and port number."""
+        with self._lock:
+            return {switch: dict(stats) for switch, (_, stats) in self._latest.items()}
+
+    def _run(self) -> None:
+        quiet_until: dict[str, float] = {}
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            # After a stall the missed polls are skipped, not made up in a burst.
+            due = max(due + self._interval_s, time.monotonic())
+            for switch in self._fabric.packet_switches.values():
+                if time.monotonic() < quiet_until.get(switch.name, 0.0):
+                    continue
+                try:
+                    stats = self._plane.port_stats(switch.dpid, timeout_s=0.5)
+                except OpenFlowError as error:
+                    log.debug("%s: no port statistics: %s", switch.name, error)
+                    quiet_until[switch.name] = time.monotonic() + _BACK_OFF_S
+                    continue
+                self._note(switch.name, time.monotonic(), stats)
+
+    def _note(self, switch: str, t: float, stats: list[PortStats]) -> None:
+        ends = self._ends()
+        with self._lock:
+            before_t, before = self._latest.get(switch, (t, {}))
+            self._latest[switch] = (t, {s.port_no: s for s in stats})
+            if t <= before_t:
+                return
+            for number, (rx, tx) in rates(before, stats, t - before_t).items():
+                port = Port(switch, number)
+                if port in ends:
+                    self._samples.append(Sample(t, port, ends[port], rx, tx))
