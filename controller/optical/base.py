@@ -1,0 +1,752 @@
+"""One optical switch as the controller sees it: what it can do, what it carries, how to change it safely.
+
+How a change is made, whatever the switch:
+
+1. **Read** what stands in the switch now; never a copy remembered from before. A read that fails raises.
+2. **Plan**, without touching the switch: check every port of every wanted cross-connect (exists, right
+   side, enabled, not broken, wanted once), then find the smallest set to remove and to add. What is
+   neither is kept and is not written again.
+3. **Lock** the switch and read once more. If it no longer looks as it did to the planner, stop: the plan
+   was made for another state. So a plan made before a lost reply cannot be replayed blindly.
+4. **Remove, then add**, in batches the switch can take. Every removal precedes every addition, so the
+   switch never has to resolve a conflict (some take longer over that, some silently move a circuit).
+5. **Wait for light** as long as the switch declares it needs, and **read back**. Only this reading says
+   what was achieved, not the switch's acknowledgements.
+6. **Report each cross-connect** with its state, the reason where it is not as wanted, and the times
+   between which it was dark. An answer lost on the way makes the outcome unknown, and it is reported as
+   unknown; the next read waits until a late command can no longer take effect.
+
+A driver for another switch writes `_read`, `_remove` and `_add`; everything above is here. Optional:
+`_open`, `_close`, `_set_port_enabled`, `_power`, `_alarms`. All times are seconds of ``time.monotonic()``.
+Drivers are synchronous and may be used from several threads; one operation runs on a switch at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from controller.optical.errors import (
+    AuthFailed,
+    DeadlineExceeded,
+    Indeterminate,
+    NoSuchPort,
+    OpticalError,
+    PartialApply,
+    PermissionDenied,
+    PortBusy,
+    PortClash,
+    PortDisabled,
+    PortFailed,
+    ProtocolError,
+    ReadBackMismatch,
+    Refused,
+    Rejected,
+    StaleRevision,
+    Unreachable,
+    Unsupported,
+    WrongSide,
+)
+from fabric.crossconnect import (
+    BusyError,
+    CrossConnect,
+    CrossConnectState,
+    MatchingError,
+    Mode,
+    PortState,
+    check_matching,
+    plan_changes,
+)
+
+log = logging.getLogger(__name__)
+
+#: Pause between two readings while a cross-connect is still being aligned, seconds.
+POLL_S = 0.02
+#: How often :meth:`OpticalSwitchDriver.converge` starts again before it gives up.
+ATTEMPTS = 4
+
+_BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
+_PENDING = (CrossConnectState.PENDING_CONNECTION, CrossConnectState.PENDING_DELETION)
+
+
+class Deadline:
+    """A moment by which an operation must have ended."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.at = time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to go; negative when past."""
+        return self.at - time.monotonic()
+
+    def check(self) -> float:
+        """Seconds to go. Raises DeadlineExceeded when there are none."""
+        left = self.left_s
+        if left <= 0:
+            raise DeadlineExceeded("the deadline has passed")
+        return left
+
+    def sleep_until(self, when: float) -> None:
+        """Sleep to ``when`` (monotonic seconds). Raises DeadlineExceeded if the deadline comes first."""
+        if when > self.at:
+            raise DeadlineExceeded("the deadline has passed")
+        pause = when - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the switch says it is."""
+
+    vendor: str
+    model: str
+    serial: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A declared duration in seconds: least, typical, most."""
+
+    least_s: float = 0.0
+    typical_s: float = 0.0
+    most_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Declared timing. ``command``: from a write to its acknowledgement. ``dark``: from the loss of light
+    on a moved port to the return of usable light, its receiver's re-training included."""
+
+    command: Bounds = Bounds()
+    dark: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a switch has and can do.
+
+    ``ingress`` and ``egress`` are its port numbers (a single-sided switch has each port in both).
+    ``reach`` names the egresses of those ingresses that cannot reach all. ``max_batch``: cross-connects
+    per write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0 for none.
+    ``ownership``: it records who made a cross-connect.
+    """
+
+    ingress: frozenset[int]
+    egress: frozenset[int]
+    max_batch: int
+    timing: Timing = Timing()
+    power: frozenset[int] = frozenset()
+    port_admin: bool = False
+    ownership: bool = False
+    wavelengths: int = 0
+    reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    @cached_property
+    def ports(self) -> frozenset[int]:
+        return self.ingress | self.egress
+
+    def egresses(self, ingress: int) -> frozenset[int]:
+        """What the ingress can be joined to."""
+        return self.reach.get(ingress, self.egress) - {ingress}
+
+
+def dual_sided(size: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Ingress ports 1..size and egress ports size+1..2*size."""
+    return frozenset(range(1, size + 1)), frozenset(range(size + 1, 2 * size + 1))
+
+
+@dataclass(frozen=True)
+class PortStatus:
+    """State of a port, and whether it is administratively enabled. A port without light is BLOCKED."""
+
+    state: PortState
+    enabled: bool = True
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One reading of a switch. ``foreign``: cross-connects that the switch says belong to another owner."""
+
+    switch: str
+    cross_connects: Mapping[CrossConnect, CrossConnectState]
+    ports: Mapping[int, PortStatus]
+    foreign: frozenset[CrossConnect] = frozenset()
+    taken_at: float = 0.0
+
+    @cached_property
+    def revision(self) -> str:
+        """A digest of which cross-connects stand; equal for two readings that show the same ones."""
+        order = sorted(
+            (xc.ingress, xc.egress, -1 if xc.wavelength is None else xc.wavelength)
+            for xc in self.cross_connects
+        )
+        return hashlib.sha256(repr((self.switch, order)).encode()).hexdigest()[:16]
+
+    def state(self, cross_connect: CrossConnect) -> CrossConnectState:
+        return self.cross_connects.get(cross_connect, CrossConnectState.ABSENT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A change from one state of a switch to another, as data.
+
+    ``absent``: ingresses that were to be deleted and carry nothing.
+    """
+
+    base_revision: str
+    mode: Mode
+    keep: frozenset[CrossConnect]
+    remove: tuple[CrossConnect, ...]
+    add: tuple[CrossConnect, ...]
+    absent: tuple[int, ...] = ()
+
+    @property
+    def dark_ports(self) -> frozenset[int]:
+        """Ports that lose light while the plan is carried out."""
+        return frozenset(port for xc in (*self.remove, *self.add) for port in (xc.ingress, xc.egress))
+
+    def __bool__(self) -> bool:
+        return bool(self.remove or self.add)
+
+
+@dataclass(frozen=True)
+class CrossConnectResult:
+    """What became of one cross-connect of a plan.
+
+    ``reason`` is empty when it is as wanted. ``t_dark``: when its ports lost light (None: they had none);
+    ``t_lit``: when it was read back as connected (None: it is not). Monotonic seconds.
+    """
+
+    ingress: int
+    egress: int | None
+    action: Literal["keep", "remove", "add", "foreign"]
+    state: CrossConnectState
+    reason: str = ""
+    t_dark: float | None = None
+    t_lit: float | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """Outcome of a plan: one entry per cross-connect, and the reading that says so.
+
+    ``writes``: how many batches the switch acknowledged.
+    """
+
+    plan: Plan
+    results: tuple[CrossConnectResult, ...]
+    snapshot: Snapshot
+    writes: int
+
+    @property
+    def deviations(self) -> tuple[CrossConnectResult, ...]:
+        """Entries that are not as planned."""
+        return tuple(r for r in self.results if r.reason)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something a person should know. ``port`` is None where it concerns the whole switch."""
+
+    kind: Literal["LOS", "PORT_FAILED", "PORT_DISABLED", "SWITCH"]
+    port: int | None
+    text: str
+
+
+def _order(cross_connect: CrossConnect) -> tuple[int, int, int]:
+    colour = cross_connect.wavelength
+    return cross_connect.ingress, cross_connect.egress, -1 if colour is None else colour
+
+
+def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
+    """Raises NoSuchPort, WrongSide or Unsupported if the switch could never make this cross-connect."""
+    for port in (xc.ingress, xc.egress):
+        if port not in capabilities.ports:
+            raise NoSuchPort(port, f"cross-connect {xc}: there is no port {port}")
+    if xc.ingress not in capabilities.ingress:
+        raise WrongSide(xc.ingress, f"cross-connect {xc}: port {xc.ingress} is an egress")
+    if xc.egress not in capabilities.egress:
+        raise WrongSide(xc.egress, f"cross-connect {xc}: port {xc.egress} is an ingress")
+    if xc.egress not in capabilities.egresses(xc.ingress):
+        raise WrongSide(xc.egress, f"cross-connect {xc}: port {xc.ingress} cannot reach port {xc.egress}")
+    if xc.wavelength is not None and not 0 <= xc.wavelength < capabilities.wavelengths:
+        raise Unsupported(f"cross-connect {xc}: the switch does not tell that wavelength apart")
+
+
+def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect]) -> None:
+    """Raises PortDisabled or PortFailed for the first port that cannot carry light."""
+    for xc in cross_connects:
+        for port in (xc.ingress, xc.egress):
+            status = snapshot.ports[port]
+            if status.state is PortState.FAILED:
+                raise PortFailed(port, f"cross-connect {xc}: port {port} has failed")
+            if not status.enabled:
+                raise PortDisabled(port, f"cross-connect {xc}: port {port} is disabled")
+
+
+def make_plan(
+    capabilities: Capabilities,
+    snapshot: Snapshot,
+    wanted: Iterable[CrossConnect],
+    mode: Mode,
+    delete: Iterable[int] = (),
+    owned: Iterable[CrossConnect] | None = None,
+) -> Plan:
+    """The smallest change from ``snapshot`` to one where everything ``wanted`` stands. Pure.
+
+    ``delete``: ingresses that shall carry nothing. ``owned``: the cross-connects that may be removed
+    (default: all that the switch does not say are someone else's); others are removed in REPLACE mode
+    only. A wanted cross-connect that the switch reports as broken is removed and made again.
+    Raises a :class:`~controller.optical.errors.Rejected` naming the port.
+    """
+    wanted = tuple(wanted)
+    for xc in wanted:
+        check_cross_connect(capabilities, xc)
+    try:
+        target = check_matching(wanted)
+    except MatchingError as error:
+        raise PortClash(error.port, str(error), error.first, error.second) from None
+
+    present = frozenset(snapshot.cross_connects)
+    foreign = snapshot.foreign if owned is None else present - frozenset(owned)
+    by_ingress: dict[int, list[CrossConnect]] = {}
+    for xc in present:
+        by_ingress.setdefault(xc.ingress, []).append(xc)
+    deleted: set[CrossConnect] = set()
+    absent = []
+    for port in sorted(set(delete)):
+        if port not in capabilities.ports:
+            raise NoSuchPort(port, f"delete: there is no port {port}")
+        if port not in capabilities.ingress:
+            raise WrongSide(port, f"delete: port {port} is an egress; name the ingress")
+        if any(xc.ingress == port for xc in target):
+            raise Rejected(f"port {port} is both wanted and to be deleted")
+        deleted.update(by_ingress.get(port, ()))
+        if port not in by_ingress:
+            absent.append(port)
+
+    try:
+        changes = plan_changes(present - deleted, target, mode)
+    except BusyError as error:
+        raise PortBusy(error.port, str(error), error.holder) from None
+    again = {xc for xc in changes.keep & target if snapshot.state(xc) in _BROKEN}
+    remove = changes.remove | deleted | again
+    add = changes.add | again
+    check_ports_usable(snapshot, sorted(add, key=_order))
+    if mode is not Mode.REPLACE:
+        for xc in sorted(remove & foreign, key=_order):
+            raise PortBusy(xc.ingress, f"port {xc.ingress} is busy: {xc} belongs to another owner", xc)
+    named = {xc: xc for xc in target}
+    return Plan(
+        base_revision=snapshot.revision,
+        mode=mode,
+        keep=frozenset(named.get(xc, xc) for xc in changes.keep - again),
+        remove=tuple(sorted(remove, key=_order)),
+        add=tuple(sorted(add, key=_order)),
+        absent=tuple(absent),
+    )
+
+
+class OpticalSwitchDriver(ABC):
+    """Base of every driver; see the top of this file for what it does and what a subclass adds.
+
+    ``secrets`` are strings that must never appear in a log line or an error.
+    """
+
+    def __init__(self, name: str, capabilities: Capabilities, secrets: Iterable[str] = ()) -> None:
+        self.name = name
+        self._capabilities = capabilities
+        self._secrets = tuple(s for s in secrets if s)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._labels: dict[CrossConnect, str] = {}
+        self._quiet_until = 0.0
+
+    # What a driver for one kind of switch writes.
+
+    @abstractmethod
+    def _read(self, deadline: Deadline) -> Snapshot:
+        """Everything the switch says about its cross-connects and ports.
+
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError; never returns
+        less than it was told.
+        """
+
+    @abstractmethod
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        """Remove exactly these (at most ``max_batch``) and wait for the acknowledgement.
+
+        Raises Unreachable or DeadlineExceeded only if nothing was sent, Refused (or PermissionDenied,
+        AuthFailed) if the switch said no, Indeterminate in every other case of trouble.
+        """
+
+    @abstractmethod
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        """Make exactly these (at most ``max_batch``), whose ports are free. Raises as `_remove`."""
+
+    def _open(self, deadline: Deadline) -> Identity:
+        """Start a session and say who is there. Raises Unreachable, AuthFailed, ProtocolError."""
+        self._read(deadline)
+        return Identity("unknown", type(self).__name__)
+
+    def _close(self) -> None:  # noqa: B027 (optional)
+        """Give up the session; must not fail."""
+
+    def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        """Enable or disable one port. Raises as `_remove`."""
+        raise Unsupported(f"{self.name}: ports cannot be disabled")
+
+    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+        """Optical power in dBm of ports that have a meter; None where the meter shows no light."""
+        return {}
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        """Alarms besides those that follow from the ports' states."""
+        return ()
+
+    # What the controller uses.
+
+    def open(self, *, timeout_s: float = 5.0) -> Identity:
+        """Start a session. Raises Unreachable, AuthFailed, ProtocolError, DeadlineExceeded."""
+        deadline = Deadline(timeout_s)
+        with self._device(deadline, reopen=True):
+            return self._open(deadline)
+
+    def close(self) -> None:
+        """End the session; circuits stay lit. May be called again."""
+        got = self._lock.acquire(timeout=5.0)
+        if not got:
+            log.warning("%s: closed while an operation is still running", self.name)
+        try:
+            self._closed = True
+            self._close()
+        finally:
+            if got:
+                self._lock.release()
+
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def snapshot(self, *, timeout_s: float = 5.0) -> Snapshot:
+        """What stands in the switch, read now. Raises; never returns an empty answer for a failed read."""
+        deadline = Deadline(timeout_s)
+        with self._device(deadline):
+            return self._reading(deadline)
+
+    def reachable(self, ingress: int, snapshot: Snapshot | None = None) -> frozenset[int]:
+        """Free, usable egresses to which this ingress could be connected. Raises NoSuchPort, WrongSide."""
+        can = self._capabilities
+        if ingress not in can.ports:
+            raise NoSuchPort(ingress, f"there is no port {ingress}")
+        if ingress not in can.ingress:
+            raise WrongSide(ingress, f"port {ingress} is an egress")
+        seen = snapshot or self.snapshot()
+        usable = {p for p, s in seen.ports.items() if s.enabled and s.state is not PortState.FAILED}
+        if ingress not in usable:
+            return frozenset()
+        return frozenset((can.egresses(ingress) & usable) - {xc.egress for xc in seen.cross_connects})
+
+    def plan(
+        self,
+        wanted: Iterable[CrossConnect],
+        mode: Mode = Mode.UPDATE,
+        *,
+        delete: Iterable[int] = (),
+        owned: Iterable[CrossConnect] | None = None,
+        snapshot: Snapshot | None = None,
+        timeout_s: float = 5.0,
+    ) -> Plan:
+        """A plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing."""
+        base = snapshot or self.snapshot(timeout_s=timeout_s)
+        return make_plan(self._capabilities, base, wanted, mode, delete, owned)
+
+    def apply(self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True) -> ApplyResult:
+        """Carry out a plan and report what the switch shows afterwards.
+
+        ``settle=False`` returns without waiting for light; cross-connects may be PENDING_CONNECTION.
+        Raises StaleRevision, PortDisabled, PortFailed, Unreachable, DeadlineExceeded, Refused with nothing
+        changed; PartialApply or ReadBackMismatch with the result in it; Indeterminate.
+        """
+        deadline = Deadline(timeout_s)
+        with self._device(deadline):
+            return self._apply(plan, deadline, settle)
+
+    def converge(
+        self,
+        wanted: Iterable[CrossConnect],
+        mode: Mode = Mode.UPDATE,
+        *,
+        delete: Iterable[int] = (),
+        owned: Iterable[CrossConnect] | None = None,
+        timeout_s: float = 10.0,
+        settle: bool = True,
+    ) -> ApplyResult:
+        """Read, plan and apply; start again from a new reading when the outcome was unknown or another
+        writer got in between. Raises what :meth:`plan` and :meth:`apply` raise."""
+        deadline = Deadline(timeout_s)
+        wanted, delete = tuple(wanted), tuple(delete)
+        with self._device(deadline):
+            for attempt in range(ATTEMPTS):
+                try:
+                    plan = make_plan(self._capabilities, self._reading(deadline), wanted, mode, delete, owned)
+                    return self._apply(plan, deadline, settle)
+                except (Indeterminate, StaleRevision) as error:
+                    if attempt == ATTEMPTS - 1 or deadline.left_s <= 0:
+                        raise
+                    log.warning("%s: reading again: %s", self.name, self.redact(str(error)))
+        raise AssertionError("unreachable")
+
+    def set_port_enabled(self, port: int, enabled: bool, *, timeout_s: float = 5.0) -> PortStatus:
+        """Enable or disable a port; its cross-connects stay. Returns what the switch shows afterwards.
+
+        Raises NoSuchPort, Unsupported, ReadBackMismatch, and as :meth:`apply`.
+        """
+        if port not in self._capabilities.ports:
+            raise NoSuchPort(port, f"there is no port {port}")
+        if not self._capabilities.port_admin:
+            raise Unsupported(f"{self.name}: ports cannot be enabled or disabled")
+        deadline = Deadline(timeout_s)
+        with self._device(deadline):
+            self._set_port_enabled(port, enabled, deadline)
+            status = self._reading(deadline).ports[port]
+            if status.enabled is not enabled:
+                word = "enabled" if status.enabled else "disabled"
+                raise ReadBackMismatch(f"port {port} is still {word}")
+            return status
+
+    def power_dbm(self, ports: Iterable[int], *, timeout_s: float = 5.0) -> dict[int, float | None]:
+        """Optical power in dBm; None for a port without a meter or without light. Raises NoSuchPort."""
+        asked = tuple(ports)
+        for port in asked:
+            if port not in self._capabilities.ports:
+                raise NoSuchPort(port, f"there is no port {port}")
+        metered = [port for port in asked if port in self._capabilities.power]
+        deadline = Deadline(timeout_s)
+        with self._device(deadline):
+            found = self._power(metered, deadline) if metered else {}
+        return {port: found.get(port) for port in asked}
+
+    def alarms(self, *, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
+        """What is wrong now, read from the switch."""
+        deadline = Deadline(timeout_s)
+        with self._device(deadline):
+            snapshot = self._reading(deadline)
+            found = []
+            for port, status in sorted(snapshot.ports.items()):
+                if status.state is PortState.FAILED:
+                    found.append(Alarm("PORT_FAILED", port, f"port {port} has failed"))
+                elif not status.enabled:
+                    found.append(Alarm("PORT_DISABLED", port, f"port {port} is disabled"))
+            return (*found, *self._alarms(snapshot, deadline))
+
+    def redact(self, text: str) -> str:
+        """The text with every secret masked."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    # How it does it.
+
+    @contextmanager
+    def _device(self, deadline: Deadline, reopen: bool = False) -> Iterator[None]:
+        """The switch to oneself. Errors that leave carry no secret."""
+        if not self._lock.acquire(timeout=max(0.0, deadline.left_s)):
+            raise DeadlineExceeded(f"{self.name}: busy with another request")
+        try:
+            if reopen:
+                self._closed = False
+            if self._closed:
+                raise Unreachable(f"{self.name}: the driver is closed")
+            yield
+        except OpticalError as error:
+            error.args = tuple(self.redact(str(arg)) for arg in error.args)
+            if isinstance(error, ProtocolError):
+                error.raw = self.redact(error.raw)
+            raise
+        finally:
+            self._lock.release()
+
+    def _reading(self, deadline: Deadline) -> Snapshot:
+        """One reading, checked for being possible at all."""
+        deadline.sleep_until(self._quiet_until)
+        deadline.check()
+        snapshot = self._read(deadline)
+        known = self._capabilities.ports
+        if snapshot.ports.keys() != known:
+            odd = sorted(snapshot.ports.keys() ^ known)
+            raise ProtocolError(f"{self.name}: reported other ports than it has: {odd[:8]}")
+        try:
+            check_matching(
+                xc
+                for xc, state in snapshot.cross_connects.items()
+                if state is not CrossConnectState.PENDING_DELETION
+            )
+        except MatchingError as error:
+            raise ProtocolError(f"{self.name}: impossible state: {error}") from None
+        for xc in snapshot.cross_connects:
+            if xc.ingress not in known or xc.egress not in known:
+                raise ProtocolError(f"{self.name}: reported {xc}, which has no such ports")
+        labelled = {
+            replace(xc, name=xc.name or self._labels.get(xc)): state
+            for xc, state in snapshot.cross_connects.items()
+        }
+        return replace(snapshot, cross_connects=labelled, taken_at=time.monotonic())
+
+    def _apply(self, plan: Plan, deadline: Deadline, settle: bool) -> ApplyResult:
+        before = self._reading(deadline)
+        if before.revision != plan.base_revision:
+            raise StaleRevision(
+                f"{self.name}: the switch changed after the plan was made; nothing was written"
+            )
+        check_ports_usable(before, plan.add)
+        batches = [
+            (write, group[start : start + self._capabilities.max_batch])
+            for write, group in ((self._remove, plan.remove), (self._add, plan.add))
+            for start in range(0, len(group), self._capabilities.max_batch)
+        ]
+        timing = self._capabilities.timing
+        wait_s = timing.dark.most_s if plan.add and settle else 0.0
+        needed_s = len(batches) * timing.command.typical_s + wait_s
+        if deadline.left_s < needed_s:
+            raise DeadlineExceeded(
+                f"{self.name}: the plan needs about {needed_s:.3f} s, "
+                f"of which {max(0.0, deadline.left_s):.3f} s are left; nothing was written"
+            )
+
+        lit_before = {port for xc in before.cross_connects for port in (xc.ingress, xc.egress)}
+        dark_at: dict[int, float] = {}
+        refusal: OpticalError | None = None
+        done = 0
+        try:
+            for write, batch in batches:
+                deadline.check()
+                for xc in batch:
+                    for port in (xc.ingress, xc.egress):
+                        if port in lit_before:
+                            dark_at.setdefault(port, time.monotonic())
+                write(batch, deadline)
+                done += 1
+        except (Refused, PermissionDenied, AuthFailed) as error:
+            refusal = error
+        except (Unreachable, DeadlineExceeded) as error:
+            if done == 0:
+                raise
+            raise self._unknown(f"{done} of {len(batches)} writes were made, then: {error}") from error
+        except (Indeterminate, ProtocolError) as error:
+            raise self._unknown(f"write {done + 1} of {len(batches)}: {error}") from error
+
+        try:
+            after = self._settled(plan, deadline, wait_s) if batches and refusal is None else None
+            after = after or (self._reading(deadline) if batches else before)
+        except OpticalError as error:
+            raise self._unknown(f"written, but the read-back failed: {error}") from error
+        self._remember_names(plan, after)
+        result = ApplyResult(plan, _judge(plan, after, dark_at, refusal, settle), after, done)
+        return self._verdict(result, before, refusal)
+
+    def _verdict(self, result: ApplyResult, before: Snapshot, refusal: OpticalError | None) -> ApplyResult:
+        """The result, if it is as planned."""
+        if not result.deviations:
+            if refusal is not None:
+                log.warning("%s: refused, yet done: %s", self.name, self.redact(str(refusal)))
+            return result
+        if refusal is not None:
+            if result.snapshot.revision == before.revision:
+                raise refusal
+            raise PartialApply(f"{self.name}: partly done: {refusal}", result) from refusal
+        first = result.deviations[0]
+        more = f" (and {len(result.deviations) - 1} more)" if len(result.deviations) > 1 else ""
+        raise ReadBackMismatch(f"{self.name}: {first.ingress}->{first.egress}: {first.reason}{more}", result)
+
+    def _settled(self, plan: Plan, deadline: Deadline, wait_s: float) -> Snapshot:
+        """A reading once everything is as planned, or as late as it could still become so."""
+        written = time.monotonic()
+        give_up = written + self._capabilities.timing.dark.most_s
+        deadline.sleep_until(written + wait_s)
+        while True:
+            snapshot = self._reading(deadline)
+            waiting = [xc for xc in plan.add if snapshot.state(xc) is CrossConnectState.PENDING_CONNECTION]
+            waiting += [xc for xc in plan.remove if snapshot.state(xc) is CrossConnectState.PENDING_DELETION]
+            late = [xc for xc in plan.add if xc not in snapshot.cross_connects]
+            late += [xc for xc in plan.remove if xc in snapshot.cross_connects and xc not in plan.add]
+            now = time.monotonic()
+            if (wait_s and waiting and now + POLL_S < deadline.at) or (late and now + POLL_S < give_up):
+                deadline.sleep_until(now + POLL_S)
+                continue
+            return snapshot
+
+    def _unknown(self, reason: str) -> Indeterminate:
+        """The error for an unknown outcome. Until a command still under way has landed, nothing is read."""
+        timing = self._capabilities.timing
+        self._quiet_until = time.monotonic() + timing.command.most_s + timing.dark.most_s
+        return Indeterminate(f"{self.name}: outcome unknown, read before retrying: {reason}")
+
+    def _remember_names(self, plan: Plan, after: Snapshot) -> None:
+        """Names live here: no switch driven so far stores them."""
+        named = {xc: xc.name for xc in (*plan.keep, *plan.add) if xc.name}
+        self._labels = {xc: name for xc, name in (self._labels | named).items() if xc in after.cross_connects}
+
+
+def _judge(
+    plan: Plan,
+    after: Snapshot,
+    dark_at: Mapping[int, float],
+    refusal: OpticalError | None,
+    settled: bool,
+) -> tuple[CrossConnectResult, ...]:
+    """Each cross-connect of the plan against a reading."""
+    why = str(refusal) if refusal is not None else ""
+    results = []
+
+    def entry(
+        xc: CrossConnect, action: Literal["keep", "remove", "add", "foreign"], reason: str, lit: bool = False
+    ) -> CrossConnectResult:
+        t_dark = min((dark_at[p] for p in (xc.ingress, xc.egress) if p in dark_at), default=None)
+        t_lit = after.taken_at if lit and after.state(xc) is CrossConnectState.CONNECTED else None
+        return CrossConnectResult(
+            xc.ingress, xc.egress, action, after.state(xc), reason, t_dark, t_lit, xc.name
+        )
+
+    fine = {CrossConnectState.CONNECTED}
+    for xc in sorted(plan.keep, key=_order):
+        state = after.state(xc)
+        gone = state is CrossConnectState.ABSENT
+        results.append(entry(xc, "keep", "vanished while others were changed" if gone else ""))
+    for xc in plan.remove:
+        if xc in plan.add:
+            continue
+        state = after.state(xc)
+        gone = state is CrossConnectState.ABSENT or (
+            not settled and state is CrossConnectState.PENDING_DELETION
+        )
+        results.append(entry(xc, "remove", "" if gone else why or "still there after its removal"))
+    if not settled:
+        fine.add(CrossConnectState.PENDING_CONNECTION)
+    for xc in plan.add:
+        state = after.state(xc)
+        reason = ""
+        if state in _PENDING and state not in fine:
+            reason = "no light by the deadline"
+        elif state not in fine:
+            reason = why or f"{state} after it was made"
+        results.append(entry(xc, "add", reason, lit=True))
+    if plan.mode is Mode.REPLACE:
+        for xc in sorted(
+            after.cross_connects.keys() - plan.keep - set(plan.add) - set(plan.remove), key=_order
+        ):
+            results.append(entry(xc, "foreign", "made by someone else meanwhile"))
+    for ingress in plan.absent:
+        results.append(CrossConnectResult(ingress, None, "remove", CrossConnectState.ABSENT))
+    return tuple(results)
