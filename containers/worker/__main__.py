@@ -1,0 +1,70 @@
+"""The training worker: ``python3 -m containers.worker DIRECTORY``.
+
+DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Exit codes:
+0 done, 1 own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+# One thread of linear algebra per rank: more would spin, and the layers are small. Before numpy loads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from containers.worker.events import EventLog
+from containers.worker.rendezvous import NoConnection
+from containers.worker.spec import BadSpec, read_spec
+from containers.worker.transport import PeerLost
+
+EXIT_FAILED, EXIT_BAD_SPEC, EXIT_PEER_LOST, EXIT_TERMINATED = 1, 2, 3, 143
+
+log = logging.getLogger("worker")
+
+
+def main(directory: Path) -> int:
+    """Run the workload that the spec in ``directory`` names; returns the exit code."""
+    try:
+        events = EventLog(directory / "events.jsonl")
+    except OSError as error:
+        log.error("%s: %s", error.filename, error.strerror)
+        return EXIT_FAILED
+    try:
+        spec = read_spec(directory / "spec.json")
+    except BadSpec as error:
+        return _fail(events, EXIT_BAD_SPEC, str(error), None)
+    try:
+        # Imported here, so that a bad spec is told at once and a link test loads no model.
+        if spec.workload == "train":
+            from containers.worker.train import train as workload
+        else:
+            from containers.worker.linktest import linktest as workload
+        workload(spec, directory, events)
+    except PeerLost as error:
+        return _fail(events, EXIT_PEER_LOST, str(error), error.rank)
+    except (NoConnection, ArithmeticError, TimeoutError, OSError) as error:
+        return _fail(events, EXIT_FAILED, str(error), None)
+    return 0
+
+
+def _fail(events: EventLog, code: int, reason: str, peer: int | None) -> int:
+    log.error("%s", reason)
+    events.write("failed", reason=reason, peer=peer)
+    return code
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    sys.exit(EXIT_TERMINATED)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    # As process 1 of a container, Python would otherwise ignore SIGTERM.
+    signal.signal(signal.SIGTERM, _terminate)
+    if len(sys.argv) != 2:
+        log.error("usage: python3 -m containers.worker DIRECTORY")
+        sys.exit(EXIT_BAD_SPEC)
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,164 @@
+"""The model that the workers train: a small classifier of handwritten digits, in numpy.
+
+One hidden layer, tanh, softmax cross-entropy, plain stochastic gradient descent. The data are the UCI
+optical handwritten digits (see containers/data/README.md): 1,797 images of 8x8 pixels. Everything random
+comes from numpy's legacy generator, whose streams are frozen for all numpy versions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "digits.csv.gz"
+PIXELS, HIDDEN, CLASSES = 64, 32, 10
+HELD_OUT = 297
+#: Parameters: two weight matrices and two bias vectors.
+PARAMETERS = PIXELS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
+PAD_PERIOD = 251
+
+
+@cache
+def digits() -> tuple[Array, npt.NDArray[np.intp]]:
+    """All images as (1797, 64) float32 in 0..1, and their labels 0..9; in a fixed mixed order."""
+    text = gzip.decompress(DATA.read_bytes()).decode()
+    table = np.array([line.split(",") for line in text.split()], dtype=np.float32)
+    table = table[np.random.RandomState(0).permutation(len(table))]
+    return np.ascontiguousarray(table[:, :PIXELS]) / np.float32(16), table[:, PIXELS].astype(np.intp)
+
+
+def training_set() -> tuple[Array, npt.NDArray[np.intp]]:
+    images, labels = digits()
+    return images[:-HELD_OUT], labels[:-HELD_OUT]
+
+
+def held_out_set() -> tuple[Array, npt.NDArray[np.intp]]:
+    images, labels = digits()
+    return images[-HELD_OUT:], labels[-HELD_OUT:]
+
+
+def initial_parameters(seed: int) -> Array:
+    """Parameters as one vector of ``PARAMETERS`` float32; weights of variance 1/fan-in, biases zero."""
+    random = np.random.RandomState(seed)
+    parameters = np.zeros(PARAMETERS, dtype=np.float32)
+    first, _, second, _ = layers(parameters)
+    first[:] = random.standard_normal(first.shape) / np.sqrt(PIXELS)
+    second[:] = random.standard_normal(second.shape) / np.sqrt(HIDDEN)
+    return parameters
+
+
+def layers(vector: Array) -> tuple[Array, Array, Array, Array]:
+    """Views of a parameter (or gradient) vector: weights and biases of both layers."""
+    cuts = np.cumsum([PIXELS * HIDDEN, HIDDEN, HIDDEN * CLASSES])
+    first, first_bias, second, second_bias = np.split(vector[:PARAMETERS], cuts)
+    return first.reshape(PIXELS, HIDDEN), first_bias, second.reshape(HIDDEN, CLASSES), second_bias
+
+
+def forward(parameters: Array, images: Array) -> tuple[Array, Array]:
+    """Hidden activations (n, 32) and log-probabilities (n, 10)."""
+    first, first_bias, second, second_bias = layers(parameters)
+    hidden = np.tanh(images @ first + first_bias)
+    scores = hidden @ second + second_bias
+    scores -= scores.max(axis=1, keepdims=True)
+    return hidden, scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+
+
+def loss_of(parameters: Array, images: Array, labels: npt.NDArray[np.intp]) -> float:
+    """Mean cross-entropy, nats."""
+    _, log_probability = forward(parameters, images)
+    return float(-log_probability[np.arange(len(labels)), labels].mean())
+
+
+def accuracy_of(parameters: Array, images: Array, labels: npt.NDArray[np.intp]) -> float:
+    """Share of images classified right, 0..1."""
+    _, log_probability = forward(parameters, images)
+    return float((log_probability.argmax(axis=1) == labels).mean())
+
+
+def gradient(parameters: Array, images: Array, labels: npt.NDArray[np.intp], out: Array) -> float:
+    """Write the gradient of the mean loss of a batch to ``out[:PARAMETERS]``; returns that loss."""
+    hidden, log_probability = forward(parameters, images)
+    rows = np.arange(len(labels))
+    loss = float(-log_probability[rows, labels].mean())
+    error = np.exp(log_probability)
+    error[rows, labels] -= 1
+    error /= np.float32(len(labels))
+    _, _, second, _ = layers(parameters)
+    first_gradient, first_bias_gradient, second_gradient, second_bias_gradient = layers(out)
+    second_gradient[:] = hidden.T @ error
+    second_bias_gradient[:] = error.sum(axis=0)
+    back = (error @ second.T) * (1 - hidden * hidden)
+    first_gradient[:] = images.T @ back
+    first_bias_gradient[:] = back.sum(axis=0)
+    return loss
+
+
+def fingerprint(parameters: Array) -> str:
+    """SHA-256 of the parameters as little-endian float32."""
+    return hashlib.sha256(parameters.astype("<f4").tobytes()).hexdigest()
+
+
+class Replica:
+    """One rank's part of a synchronous data-parallel training.
+
+    Its gradient buffer has ``gradient_bytes`` / 4 elements: the model's gradient, then a pad of whole
+    numbers different on each rank and in each iteration, whose sum every rank checks (all partial sums
+    are whole numbers below 2**24, so the expected sum is exact whatever the order).
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, gradient_bytes: int, batch: int, seed: int, learning_rate: float
+    ) -> None:
+        self.rank, self.world_size, self.batch, self.seed = rank, world_size, batch, seed
+        self.rate = np.float32(learning_rate / world_size)
+        self.parameters = initial_parameters(seed)
+        self.buffer: Array = np.zeros(gradient_bytes // 4, dtype=np.float32)
+        self._pad = (np.arange(len(self.buffer) - PARAMETERS) % PAD_PERIOD + 1).astype(np.float32)
+        self._images, self._labels = training_set()
+        self._epoch, self._order = -1, np.empty(0, dtype=np.intp)
+
+    def compute(self, iteration: int) -> float:
+        """Fill the buffer with this iteration's gradient and pad; returns the batch's mean loss."""
+        chosen = self._batch(iteration)
+        loss = gradient(self.parameters, self._images[chosen], self._labels[chosen], self.buffer)
+        np.add(self._pad, np.float32(self.rank + iteration % PAD_PERIOD), out=self.buffer[PARAMETERS:])
+        return loss
+
+    def update(self, iteration: int) -> None:
+        """Apply the summed gradient in the buffer. Raises ArithmeticError when the pad's sum is wrong."""
+        n = self.world_size
+        offset = n * (n - 1) // 2 + n * (iteration % PAD_PERIOD)
+        expected = self._pad * np.float32(n) + np.float32(offset)
+        if not np.array_equal(self.buffer[PARAMETERS:], expected):
+            wrong = int(np.flatnonzero(self.buffer[PARAMETERS:] != expected)[0])
+            raise ArithmeticError(
+                f"iteration {iteration}: all-reduce gave {self.buffer[PARAMETERS + wrong]}"
+                f" instead of {expected[wrong]} at pad element {wrong}"
+            )
+        self.parameters -= self.rate * self.buffer[:PARAMETERS]
+
+    def loss(self) -> float:
+        """Mean loss over the whole training set, nats: the same on every rank."""
+        return loss_of(self.parameters, self._images, self._labels)
+
+    def accuracy(self) -> float:
+        """Share of the held-out images classified right."""
+        return accuracy_of(self.parameters, *held_out_set())
+
+    def _batch(self, iteration: int) -> npt.NDArray[np.intp]:
+        """The images of this rank's batch: the ranks share out one order per epoch, none twice."""
+        count = self.batch * self.world_size
+        per_epoch = max(1, len(self._labels) // count)
+        epoch, index = divmod(iteration, per_epoch)
+        if epoch != self._epoch:
+            random = np.random.RandomState([self.seed, epoch])
+            self._epoch, self._order = epoch, random.permutation(len(self._labels))
+        start = index * count + self.rank * self.batch
+        return np.take(self._order, np.arange(start, start + self.batch), mode="wrap")

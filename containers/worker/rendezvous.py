@@ -1,0 +1,158 @@
+"""Listening, connecting to the peers, and parting from them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterable
+
+from containers.worker.spec import WorkerSpec
+from containers.worker.transport import PeerLost
+
+_HELLO = struct.Struct("!4s8sI")
+_MAGIC = b"RLw1"
+_RETRY_S = 0.02
+_ATTEMPT_S = 1.0
+
+
+class NoConnection(Exception):
+    """The own address or a peer did not come up in time."""
+
+
+def tune(connection: socket.socket, peer_timeout_s: float) -> None:
+    """Send small pieces at once; let the kernel notice a peer that is gone, but not before we do."""
+    milliseconds = int((peer_timeout_s + 2) * 1000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(peer_timeout_s)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
+    """Listen on the rank's own address only, once it exists. Raises NoConnection at ``deadline``."""
+    while True:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((spec.address, spec.port))
+            listener.listen(spec.world_size)
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRNOTAVAIL or time.monotonic() >= deadline:
+                where = f"{spec.address}:{spec.port} ({spec.interface})"
+                raise NoConnection(f"cannot listen on {where}: {error.strerror}") from error
+            time.sleep(_RETRY_S)
+        else:
+            return listener
+
+
+def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
+    """A connection to ``peer``, which has answered. Raises PeerLost at ``deadline``."""
+    last = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            tune(connection, spec.peer_timeout_s)
+            connection.settimeout(min(left, _ATTEMPT_S))
+            connection.bind((spec.address, 0))
+            connection.connect((spec.peers[peer], spec.port))
+            connection.settimeout(left)
+            connection.sendall(_hello(spec))
+            if _read_hello(connection, spec) == peer:
+                return connection
+            last = "another job or rank answered"
+        except OSError as error:
+            last = error.strerror or str(error)
+        connection.close()
+        time.sleep(_RETRY_S)
+    raise PeerLost(
+        peer, f"no connection to {spec.peers[peer]}:{spec.port} in {spec.connect_timeout_s:g} s: {last}"
+    )
+
+
+def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[int, socket.socket] | None:
+    """The next peer's rank and connection, or None when nobody (or a stranger) came by ``deadline``."""
+    listener.settimeout(max(0.001, deadline - time.monotonic()))
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        return None
+    try:
+        tune(connection, spec.peer_timeout_s)
+        connection.settimeout(_ATTEMPT_S)
+        peer = _read_hello(connection, spec)
+        if peer is not None:
+            connection.sendall(_hello(spec))
+            return peer, connection
+    except OSError:
+        peer = None
+    connection.close()
+    return None
+
+
+def connect_all(spec: WorkerSpec, peers: Iterable[int], listener: socket.socket) -> dict[int, socket.socket]:
+    """One connection to each of ``peers``: the lower rank of a pair connects, the higher accepts.
+
+    Raises PeerLost naming the first peer that is missing after ``connect_timeout_s``.
+    """
+    deadline = time.monotonic() + spec.connect_timeout_s
+    connections = {peer: connect(spec, peer, deadline) for peer in sorted(peers) if peer > spec.rank}
+    lower = {peer for peer in peers if peer < spec.rank}
+    while waiting := lower - connections.keys():
+        if time.monotonic() >= deadline:
+            raise PeerLost(min(waiting), f"it did not connect in {spec.connect_timeout_s:g} s")
+        accepted = accept(listener, spec, deadline)
+        if accepted is not None:
+            peer, connection = accepted
+            # A peer that came again has given its earlier connection up.
+            if peer in connections:
+                connections[peer].close()
+            connections[peer] = connection
+    return connections
+
+
+def part(connections: dict[int, socket.socket], timeout_s: float) -> None:
+    """Say that all is sent and wait until the peers say so too, so that nobody's last bytes are lost.
+
+    Raises PeerLost when a peer is silent for ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    for peer, connection in connections.items():
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            ready = select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]
+            if not ready:
+                raise PeerLost(peer, f"it did not part in {timeout_s:g} s")
+            if connection.recv(1):
+                raise PeerLost(peer, "it sent more than the schedule says")
+        except OSError as error:
+            raise PeerLost(peer, error.strerror or str(error)) from error
+
+
+def describe(connections: dict[int, socket.socket]) -> list[dict[str, int]]:
+    """Peers with both ports of their connections."""
+    return [
+        {"peer": peer, "local_port": c.getsockname()[1], "remote_port": c.getpeername()[1]}
+        for peer, c in sorted(connections.items())
+    ]
+
+
+def _hello(spec: WorkerSpec) -> bytes:
+    return _HELLO.pack(_MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank)
+
+
+def _read_hello(connection: socket.socket, spec: WorkerSpec) -> int | None:
+    data = b""
+    while len(data) < _HELLO.size:
+        more = connection.recv(_HELLO.size - len(data))
+        if not more:
+            return None
+        data += more
+    magic, job, rank = _HELLO.unpack(data)
+    expected = _HELLO.unpack(_hello(spec))
+    return rank if (magic, job) == expected[:2] and 0 <= rank < spec.world_size else None

@@ -1,0 +1,147 @@
+"""What a worker is told to do: ``spec.json``, written by the server agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fabric.collectives import ALL_REDUCE
+
+WORKLOADS = ("train", "linktest")
+
+
+class BadSpec(Exception):
+    """The spec cannot be used; the message names the file and the key."""
+
+
+@dataclass(frozen=True)
+class LinkTest:
+    """Send for ``seconds`` to rank ``to`` (None: only receive)."""
+
+    seconds: float = 0.8
+    to: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One rank of one job. Names end in their unit; ``gradient_bytes`` is what each rank all-reduces.
+
+    ``compute_s``: emulated GPU time per iteration. ``beacon_interval_s``: 0 sends no beacons.
+    ``go_timeout_s``: how long a ready worker waits for its release.
+    """
+
+    job: str
+    rank: int
+    world_size: int
+    peers: tuple[str, ...]
+    port: int = 29500
+    workload: str = "train"
+    collective: str = "ring"
+    gradient_bytes: int = 16384
+    compute_s: float = 0.0
+    iterations: int = 1
+    batch: int = 28
+    seed: int = 0
+    learning_rate: float = 0.05
+    connect_timeout_s: float = 20.0
+    peer_timeout_s: float = 15.0
+    go_timeout_s: float = 600.0
+    interface: str = "eth0"
+    beacon_interval_s: float = 0.0
+    linktest: LinkTest = LinkTest()
+
+    @property
+    def address(self) -> str:
+        return self.peers[self.rank]
+
+
+def read_spec(path: Path) -> WorkerSpec:
+    """The spec in the JSON file ``path``. Raises BadSpec with one line that names what is wrong."""
+    try:
+        raw = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadSpec(f"{path.name}: {error}") from error
+    try:
+        return parse_spec(raw)
+    except BadSpec as error:
+        raise BadSpec(f"{path.name}: {error}") from error
+
+
+def parse_spec(raw: Any) -> WorkerSpec:
+    """The spec from decoded JSON. Raises BadSpec."""
+    if not isinstance(raw, dict):
+        raise BadSpec("expected an object")
+    values = {**raw, "linktest": _fill(LinkTest, raw.get("linktest") or {}, "linktest.")}
+    spec: WorkerSpec = _fill(WorkerSpec, values, "")
+    size, parameter_bytes = spec.world_size, 9640
+    rules = [
+        (size >= 1, f"world_size must be at least 1, not {size}"),
+        (len(spec.peers) == size, f"peers has {len(spec.peers)} addresses for a world_size of {size}"),
+        (0 <= spec.rank < size, f"rank {spec.rank} is not in 0..{size - 1}"),
+        (0 < spec.port < 65536, f"port {spec.port} is not a TCP port"),
+        (spec.workload in WORKLOADS, f"workload must be one of {WORKLOADS}, not {spec.workload!r}"),
+        (
+            spec.collective in ALL_REDUCE,
+            f"collective must be one of {tuple(ALL_REDUCE)}, not {spec.collective!r}",
+        ),
+        (
+            spec.gradient_bytes % 4 == 0 and spec.gradient_bytes >= parameter_bytes,
+            f"gradient_bytes must be a multiple of 4 from {parameter_bytes}, not {spec.gradient_bytes}",
+        ),
+        (spec.compute_s >= 0, "compute_s must not be negative"),
+        (spec.iterations >= 1, "iterations must be at least 1"),
+        (spec.batch >= 1, "batch must be at least 1"),
+        (spec.connect_timeout_s > 0, "connect_timeout_s must be positive"),
+        (spec.peer_timeout_s > 0, "peer_timeout_s must be positive"),
+        (spec.beacon_interval_s >= 0, "beacon_interval_s must not be negative"),
+        (spec.linktest.seconds > 0, "linktest.seconds must be positive"),
+        (
+            spec.linktest.to is None or (0 <= spec.linktest.to < size and spec.linktest.to != spec.rank),
+            f"linktest.to {spec.linktest.to} is not another rank",
+        ),
+    ]
+    for holds, message in rules:
+        if not holds:
+            raise BadSpec(message)
+    return spec
+
+
+def _fill(kind: Any, raw: Any, prefix: str) -> Any:
+    """``kind`` built from ``raw`` with the types its annotations name. Raises BadSpec."""
+    if not isinstance(raw, dict):
+        raise BadSpec(f"{prefix.rstrip('.')} must be an object")
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = sorted(raw.keys() - fields.keys())
+    if unknown:
+        raise BadSpec(f"unknown key {prefix}{unknown[0]}")
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in raw:
+            raise BadSpec(f"key {prefix}{name} is missing")
+    converted = {name: _convert(value, str(fields[name].type), prefix + name) for name, value in raw.items()}
+    return kind(**converted)
+
+
+def _convert(value: Any, annotation: str, name: str) -> Any:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation == "float" and number:
+        return float(value)
+    if annotation in ("int", "int | None") and number and value == int(value):
+        return int(value)
+    if annotation == "int | None" and value is None:
+        return None
+    if annotation == "str" and isinstance(value, str):
+        return value
+    if annotation == "LinkTest" and isinstance(value, LinkTest):
+        return value
+    if (
+        annotation.startswith("tuple")
+        and isinstance(value, list)
+        and all(isinstance(item, str) for item in value)
+    ):
+        return tuple(value)
+    raise BadSpec(
+        f"{name} must be {annotation.replace('tuple[str, ...]', 'a list of addresses')}, not {value!r}"
+    )

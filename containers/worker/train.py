@@ -1,0 +1,98 @@
+"""Synchronous data-parallel training: the worker's main job."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from pathlib import Path
+
+from containers.worker.beacon import Beacons
+from containers.worker.events import EventLog
+from containers.worker.model import Replica, fingerprint
+from containers.worker.release import wait_for_release
+from containers.worker.rendezvous import connect_all, describe, listen, part
+from containers.worker.spec import WorkerSpec
+from containers.worker.transport import Transport, peers_of
+from fabric.collectives import ALL_REDUCE
+
+#: tcpi_total_retrans in Linux's struct tcp_info.
+_TCP_INFO_RETRANSMITS = struct.Struct("100xI")
+
+
+def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+    """Connect, wait for the release, train, and write the events.
+
+    GPU time is emulated: the real gradient is computed, then the rank sleeps until ``compute_s`` after
+    the iteration began. Raises PeerLost, NoConnection, ArithmeticError (a wrong sum), TimeoutError (never
+    released).
+    """
+    schedule = ALL_REDUCE[spec.collective](spec.world_size)
+    replica = Replica(
+        spec.rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate
+    )
+    loss_first = replica.loss()
+    deadline = time.monotonic() + spec.connect_timeout_s
+    with listen(spec, deadline) as listener:
+        connections = connect_all(spec, peers_of(schedule, spec.rank), listener)
+    transport = Transport(schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s)
+    with Beacons(spec) as beacons:
+        events.write("ready", local=spec.address, connections=describe(connections))
+        started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
+        events.write("started", at=started)
+        sent, received = _iterate(spec, replica, transport, events, started)
+        loss_last = replica.loss()
+        held = describe(connections)
+        part(connections, spec.peer_timeout_s)
+    events.write(
+        "done",
+        parameters_sha256=fingerprint(replica.parameters),
+        loss_first=loss_first,
+        loss_last=loss_last,
+        accuracy=replica.accuracy(),
+        bytes_sent=sent,
+        bytes_received=received,
+        connections=held,
+        retransmits=sum(_retransmits(connection) for connection in connections.values()),
+        max_beacon_gap_s=beacons.max_gap_s,
+        beacon_gaps=beacons.gaps,
+    )
+    for connection in connections.values():
+        connection.close()
+
+
+def _iterate(
+    spec: WorkerSpec, replica: Replica, transport: Transport, events: EventLog, started: float
+) -> tuple[int, int]:
+    sent = received = 0
+    compute_start = started
+    for iteration in range(spec.iterations):
+        loss = replica.compute(iteration)
+        compute_due = compute_start + spec.compute_s
+        while (left := compute_due - time.monotonic()) > 0:
+            time.sleep(left)
+        compute_end = time.monotonic()
+        report = transport.all_reduce(replica.buffer)
+        allreduce_end = time.monotonic()
+        # What follows takes its time from the next iteration's emulated compute.
+        replica.update(iteration)
+        sent += report.bytes_sent
+        received += report.bytes_received
+        events.write(
+            "iteration",
+            i=iteration,
+            compute_start=compute_start,
+            compute_end=compute_end,
+            allreduce_end=allreduce_end,
+            lateness_s=compute_end - compute_due,
+            max_stall_s=report.max_stall_s,
+            loss=loss,
+        )
+        compute_start = allreduce_end
+    return sent, received
+
+
+def _retransmits(connection: socket.socket) -> int:
+    size = _TCP_INFO_RETRANSMITS.size
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    return int(_TCP_INFO_RETRANSMITS.unpack(info)[0]) if len(info) == size else 0
