@@ -56,7 +56,7 @@ class EventBus:
         self._subscriptions: set[Subscription] = set()
         self.closed = False
 
-    def publish(self, kind: str, **fields: Any) -> Event:
+    def publish(self, kind: str, /, **fields: Any) -> Event:
         """Publish and log an event of this kind with these fields."""
         with self._lock:
             self._number += 1

@@ -1,0 +1,99 @@
+"""Watches the switches and brings back what a switch lost while it was away. One thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+
+from controller.bus import EventBus
+from controller.circuits import CircuitManager
+from controller.errors import UnavailableError
+from controller.forwarding import Forwarding
+from controller.openflow.messages import SwitchEvent
+from controller.openflow.plane import OpenFlowPlane
+from controller.optical_site import OpticalSite
+from fabric.topology import Fabric
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Reads every optical switch once per ``period_s``, and mends rules when a packet switch connects."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        plane: OpenFlowPlane,
+        site: OpticalSite,
+        circuits: CircuitManager,
+        forwarding: Forwarding,
+        bus: EventBus,
+        *,
+        period_s: float = 1.0,
+    ) -> None:
+        self._fabric = fabric
+        self._names = {switch.dpid: name for name, switch in fabric.packet_switches.items()}
+        self._plane = plane
+        self._site = site
+        self._circuits = circuits
+        self._forwarding = forwarding
+        self._bus = bus
+        self._period_s = period_s
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._connected = threading.Event()
+        self._unsubscribe = plane.subscribe(self._switch_event)
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._unsubscribe()
+        self._stop.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(10.0)
+
+    def _switch_event(self, event: SwitchEvent) -> None:
+        name = self._names.get(event.dpid)
+        if name is None or event.kind not in ("connected", "disconnected"):
+            return
+        self._bus.publish("packet_switch", switch=name, state="up" if event.kind == "connected" else "down")
+        if event.kind == "connected":
+            self._connected.set()
+            self._wake.set()
+
+    def _run(self) -> None:
+        revision = self._site.revision
+        while True:
+            self._wake.wait(self._period_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            try:
+                revision = self._round(revision)
+            except Exception:
+                # The watch must outlive whatever one round ran into.
+                log.exception("a round of the keeper failed")
+
+    def _round(self, revision: int) -> int:
+        with self._circuits.quiet() as quiet:
+            if not quiet:
+                # A change is under way; it reads and writes all this by itself.
+                if self._connected.is_set():
+                    self._wake.set()
+                    self._stop.wait(0.05)
+                return revision
+            for name, view in self._site.views().items():
+                with contextlib.suppress(UnavailableError):
+                    self._site.look(name, with_alarms=True, timeout_s=2.0)
+                    if not view.reachable:
+                        self._circuits.forget_met(name)
+            self._circuits.mend()
+            now = self._site.revision
+            if now != revision or self._connected.is_set():
+                self._connected.clear()
+                self._forwarding.reconcile(self._circuits.cross_connects())
+            return now

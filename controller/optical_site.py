@@ -1,0 +1,158 @@
+"""The optical switches of a fabric: their drivers, and what was last seen of each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controller.bus import EventBus
+from controller.errors import NotFoundError, UnavailableError
+from controller.optical.base import Alarm, Identity, OpticalSwitchDriver, Snapshot
+from controller.optical.errors import OpticalError
+from fabric.crossconnect import CrossConnect, CrossConnectState
+
+log = logging.getLogger(__name__)
+
+_LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class SwitchView:
+    """What is known of one optical switch. ``error``: why it cannot be reached, None when it can.
+
+    ``snapshot`` is the last good reading: circuits stay lit while their switch cannot be reached.
+    ``complaint``: why its cross-connects are not what they should be.
+    """
+
+    reachable: bool = False
+    error: str | None = "not reached yet"
+    identity: Identity | None = None
+    snapshot: Snapshot | None = None
+    alarms: tuple[Alarm, ...] = ()
+    complaint: str | None = None
+
+
+@dataclass
+class OpticalSite:
+    """Drivers by switch name, and the newest view of each. Safe from any thread."""
+
+    drivers: Mapping[str, OpticalSwitchDriver]
+    entries: Mapping[str, Mapping[str, Any]]
+    bus: EventBus
+    _views: dict[str, SwitchView] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _revision: int = 0
+
+    def __post_init__(self) -> None:
+        self._views = {name: SwitchView() for name in self.drivers}
+
+    def driver(self, name: str) -> OpticalSwitchDriver:
+        """Raises NotFoundError."""
+        if name not in self.drivers:
+            raise NotFoundError(f"there is no optical switch {name}")
+        return self.drivers[name]
+
+    def view(self, name: str) -> SwitchView:
+        self.driver(name)
+        with self._lock:
+            return self._views[name]
+
+    def views(self) -> dict[str, SwitchView]:
+        with self._lock:
+            return dict(self._views)
+
+    @property
+    def revision(self) -> int:
+        """Grows when any cross-connect is seen to have changed."""
+        with self._lock:
+            return self._revision
+
+    def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
+        """The lit cross-connects of every switch, as last read."""
+        with self._lock:
+            return {name: lit(view.snapshot) for name, view in self._views.items()}
+
+    def look(self, name: str, *, with_alarms: bool = False, timeout_s: float = 5.0) -> Snapshot:
+        """Read a switch now and remember it. Raises UnavailableError when it cannot be read."""
+        driver = self.driver(name)
+        view = self.view(name)
+        try:
+            identity = view.identity
+            if not view.reachable:
+                identity = driver.open(timeout_s=timeout_s)
+            snapshot = driver.snapshot(timeout_s=timeout_s)
+            alarms = driver.alarms(timeout_s=timeout_s) if with_alarms else view.alarms
+        except OpticalError as error:
+            self._lost(name, str(error))
+            raise UnavailableError(f"optical switch {name}: {error}") from error
+        self._seen(name, snapshot, identity, alarms)
+        return snapshot
+
+    def remember(self, name: str, snapshot: Snapshot) -> None:
+        """Take over a reading that a driver made by itself."""
+        view = self.view(name)
+        self._seen(name, snapshot, view.identity, view.alarms)
+
+    def complain(self, name: str, complaint: str | None) -> None:
+        """Say why a switch's cross-connects are not what they should be; None when they are."""
+        with self._lock:
+            before = self._views[name]
+            self._views[name] = replace(before, complaint=complaint)
+        if complaint != before.complaint:
+            if complaint is None:
+                self.bus.publish("optical_alarm_cleared", switch=name, kind="INTENT", port=None)
+            else:
+                self.bus.publish("optical_alarm", switch=name, kind="INTENT", port=None, text=complaint)
+
+    def alarms(self, name: str) -> tuple[Alarm, ...]:
+        """Alarms of a switch as last seen, and ours about it."""
+        view = self.view(name)
+        ours = []
+        if view.error is not None:
+            ours.append(Alarm("SWITCH", None, f"cannot be reached: {view.error}"))
+        if view.complaint is not None:
+            ours.append(Alarm("SWITCH", None, view.complaint))
+        return (*ours, *view.alarms)
+
+    def close(self) -> None:
+        """End every session; circuits stay lit."""
+        for driver in self.drivers.values():
+            driver.close()
+
+    def _seen(
+        self, name: str, snapshot: Snapshot, identity: Identity | None, alarms: tuple[Alarm, ...]
+    ) -> None:
+        with self._lock:
+            before = self._views[name]
+            if lit(before.snapshot) != lit(snapshot) or before.snapshot is None:
+                self._revision += 1
+            self._views[name] = replace(
+                before, reachable=True, error=None, identity=identity, snapshot=snapshot, alarms=alarms
+            )
+        if not before.reachable:
+            self.bus.publish("optical_switch", switch=name, state="up")
+        for alarm in sorted(set(alarms) - set(before.alarms), key=_alarm_order):
+            self.bus.publish("optical_alarm", switch=name, kind=alarm.kind, port=alarm.port, text=alarm.text)
+        for alarm in sorted(set(before.alarms) - set(alarms), key=_alarm_order):
+            self.bus.publish("optical_alarm_cleared", switch=name, kind=alarm.kind, port=alarm.port)
+
+    def _lost(self, name: str, error: str) -> None:
+        with self._lock:
+            before = self._views[name]
+            self._views[name] = replace(before, reachable=False, error=error)
+        if before.error is None or before.error == SwitchView.error:
+            self.bus.publish("optical_switch", switch=name, state="down", text=error)
+
+
+def lit(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
+    """Cross-connects of a reading that carry light or are about to."""
+    if snapshot is None:
+        return frozenset()
+    return frozenset(xc for xc, state in snapshot.cross_connects.items() if state in _LIT)
+
+
+def _alarm_order(alarm: Alarm) -> tuple[str, int]:
+    return alarm.kind, -1 if alarm.port is None else alarm.port
