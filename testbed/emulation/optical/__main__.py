@@ -1,0 +1,88 @@
+"""``python -m testbed.emulation.optical``: one emulated optical switch as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
+from testbed.emulation.optical.profiles import PROFILES
+from testbed.emulation.optical.server import OpticalSwitchServer, Settings
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m testbed.emulation.optical", description=__doc__)
+    parser.add_argument("--name", required=True, help="the switch's name in the fabric")
+    parser.add_argument("--lab", default="", help="id of the lab it belongs to (told in the log)")
+    parser.add_argument("--size", type=int, required=True, help="duplex faceplate ports")
+    parser.add_argument("--listen", type=_address, default=("127.0.0.1", 5025), help="host:port for SCPI")
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="mems")
+    parser.add_argument("--netns", help="namespace (name or path) whose interfaces p1, p2, … are the ports")
+    parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
+    parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that delays take")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
+    parser.add_argument(
+        "--idle-timeout", type=float, default=3600.0, help="seconds; idle clients are dropped"
+    )
+    parser.add_argument(
+        "--build", type=Path, default=BUILD_DIRECTORY, help="where compiled programs are kept"
+    )
+    parser.add_argument(
+        "--ready", type=Path, help="file to write address and pid to once clients can connect"
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if not 1 <= chosen.size <= 4096:
+        parser.error(f"--size {chosen.size}: 1 to 4096 ports")
+    if not chosen.time_dilation > 0:
+        parser.error(f"--time-dilation {chosen.time_dilation}: must be more than 0")
+    for port in chosen.failed_port:
+        if not 1 <= port <= 2 * chosen.size:
+            parser.error(f"--failed-port {port}: there is no such port (1..{2 * chosen.size})")
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {chosen.lab}/{chosen.name} %(message)s")
+    settings = Settings(
+        name=chosen.name,
+        size=chosen.size,
+        profile=PROFILES[chosen.profile].dilated(chosen.time_dilation),
+        listen=chosen.listen,
+        netns=chosen.netns,
+        pins=chosen.pins,
+        seed=chosen.seed,
+        failed_ports=tuple(chosen.failed_port),
+        idle_timeout_s=chosen.idle_timeout,
+        build_directory=chosen.build,
+    )
+    try:
+        server = OpticalSwitchServer(settings)
+    except (OSError, ValueError, BuildError) as error:
+        sys.stderr.write(f"optical switch {chosen.name}: {error}\n")
+        return 1
+    server.stop_on_signals()
+    host, port = server.address
+    logging.info("ready at %s:%d, %s", host, port, "light as it was" if server.resumed else "all dark")
+    if chosen.ready is not None:
+        temporary = chosen.ready.with_name(f".{chosen.ready.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"address": f"{host}:{port}", "pid": os.getpid()}) + "\n")
+        temporary.replace(chosen.ready)
+    server.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Compiles the eBPF program once per content.
+
+The object file's name carries a hash of the source and of the compiler's arguments, so a changed source
+is a new file and an unchanged one costs a read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("crossconnect.c")
+BUILD_DIRECTORY = Path(__file__).resolve().parents[3] / "build"
+COMPILE_TIMEOUT_S = 120.0
+_FLAGS = ("-O2", "-g", "-Wall", "-Werror", "-target", "bpf")
+
+
+class BuildError(RuntimeError):
+    """The program could not be compiled; the message is one line."""
+
+
+def _includes() -> list[str]:
+    # Debian keeps asm/types.h under the machine's triplet, which clang does not search for -target bpf.
+    return [f"-I/usr/include/{platform.machine()}-linux-gnu"]
+
+
+def compiled(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
+    """The object file for ``source``, compiled into ``directory`` unless it is already there.
+
+    Safe against others that do the same at the same time. Raises BuildError.
+    """
+    arguments = [*_FLAGS, *_includes()]
+    digest = hashlib.sha256("\0".join(arguments).encode() + source.read_bytes()).hexdigest()[:16]
+    target = directory / f"{source.stem}-{digest}.o"
+    if target.is_file():
+        return target
+    directory.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=directory, prefix=f".{source.stem}-", suffix=".o")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        result = subprocess.run(
+            [clang, *arguments, "-c", str(source), "-o", str(temporary)],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode:
+            lines = [line for line in result.stderr.splitlines() if "error" in line] or ["no message"]
+            raise BuildError(f"{source.name}: clang failed ({result.returncode}): {lines[0]}")
+        temporary.chmod(0o644)
+        temporary.replace(target)
+    except FileNotFoundError:
+        raise BuildError(f"{source.name}: {clang} is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{source.name}: {clang} took more than {COMPILE_TIMEOUT_S:g} s") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

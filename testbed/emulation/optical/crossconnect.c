@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The light path of an emulated optical switch: traffic-control ingress, direct action.
+//
+// Every faceplate interface runs this program on what it receives. A packet is light that entered at an
+// ingress port; it leaves at the egress port that the cross-connect names, or it is dropped and counted.
+// It never reaches the network stack of the switch's namespace. User space owns every decision and makes
+// it visible by replacing one map element; nothing here changes a cross-connect.
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+#define MAX_PORTS 8193 /* user space sets the real size before loading */
+
+/* Where light enters and its colour. Wavelength 0 means that the switch passes every colour alike; a
+ * wavelength-selective switch stores channel + 1 and gives wavelength_of() something to read. */
+struct light {
+	__u32 port;
+	__u32 wavelength;
+};
+
+struct cross_connect {
+	__u32 egress;
+	__u32 reserved;
+	__u64 ready_ns; /* CLOCK_MONOTONIC; dark until then */
+	__u64 first_ns; /* first packet through this cross-connect, 0 before it */
+};
+
+enum admin { ENABLED = 0, DISABLED = 1, FAILED = 2 };
+
+struct port {
+	__u32 ifindex; /* 0: nothing is plugged in */
+	__u32 admin;
+};
+
+struct counters {
+	__u64 rx_packets; /* everything that entered, dropped or not */
+	__u64 rx_bytes;
+	__u64 tx_packets;
+	__u64 tx_bytes;
+	__u64 dark_drops;      /* the cross-connect was not ready */
+	__u64 unset_drops;     /* no cross-connect */
+	__u64 blocked_drops;   /* a port on the way is disabled or has failed */
+	__u64 unplugged_drops; /* no interface at the egress */
+	__u64 gone_ns;         /* last packet passed before the latest change of cross-connect */
+	__u64 lit_ns;          /* first packet passed after it */
+	__u64 last_ns;         /* last packet passed */
+};
+
+/* Hashes without preallocation: an element is replaced as a whole, so that a packet never sees a new
+ * egress with an old ready time, as it could with an array. */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_of_ifindex SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, struct light);
+	__type(value, struct cross_connect);
+} cross_connects SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct port);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct counters);
+} counters SEC(".maps");
+
+/* The two maps below are the device's memory over a restart; the program does not read them. */
+
+struct label {
+	char text[64];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct label);
+} labels SEC(".maps");
+
+struct identity {
+	__u32 layout;
+	__u32 size;
+	char name[64];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct identity);
+} identity SEC(".maps");
+
+#define COUNT(field, n) __sync_fetch_and_add(&(field), (n))
+
+static __always_inline __u32 wavelength_of(struct __sk_buff *packet)
+{
+	(void)packet;
+	return 0;
+}
+
+static __always_inline void pass(struct counters *count, __u64 now, int first)
+{
+	if (first) {
+		count->gone_ns = count->last_ns;
+		count->lit_ns = now;
+	}
+	count->last_ns = now;
+}
+
+SEC("tc")
+int cross_connect_ingress(struct __sk_buff *packet)
+{
+	__u32 ifindex = packet->ifindex;
+	__u32 *ingress = bpf_map_lookup_elem(&port_of_ifindex, &ifindex);
+	if (!ingress)
+		return TC_ACT_SHOT;
+	struct light light = {.port = *ingress, .wavelength = wavelength_of(packet)};
+	struct counters *in = bpf_map_lookup_elem(&counters, &light.port);
+	if (!in)
+		return TC_ACT_SHOT;
+	COUNT(in->rx_packets, 1);
+	COUNT(in->rx_bytes, packet->len);
+
+	struct port *from = bpf_map_lookup_elem(&ports, &light.port);
+	if (from && from->admin != ENABLED) {
+		COUNT(in->blocked_drops, 1);
+		return TC_ACT_SHOT;
+	}
+	struct cross_connect *path = bpf_map_lookup_elem(&cross_connects, &light);
+	if (!path) {
+		COUNT(in->unset_drops, 1);
+		return TC_ACT_SHOT;
+	}
+	__u64 now = bpf_ktime_get_ns();
+	if (now < path->ready_ns) {
+		COUNT(in->dark_drops, 1);
+		return TC_ACT_SHOT;
+	}
+	__u32 egress = path->egress;
+	struct port *to = bpf_map_lookup_elem(&ports, &egress);
+	if (!to || to->ifindex == 0) {
+		COUNT(in->unplugged_drops, 1);
+		return TC_ACT_SHOT;
+	}
+	if (to->admin != ENABLED) {
+		COUNT(in->blocked_drops, 1);
+		return TC_ACT_SHOT;
+	}
+	struct counters *out = bpf_map_lookup_elem(&counters, &egress);
+	if (!out)
+		return TC_ACT_SHOT;
+
+	int first = path->first_ns == 0;
+	if (first)
+		path->first_ns = now;
+	pass(in, now, first);
+	pass(out, now, first);
+	COUNT(out->tx_packets, 1);
+	COUNT(out->tx_bytes, packet->len);
+	return bpf_redirect(to->ifindex, 0);
+}
+
+char _license[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,231 @@
+"""The light paths of one device: BPF maps, their pins, and the faceplate interfaces that use them.
+
+Port numbers are those of the device; this module gives them no meaning beyond "light enters here" and
+"light leaves there", so that any switch that steers light by (port, wavelength) can use it. Times are
+CLOCK_MONOTONIC nanoseconds, the clock of the kernel program.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from testbed.emulation.optical import ebpf
+from testbed.emulation.optical.build import BUILD_DIRECTORY, compiled
+from testbed.emulation.optical.device import Admin, Lit
+
+PROGRAM = "cross_connect_ingress"
+#: Raise when a map's shape changes: a device never resumes maps that it would misread.
+LAYOUT = 1
+
+_U32 = struct.Struct("=I")
+_LIGHT = struct.Struct("=II")
+_CROSS_CONNECT = struct.Struct("=IIQQ")
+_PORT = struct.Struct("=II")
+_LABEL = struct.Struct("=64s")
+_IDENTITY = struct.Struct("=II64s")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What one port has seen since the device was first switched on; none of the counts ever falls.
+
+    ``rx_*`` and the drops count at the ingress where light entered, ``tx_*`` at the egress where it left.
+    ``dark_drops``: its cross-connect was not ready; ``unset_drops``: there was none; ``blocked_drops``: a
+    port on the way is disabled or failed; ``unplugged_drops``: no interface at the egress. Times in
+    nanoseconds, 0 for never: ``last_ns`` the last packet passed, ``gone_ns`` and ``lit_ns`` the last before
+    and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark time
+    seen on the wire.
+    """
+
+    rx_packets: int = 0
+    rx_bytes: int = 0
+    tx_packets: int = 0
+    tx_bytes: int = 0
+    dark_drops: int = 0
+    unset_drops: int = 0
+    blocked_drops: int = 0
+    unplugged_drops: int = 0
+    gone_ns: int = 0
+    lit_ns: int = 0
+    last_ns: int = 0
+
+    @property
+    def dark_s(self) -> float | None:
+        """Seconds without a packet at the latest change; None before a change between two packets."""
+        return (self.lit_ns - self.gone_ns) / 1e9 if self.gone_ns else None
+
+    @property
+    def drops(self) -> int:
+        return self.dark_drops + self.unset_drops + self.blocked_drops + self.unplugged_drops
+
+
+_COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
+
+_SIZES = {
+    "port_of_ifindex": (_U32.size, _U32.size),
+    "cross_connects": (_LIGHT.size, _CROSS_CONNECT.size),
+    "ports": (_U32.size, _PORT.size),
+    "counters": (_U32.size, _COUNTERS.size),
+    "labels": (_U32.size, _LABEL.size),
+    "identity": (_U32.size, _IDENTITY.size),
+}
+
+
+def _wire_wavelength(wavelength: int | None) -> int:
+    return 0 if wavelength is None else wavelength + 1
+
+
+class Datapath:
+    """The maps and the program of one device.
+
+    ``resumed`` tells that they were already there: the light has burnt on and nothing was changed.
+    """
+
+    def __init__(self, program: int, maps: Mapping[str, ebpf.Map], resumed: bool) -> None:
+        self._program = program
+        self._maps = maps
+        self.resumed = resumed
+
+    @classmethod
+    def open(cls, pins: Path, name: str, ports: int, build_directory: Path = BUILD_DIRECTORY) -> Datapath:
+        """The datapath pinned in ``pins``, made if it is not there. ``ports``: highest port number.
+
+        Raises EbpfError or BuildError; ValueError when the pins belong to another device.
+        """
+        ebpf.ensure_bpffs()
+        # The program is pinned last, so that its pin says that all the rest is complete.
+        if (pins / "program").exists():
+            datapath = cls.resume(pins)
+            layout, size, label = _IDENTITY.unpack(datapath._maps["identity"].lookup(_U32.pack(0)) or b"")
+            found = label.rstrip(b"\0").decode(errors="replace")
+            if (layout, size, found) != (LAYOUT, ports, name):
+                datapath.close()
+                raise ValueError(
+                    f"{pins}: holds device {found!r} with {size} ports (layout {layout}), "
+                    f"not {name!r} with {ports} ports (layout {LAYOUT})"
+                )
+            return datapath
+        object_file = compiled(directory=build_directory)
+        remove_pins(pins)
+        pins.mkdir(parents=True, mode=0o700)
+        capacity = {key: ports + 1 for key in _SIZES if key != "identity"}
+        program, maps = ebpf.load(object_file, PROGRAM, _SIZES, capacity)
+        datapath = cls(program, maps, resumed=False)
+        maps["identity"].update(_U32.pack(0), _IDENTITY.pack(LAYOUT, ports, name.encode()))
+        for key, item in maps.items():
+            ebpf.pin(item.descriptor, pins / key)
+        ebpf.pin(program, pins / "program")
+        return datapath
+
+    @classmethod
+    def resume(cls, pins: Path) -> Datapath:
+        """The datapath pinned in ``pins``, for a restarted device or for somebody who reads counters."""
+        program = ebpf.open_pinned(pins / "program")
+        maps = {key: ebpf.Map(key, ebpf.open_pinned(pins / key), *size) for key, size in _SIZES.items()}
+        return cls(program, maps, resumed=True)
+
+    def close(self) -> None:
+        """Lets go of the descriptors; pins and attached filters stay, and so does the light."""
+        for item in self._maps.values():
+            item.close()
+        os.close(self._program)
+
+    # Light paths
+
+    def connect(self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None) -> None:
+        """Light from ``ingress`` goes to ``egress``, from ``ready_ns`` on; dark until then."""
+        self._maps["cross_connects"].update(
+            _LIGHT.pack(ingress, _wire_wavelength(wavelength)), _CROSS_CONNECT.pack(egress, 0, ready_ns, 0)
+        )
+
+    def disconnect(self, ingress: int, wavelength: int | None = None) -> None:
+        self._maps["cross_connects"].delete(_LIGHT.pack(ingress, _wire_wavelength(wavelength)))
+
+    def cross_connects(self) -> dict[tuple[int, int | None], Lit]:
+        """Every cross-connect in the kernel, by ingress and wavelength."""
+        found = {}
+        for key, value in self._maps["cross_connects"].items():
+            ingress, wavelength = _LIGHT.unpack(key)
+            egress, _, ready_ns, _ = _CROSS_CONNECT.unpack(value)
+            found[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
+        return found
+
+    # Ports
+
+    def _port(self, port: int) -> tuple[int, int]:
+        value = self._maps["ports"].lookup(_U32.pack(port))
+        return _PORT.unpack(value) if value else (0, 0)
+
+    def set_admin(self, port: int, admin: Admin) -> None:
+        """Blocks or opens one port; its cross-connect stays."""
+        ifindex, _ = self._port(port)
+        self._maps["ports"].update(_U32.pack(port), _PORT.pack(ifindex, admin.value))
+
+    def admin(self) -> dict[int, Admin]:
+        """Every port that is not enabled."""
+        found = {
+            _U32.unpack(key)[0]: Admin(_PORT.unpack(value)[1]) for key, value in self._maps["ports"].items()
+        }
+        return {port: admin for port, admin in found.items() if admin is not Admin.ENABLED}
+
+    def set_label(self, port: int, label: str) -> None:
+        if label:
+            self._maps["labels"].update(_U32.pack(port), _LABEL.pack(label.encode()))
+        else:
+            self._maps["labels"].delete(_U32.pack(port))
+
+    def labels(self) -> dict[int, str]:
+        return {
+            _U32.unpack(key)[0]: _LABEL.unpack(value)[0].rstrip(b"\0").decode(errors="replace")
+            for key, value in self._maps["labels"].items()
+        }
+
+    # Faceplate
+
+    def plug(self, ifindex: int, ingress: int, egress: int) -> bool:
+        """An interface of the thread's network namespace becomes the fibre of two ports.
+
+        What it receives enters at ``ingress``, what leaves at ``egress`` it sends. False when it was so.
+        """
+        known = self._maps["port_of_ifindex"].lookup(_U32.pack(ifindex)) == _U32.pack(ingress)
+        if not known:
+            self._maps["port_of_ifindex"].update(_U32.pack(ifindex), _U32.pack(ingress))
+        for port in (ingress, egress):
+            before, admin = self._port(port)
+            if before != ifindex:
+                self._maps["ports"].update(_U32.pack(port), _PORT.pack(ifindex, admin))
+                known = False
+        return ebpf.attach_ingress(ifindex, self._program) or not known
+
+    def unplug(self, ifindex: int, ingress: int, egress: int) -> None:
+        """The interface is gone; cross-connects stay."""
+        self._maps["port_of_ifindex"].delete(_U32.pack(ifindex))
+        for port in (ingress, egress):
+            before, admin = self._port(port)
+            if before == ifindex:
+                self._maps["ports"].update(_U32.pack(port), _PORT.pack(0, admin))
+
+    def plugged(self) -> dict[int, int]:
+        """Ingress port of each interface index that is plugged in."""
+        return {
+            _U32.unpack(key)[0]: _U32.unpack(value)[0] for key, value in self._maps["port_of_ifindex"].items()
+        }
+
+    def counters(self, port: int) -> Counters:
+        """Counters of one port. Raises ValueError for a port that the device does not have."""
+        value = self._maps["counters"].lookup(_U32.pack(port))
+        if value is None:
+            raise ValueError(f"there is no port {port}")
+        return Counters(*_COUNTERS.unpack(value))
+
+
+def remove_pins(pins: Path) -> None:
+    """Forgets a device: its maps vanish when the last process and interface let go of them."""
+    for name in ("program", *_SIZES):
+        (pins / name).unlink(missing_ok=True)
+    if pins.is_dir():
+        pins.rmdir()

@@ -1,0 +1,100 @@
+"""Timing and loss of the kinds of optical switch that can be emulated: pure data, each figure's source.
+
+Sources: [S320] Calient S320 hardware guide p. 44: reconfiguring all 320 ports takes at most 200 ms when the
+controller deletes before it adds. [Polatis] lab figures of a 320x320 Series 7000 in public client code:
+50 ms for a single connection, insertion loss 1.5 dB typical and 2.7 dB at most, repeatability 0.1 dB, dark
+fibre may be switched. [SONiC] SONiC-OCS sample data of a 3D-MEMS switch: 1.58 to 1.85 dB. [assumed]: our
+choice, within what the source allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a switch behaves in time (seconds) and in light (dB, dBm).
+
+    A command occupies the device for ``command_s`` + ``command_per_xc_s`` for each cross-connect that it
+    changes; only then does anything happen to the light. A new cross-connect is dark for ``dark_s`` plus a
+    uniform jitter of up to ``dark_jitter_s``; then its ports are TUNED. The receiver at the far end needs
+    another ``retrain_s`` before it passes packets, which the switch cannot see.
+    """
+
+    name: str
+    command_s: float
+    command_per_xc_s: float
+    dark_s: float
+    dark_jitter_s: float
+    retrain_s: float
+    loss_min_db: float
+    loss_typ_db: float
+    loss_max_db: float
+    repeatability_db: float
+    launch_dbm: float = 0.0
+    dark_dbm: float = -60.0
+    los_dbm: float = -30.0
+
+    def dark_bounds_s(self, cross_connects: int = 1, commands: int = 1) -> tuple[float, float, float]:
+        """Least, typical and most seconds without packets on the wire while cross-connects are moved.
+
+        ``commands``: 1 when one command removes and adds, 2 when a second one adds (``cross_connects`` of
+        them) as soon as the first has removed; the client's own time between the two comes on top.
+        """
+        between = (commands - 1) * (self.command_s + self.command_per_xc_s * cross_connects)
+        least = between + self.dark_s + self.retrain_s
+        return least, least + self.dark_jitter_s / 2, least + self.dark_jitter_s
+
+    def dilated(self, factor: float) -> Profile:
+        """The same device in a run whose time passes ``factor`` times slower."""
+        return replace(
+            self,
+            command_s=self.command_s * factor,
+            command_per_xc_s=self.command_per_xc_s * factor,
+            dark_s=self.dark_s * factor,
+            dark_jitter_s=self.dark_jitter_s * factor,
+            retrain_s=self.retrain_s * factor,
+        )
+
+    def declared(self) -> dict[str, float | str]:
+        """What a testbed tells a controller about this device: the fields above and the dark bounds (s)."""
+        least, typical, most = self.dark_bounds_s()
+        return asdict(self) | {"dark_min_s": least, "dark_typ_s": typical, "dark_max_s": most}
+
+
+#: 3D-MEMS of Calient's class. 10 ms + 320 · 0.5 ms + 25 ms + 5 ms = 200 ms, the whole-fabric figure of
+#: [S320]; its split over command, cross-connect, mirrors and jitter, and the launch power, are [assumed].
+#: Loss: [SONiC]. Re-training: [assumed] an optical receiver without auto-negotiation.
+MEMS = Profile(
+    "mems",
+    command_s=0.010,
+    command_per_xc_s=0.0005,
+    dark_s=0.025,
+    dark_jitter_s=0.005,
+    retrain_s=0.005,
+    loss_min_db=1.58,
+    loss_typ_db=1.7,
+    loss_max_db=1.85,
+    repeatability_db=0.1,
+)
+
+#: Piezo beam steering: [Polatis]. The 50 ms are taken as dark time, since mirrors of an unlit path move in
+#: place; command time, jitter, lower end of the loss and re-training are [assumed].
+PIEZO = Profile(
+    "piezo",
+    command_s=0.005,
+    command_per_xc_s=0.0001,
+    dark_s=0.050,
+    dark_jitter_s=0.005,
+    retrain_s=0.005,
+    loss_min_db=1.0,
+    loss_typ_db=1.5,
+    loss_max_db=2.7,
+    repeatability_db=0.1,
+)
+
+#: No delay and no loss: what is left is the emulator's own time.
+IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+PROFILES = {profile.name: profile for profile in (MEMS, PIEZO, IDEAL)}

@@ -1,0 +1,396 @@
+"""The SCPI dialect of Polatis 6000/7000 switches, from the device's side: bytes in, reply bytes out.
+
+One :class:`ScpiSession` per client; no sockets and no clock. Supported, in long and short form and in any
+case (a newline ends a message, ``;`` separates commands in it):
+
+    *IDN? *OPC? *CLS *RST
+    :OXC:SWITch:SIZE?
+    :OXC:SWITch:CONNect:ADD (@1,2),(@17,18)    refuses a busy port; an existing pair is left untouched
+    :OXC:SWITch:CONNect:ONLY (@1,2),(@17,18)   the whole set; pairs that stay are left untouched
+    :OXC:SWITch:CONNect:SUB (@1),(@17)         or (@1),(@): whatever the ingress ports feed
+    :OXC:SWITch:CONNect:STATe?                 (@1,2),(@17,18)
+    :OXC:SWITch:CONNect:PORT? 1                "17", or "" when it is not connected
+    :OXC:SWITch:DISConnect:ALL
+    :OXC:SWITch:PORT:ENABle (@1:3)   :OXC:SWITch:PORT:DISable (@1:3)
+    :OXC:SWITch:PORT:STATe? [(@1:3)]           (E,D,F): enabled, disabled, failed
+    :PMON:POWer? (@17,18)                      (-1.7,-60.0) dBm, at most 256 ports; -60.0 is no light
+    :SYSTem:ERRor[:NEXT]?   :SYSTem:ERRor:ALL?
+
+When things answer. A command holds back the next one of the same client until the device has carried it
+out (the profile's command time); so a query after it sees its effect, though perhaps not yet its light.
+``*OPC?`` answers 1 when every command before it has been carried out and its light is tuned; it does not
+wait for the far receiver to re-train. It answers after a refused command too: read the error queue.
+
+Each client has its own error queue, so that ``*CLS`` by one does not hide another's errors. A command in
+error changes nothing, and the commands after it in the message are still done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from testbed.emulation.optical.device import (
+    Admin,
+    Command,
+    Connect,
+    ConnectOnly,
+    DeviceError,
+    Disconnect,
+    DisconnectAll,
+    DisconnectIngress,
+    Fault,
+    OpticalDevice,
+    SetAdmin,
+    Ticket,
+)
+
+MAX_MESSAGE_BYTES = 1 << 16
+MAX_PORTS = 8192
+MAX_POWER_PORTS = 256
+MAX_ERRORS = 32
+#: A session holding this many messages wants no more bytes until some are done.
+MAX_BACKLOG = 256
+
+ERRORS = {
+    -101: "Invalid character",
+    -104: "Data type error",
+    -108: "Parameter not allowed",
+    -109: "Missing parameter",
+    -111: "Header separator error",
+    -113: "Undefined header",
+    -221: "Settings conflict",
+    -222: "Data out of range",
+    -223: "Too much data",
+    -240: "Hardware error",
+    -350: "Queue overflow",
+    -363: "Input buffer overrun",
+}
+_FAULTS = {Fault.RANGE: -222, Fault.CONFLICT: -221, Fault.HARDWARE: -240}
+
+
+class ScpiError(Exception):
+    """An entry for the error queue."""
+
+    def __init__(self, code: int, detail: str = "") -> None:
+        super().__init__(f"{ERRORS[code]}; {detail}" if detail else ERRORS[code])
+        self.code = code
+
+    def __str__(self) -> str:
+        return f'{self.code},"{self.args[0]}"'
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One command of a message. ``path`` is its header's keywords in short form, upper case."""
+
+    path: tuple[str, ...]
+    query: bool
+    parameters: str
+
+
+_OVERRUN = object()
+_NEWLINE = re.compile(rb"(?<=\n)")
+_HEADER = re.compile(r"(\*[A-Za-z]+|:?[A-Za-z]+(?::[A-Za-z]+)*)(\?)?")
+_PORT_LIST = re.compile(r"\(@([^()@]*)\)")
+_RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
+
+
+def parse_ports(text: str) -> tuple[int, ...]:
+    """Port numbers of one channel list, ``(@1,3:5)``; ``(@)`` is empty. Raises ScpiError."""
+    whole = _PORT_LIST.fullmatch(text.strip())
+    if whole is None:
+        raise ScpiError(-104, f"{_quotable(text)} is not a port list such as (@1,2)")
+    if not whole[1].strip():
+        return ()
+    ports: list[int] = []
+    for part in whole[1].split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ScpiError(-104, f"{_quotable(part)} is not a port")
+        first, last = int(match[1]), int(match[2] or match[1])
+        step = 1 if first <= last else -1
+        if len(ports) + abs(last - first) + 1 > MAX_PORTS:
+            raise ScpiError(-223, f"more than {MAX_PORTS} ports")
+        ports.extend(range(first, last + step, step))
+    return tuple(ports)
+
+
+def format_ports(ports: list[int]) -> str:
+    return f"(@{','.join(map(str, ports))})"
+
+
+def _quotable(text: str) -> str:
+    """Text that can stand inside a quoted error message."""
+    return text.strip()[:40].replace('"', "'")
+
+
+def _split_lists(text: str) -> list[str]:
+    """``(@1,2),(@3)`` to its lists; anything that is not lists and commas comes back as one piece."""
+    if re.fullmatch(r"\s*\(@[^()]*\)(\s*,\s*\(@[^()]*\))*\s*", text):
+        return re.findall(r"\(@[^()]*\)", text)
+    return [text] if text.strip() else []
+
+
+class ScpiSession:
+    """One client's conversation. ``feed`` bytes, then ``advance`` for the replies due now."""
+
+    def __init__(self, device: OpticalDevice, identity: str) -> None:
+        self._device = device
+        self._identity = identity
+        self._buffer = bytearray()
+        self._overrun = False
+        self._messages: deque[bytes | object] = deque()
+        self._units: deque[str] | None = None
+        self._path: tuple[str, ...] = ()
+        self._replies: list[str] = []
+        self._ticket: Ticket | None = None
+        self._tuned_ns = 0
+        self._wake_ns: int | None = None
+        self._errors: deque[ScpiError] = deque()
+
+    @property
+    def wants_bytes(self) -> bool:
+        """False while so many messages wait that reading on would only fill memory."""
+        return len(self._messages) < MAX_BACKLOG
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything fed so far is done and answered."""
+        return self._ticket is None and not self._units and not self._messages
+
+    @property
+    def next_ns(self) -> int | None:
+        """When ``advance`` will have more to say without new bytes or a finished command."""
+        return self._wake_ns
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come; how they are split makes no difference."""
+        for piece in _NEWLINE.split(data):
+            if not piece:
+                continue
+            ended = piece.endswith(b"\n")
+            body = piece[:-1] if ended else piece
+            if not self._overrun:
+                self._buffer += body
+                if len(self._buffer) > MAX_MESSAGE_BYTES:
+                    self._overrun = True
+                    self._buffer.clear()
+            if ended:
+                self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
+                self._overrun = False
+                self._buffer.clear()
+
+    def advance(self, now_ns: int) -> bytes:
+        """Does what can be done now. May leave commands with the device: advance it, then call again."""
+        out = bytearray()
+        self._wake_ns = None
+        while True:
+            if self._ticket is not None:
+                if not self._ticket.done:
+                    return bytes(out)
+                if self._ticket.error is not None:
+                    self._record(_from_device(self._ticket.error))
+                self._tuned_ns = max(self._tuned_ns, self._ticket.tuned_ns)
+                self._ticket = None
+            if self._units is None and not self._next_message():
+                return bytes(out)
+            if not self._units:
+                if self._replies:
+                    out += ";".join(self._replies).encode() + b"\n"
+                self._units, self._replies = None, []
+                continue
+            text = self._units[0]
+            if text.upper() == "*OPC?" and now_ns < self._tuned_ns:
+                self._wake_ns = self._tuned_ns
+                return bytes(out)
+            self._units.popleft()
+            try:
+                self._do(self._parse(text), now_ns)
+            except ScpiError as error:
+                self._record(error)
+            except DeviceError as error:
+                self._record(_from_device(error))
+
+    def _next_message(self) -> bool:
+        if not self._messages:
+            return False
+        message = self._messages.popleft()
+        self._path = ()
+        self._units = deque()
+        if not isinstance(message, bytes):
+            self._record(ScpiError(-363, f"a message is at most {MAX_MESSAGE_BYTES} bytes"))
+            return True
+        try:
+            text = message.decode("ascii")
+        except UnicodeDecodeError:
+            self._record(ScpiError(-101))
+            return True
+        self._units.extend(unit.strip() for unit in text.split(";") if unit.strip())
+        return True
+
+    def _record(self, error: ScpiError) -> None:
+        if len(self._errors) < MAX_ERRORS:
+            self._errors.append(error)
+        else:
+            self._errors[-1] = ScpiError(-350)
+
+    def _parse(self, text: str) -> _Unit:
+        match = _HEADER.match(text)
+        if match is None:
+            raise ScpiError(-113, _quotable(text)) if text.isprintable() else ScpiError(-101)
+        rest = text[match.end() :]
+        if rest and not rest[0].isspace():
+            raise ScpiError(-111, _quotable(text))
+        header, query = match[1], match[2] is not None
+        if header.startswith("*"):
+            return _Unit((header.upper(),), query, rest.strip())
+        words = tuple(header.upper().lstrip(":").split(":"))
+        # A header without a leading colon continues the path of the command before it in the message.
+        for path in ((*self._path, *words), words) if not header.startswith(":") else (words,):
+            known = _KNOWN.get((path, query))
+            if known is not None:
+                self._path = path[:-1]
+                return _Unit(known, query, rest.strip())
+        raise ScpiError(-113, _quotable(header))
+
+    def _do(self, unit: _Unit, now_ns: int) -> None:
+        if unit.query:
+            query = _QUERIES.get(unit.path)
+            if query is None:
+                raise ScpiError(-113, unit.path[0])
+            self._replies.append(query(self, unit.parameters, now_ns))
+            return
+        if unit.path == ("*CLS",):
+            self._errors.clear()
+            return
+        command = _COMMANDS.get(unit.path)
+        if command is None:
+            raise ScpiError(-113, unit.path[0])
+        self._ticket = self._device.submit(now_ns, command(unit.parameters))
+
+    # Queries
+
+    def _idn(self, parameters: str, now_ns: int) -> str:
+        return self._identity
+
+    def _opc(self, parameters: str, now_ns: int) -> str:
+        return "1"
+
+    def _size(self, parameters: str, now_ns: int) -> str:
+        return f"{self._device.size},{self._device.size}"
+
+    def _connections(self, parameters: str, now_ns: int) -> str:
+        pairs = self._device.cross_connects()
+        return f"{format_ports(list(pairs))},{format_ports(list(pairs.values()))}"
+
+    def _peer(self, parameters: str, now_ns: int) -> str:
+        text = parameters.strip()
+        if not re.fullmatch(r"\d{1,6}", text):
+            raise ScpiError(-104 if text else -109, _quotable(text))
+        peer = self._device.peer(int(text))
+        return f'"{"" if peer is None else peer}"'
+
+    def _port_state(self, parameters: str, now_ns: int) -> str:
+        ports = parse_ports(parameters) if parameters else tuple(range(1, 2 * self._device.size + 1))
+        letters = {Admin.ENABLED: "E", Admin.DISABLED: "D", Admin.FAILED: "F"}
+        return f"({','.join(letters[self._device.admin(port)] for port in ports)})"
+
+    def _power(self, parameters: str, now_ns: int) -> str:
+        if not parameters:
+            raise ScpiError(-109)
+        ports = parse_ports(parameters)
+        if len(ports) > MAX_POWER_PORTS:
+            raise ScpiError(-223, f"more than {MAX_POWER_PORTS} ports")
+        return f"({','.join(f'{self._device.power_dbm(port, now_ns):.1f}' for port in ports)})"
+
+    def _error(self, parameters: str, now_ns: int) -> str:
+        return str(self._errors.popleft()) if self._errors else '0,"No error"'
+
+    def _all_errors(self, parameters: str, now_ns: int) -> str:
+        text = ",".join(map(str, self._errors)) or '0,"No error"'
+        self._errors.clear()
+        return text
+
+
+def _from_device(error: DeviceError) -> ScpiError:
+    return ScpiError(_FAULTS[error.fault], str(error))
+
+
+# Commands
+
+
+def _pairs(parameters: str) -> tuple[tuple[int, int], ...]:
+    if not parameters:
+        raise ScpiError(-109)
+    lists = _split_lists(parameters)
+    if len(lists) != 2:
+        raise ScpiError(-109 if len(lists) < 2 else -108, "two port lists are wanted: (@ingress),(@egress)")
+    ingress, egress = (parse_ports(text) for text in lists)
+    if len(ingress) != len(egress):
+        raise ScpiError(-104, f"{len(ingress)} ingress and {len(egress)} egress ports")
+    return tuple(zip(ingress, egress, strict=True))
+
+
+def _subtract(parameters: str) -> Command:
+    lists = _split_lists(parameters)
+    if len(lists) == 2 and not parse_ports(lists[1]):
+        return DisconnectIngress(parse_ports(lists[0]))
+    return Disconnect(_pairs(parameters))
+
+
+def _ports(parameters: str) -> tuple[int, ...]:
+    if not parameters:
+        raise ScpiError(-109)
+    return parse_ports(parameters)
+
+
+def _no_parameters(command: Command) -> Callable[[str], Command]:
+    def make(parameters: str) -> Command:
+        if parameters:
+            raise ScpiError(-108, _quotable(parameters))
+        return command
+
+    return make
+
+
+_QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
+    ("*IDN",): ScpiSession._idn,
+    ("*OPC",): ScpiSession._opc,
+    ("OXC", "SWITch", "SIZE"): ScpiSession._size,
+    ("OXC", "SWITch", "CONNect", "STATe"): ScpiSession._connections,
+    ("OXC", "SWITch", "CONNect", "PORT"): ScpiSession._peer,
+    ("OXC", "SWITch", "PORT", "STATe"): ScpiSession._port_state,
+    ("PMON", "POWer"): ScpiSession._power,
+    ("SYSTem", "ERRor"): ScpiSession._error,
+    ("SYSTem", "ERRor", "NEXT"): ScpiSession._error,
+    ("SYSTem", "ERRor", "ALL"): ScpiSession._all_errors,
+}
+_COMMANDS: dict[tuple[str, ...], Callable[[str], Command]] = {
+    ("*RST",): _no_parameters(DisconnectAll()),
+    ("OXC", "SWITch", "CONNect", "ADD"): lambda text: Connect(_pairs(text)),
+    ("OXC", "SWITch", "CONNect", "ONLY"): lambda text: ConnectOnly(_pairs(text)),
+    ("OXC", "SWITch", "CONNect", "SUB"): _subtract,
+    ("OXC", "SWITch", "DISConnect", "ALL"): _no_parameters(DisconnectAll()),
+    ("OXC", "SWITch", "PORT", "ENABle"): lambda text: SetAdmin(_ports(text), enabled=True),
+    ("OXC", "SWITch", "PORT", "DISable"): lambda text: SetAdmin(_ports(text), enabled=False),
+}
+
+
+def _spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Every mix of long and short keywords of a header, in upper case."""
+    found: list[tuple[str, ...]] = [()]
+    for word in path:
+        short = "".join(letter for letter in word if not letter.islower())
+        found = [(*head, form) for head in found for form in dict.fromkeys((word.upper(), short))]
+    return found
+
+
+_KNOWN: dict[tuple[tuple[str, ...], bool], tuple[str, ...]] = {
+    (spelling, query): path
+    for table, query in ((_QUERIES, True), (_COMMANDS, False))
+    for path in table
+    for spelling in _spellings(path)
+}

@@ -1,0 +1,352 @@
+"""The process around the device: sockets, link events, signals and the kernel's maps, in one thread.
+
+The listener opens last: a client that connects finds the device ready. Nothing here ever takes the maps or
+filters away, so ending the process in any way leaves the light as it is, and a new process finds it so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation.optical.build import BUILD_DIRECTORY
+from testbed.emulation.optical.datapath import Datapath
+from testbed.emulation.optical.device import (
+    NS,
+    Admin,
+    Dark,
+    Effect,
+    Gate,
+    Label,
+    Light,
+    OpticalDevice,
+    Stored,
+)
+from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
+from testbed.emulation.optical.profiles import Profile
+from testbed.emulation.optical.scpi import ScpiSession
+
+log = logging.getLogger(__name__)
+
+MAX_CLIENTS = 64
+#: A client that does not read its replies is dropped when this much waits for it.
+MAX_UNREAD_BYTES = 1 << 22
+_FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces."""
+
+    name: str
+    size: int
+    profile: Profile
+    listen: tuple[str, int]
+    netns: str | None
+    pins: Path
+    seed: int = 0
+    failed_ports: tuple[int, ...] = ()
+    idle_timeout_s: float = 3600.0
+    build_directory: Path = BUILD_DIRECTORY
+
+
+def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
+    """Makes the kernel do what the device decided."""
+    for effect in effects:
+        match effect:
+            case Light(ingress, egress, ready_ns):
+                datapath.connect(ingress, egress, ready_ns)
+            case Dark(ingress):
+                datapath.disconnect(ingress)
+            case Gate(port, admin):
+                datapath.set_admin(port, admin)
+            case Label(port, label):
+                datapath.set_label(port, label)
+
+
+def stored(datapath: Datapath) -> Stored:
+    """The memory of a device that was switched on before."""
+    return Stored(
+        {ingress: lit for (ingress, _), lit in datapath.cross_connects().items()},
+        datapath.admin(),
+        datapath.labels(),
+    )
+
+
+class Faceplate:
+    """The interfaces ``p1``, ``p2``, … of the device's namespace, armed as they come and go."""
+
+    def __init__(self, settings: Settings, datapath: Datapath, device: OpticalDevice) -> None:
+        self._size, self._netns = settings.size, settings.netns
+        self._datapath, self._device = datapath, device
+        self._armed: dict[int, Link] = {}
+        # What a device before this one has armed, so that what vanished meanwhile is noticed.
+        self._stale = datapath.plugged()
+        self._watcher = LinkWatcher(settings.netns)
+
+    def fileno(self) -> int:
+        return self._watcher.fileno()
+
+    def close(self) -> None:
+        self._watcher.close()
+
+    def refresh(self) -> None:
+        """Takes in the link events that have arrived."""
+        present: dict[int, Link] = {}
+        for link in self._watcher.changed().values():
+            match = _FACEPLATE.fullmatch(link.name)
+            if match and int(match[1]) <= self._size:
+                present[int(match[1])] = link
+        for port, link in list(self._armed.items()):
+            if port not in present or present[port].ifindex != link.ifindex:
+                self._unplug(port, link.ifindex)
+        for port, link in present.items():
+            before = self._armed.get(port)
+            if before == link or (before is None and not self._plug(port, link)):
+                continue
+            self._armed[port] = link
+            self._device.receive(port, link.carrier)
+        for ifindex, port in self._stale.items():
+            if all(link.ifindex != ifindex for link in self._armed.values()):
+                self._datapath.unplug(ifindex, port, self._size + port)
+        self._stale = {}
+
+    def _plug(self, port: int, link: Link) -> bool:
+        try:
+            with entered(self._netns):
+                changed = self._datapath.plug(link.ifindex, port, self._size + port)
+                if not link.up:
+                    set_up(link)
+        except OSError as error:
+            # It can vanish between the event and now; another event will tell.
+            log.warning("port %d: cannot arm %s: %s", port, link.name, error)
+            return False
+        log.info("port %d: %s is plugged in%s", port, link.name, "" if changed else " as before")
+        return True
+
+    def _unplug(self, port: int, ifindex: int) -> None:
+        self._datapath.unplug(ifindex, port, self._size + port)
+        self._device.unplugged(port)
+        del self._armed[port]
+        log.info("port %d: unplugged", port)
+
+
+@dataclass
+class _Client:
+    connection: socket.socket
+    session: ScpiSession
+    unread: bytearray
+    heard_s: float
+    events: int = 0
+    ended: bool = False
+
+
+class OpticalSwitchServer:
+    """One emulated optical switch. :meth:`run` serves until :meth:`stop` or a stop signal."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._datapath = Datapath.open(
+            settings.pins, settings.name, 2 * settings.size, settings.build_directory
+        )
+        try:
+            self.device = OpticalDevice(
+                settings.size, settings.profile, settings.seed, stored(self._datapath)
+            )
+            for port in settings.failed_ports:
+                if self.device.admin(port) is not Admin.FAILED:
+                    apply_effects(self._datapath, self.device.fail(port))
+            self._faceplate = Faceplate(settings, self._datapath, self.device)
+        except BaseException:
+            self._datapath.close()
+            raise
+        self._clients: dict[socket.socket, _Client] = {}
+        self._selector = selectors.DefaultSelector()
+        self._identity = (
+            f"Polatis,N-EMU-{settings.size}x{settings.size}-{settings.profile.name.upper()},"
+            f"{settings.name},6.0.0.0"
+        )
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._stopping = False
+        try:
+            # The dump was asked for; it is answered by the kernel at once.
+            self._faceplate.refresh()
+            self._listener = socket.create_server(settings.listen, backlog=MAX_CLIENTS)
+        except BaseException:
+            self._close()
+            raise
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._selector.register(self._faceplate, selectors.EVENT_READ)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the light was burning already."""
+        return self._datapath.resumed
+
+    def stop(self) -> None:
+        """Ends :meth:`run` soon; may be called from any thread or a signal handler."""
+        self._stopping = True
+        with contextlib.suppress(BlockingIOError):
+            self._wake_out.send(b"\0")
+
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT end :meth:`run`. Only for the main thread of a process of its own."""
+        signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+
+    def run(self) -> None:
+        """Serves clients until stopped, then lets go of everything except the light."""
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for client in list(self._clients.values()):
+            self._drop(client)
+        self._selector.close()
+        if hasattr(self, "_listener"):
+            self._listener.close()
+        self._wake_in.close()
+        self._wake_out.close()
+        self._faceplate.close()
+        self._datapath.close()
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._wait_s()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_in:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_in.recv(4096)
+            elif key.fileobj is self._faceplate:
+                self._faceplate.refresh()
+            else:
+                client: _Client = key.data
+                if events & selectors.EVENT_READ:
+                    self._read(client)
+        self._work()
+        self._expire()
+
+    def _wait_s(self) -> float | None:
+        times = [self.device.next_ns, *(client.session.next_ns for client in self._clients.values())]
+        due = [at for at in times if at is not None]
+        limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
+        limits += [
+            client.heard_s + self._settings.idle_timeout_s - time.monotonic()
+            for client in self._clients.values()
+        ]
+        return max(0.0, min(limits)) if limits else None
+
+    def _work(self) -> None:
+        """Commands, effects and replies, until nothing more can be done now."""
+        while True:
+            now_ns = time.monotonic_ns()
+            # Effects reach the kernel before any reply that speaks of them reaches a client.
+            apply_effects(self._datapath, self.device.advance(now_ns))
+            for client in self._clients.values():
+                client.unread += client.session.advance(now_ns)
+            due = self.device.next_ns
+            if due is None or due > now_ns:
+                break
+        for client in list(self._clients.values()):
+            self._write(client)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            log.warning("accept: %s", error)
+            return
+        if len(self._clients) >= MAX_CLIENTS:
+            log.warning("more than %d clients: one is turned away", MAX_CLIENTS)
+            connection.close()
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = _Client(connection, ScpiSession(self.device, self._identity), bytearray(), time.monotonic())
+        self._clients[connection] = client
+        self._listen_for(client, selectors.EVENT_READ)
+
+    def _read(self, client: _Client) -> None:
+        try:
+            data = client.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(client)
+            return
+        client.heard_s = time.monotonic()
+        if data:
+            client.session.feed(data)
+        else:
+            client.ended = True
+
+    def _write(self, client: _Client) -> None:
+        if client.connection not in self._clients:
+            return
+        if client.unread:
+            try:
+                sent = client.connection.send(client.unread)
+                del client.unread[:sent]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._drop(client)
+                return
+        # A client that has said all it wants to say still gets its replies.
+        if client.ended and client.session.idle and not client.unread:
+            self._drop(client)
+            return
+        if len(client.unread) > MAX_UNREAD_BYTES:
+            log.warning("a client does not read its replies and is dropped")
+            self._drop(client)
+            return
+        events = 0
+        if client.session.wants_bytes and not client.ended:
+            events |= selectors.EVENT_READ
+        if client.unread:
+            events |= selectors.EVENT_WRITE
+        self._listen_for(client, events)
+
+    def _listen_for(self, client: _Client, events: int) -> None:
+        if events == client.events:
+            return
+        if not events:
+            self._selector.unregister(client.connection)
+        elif client.events:
+            self._selector.modify(client.connection, events, client)
+        else:
+            self._selector.register(client.connection, events, client)
+        client.events = events
+
+    def _expire(self) -> None:
+        limit = time.monotonic() - self._settings.idle_timeout_s
+        for client in list(self._clients.values()):
+            if client.heard_s < limit:
+                log.info("a client was idle for %g s and is dropped", self._settings.idle_timeout_s)
+                self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        self._clients.pop(client.connection, None)
+        self._listen_for(client, 0)
+        client.connection.close()
