@@ -94,14 +94,17 @@ def apply_schedule(
     """What every rank holds afterwards, computed in one process with the schedule's order of summation.
 
     ``vectors``: one 1-D array of equal length per rank; they are not changed. Raises ValueError when
-    their number is not the schedule's world size.
+    their number is not the schedule's world size or their lengths differ.
     """
     if len(vectors) != schedule.world_size:
         raise ValueError(f"{len(vectors)} vectors for a schedule of {schedule.world_size} ranks")
+    lengths = sorted({len(vector) for vector in vectors})
+    if len(lengths) > 1:
+        raise ValueError(f"vectors of {lengths[0]} and of {lengths[-1]} elements; all must be equally long")
     held = [np.array(vector, copy=True) for vector in vectors]
     bounds = chunk_bounds(len(held[0]), schedule.chunks)
-    for step in range(schedule.steps):
-        now = [t for t in schedule.transfers if t.step == step]
+    for _, transfers in itertools.groupby(schedule.transfers, key=lambda t: t.step):
+        now = list(transfers)
         in_flight = [held[t.source][slice(*bounds[t.chunk])].copy() for t in now]
         for transfer, values in zip(now, in_flight, strict=True):
             part = held[transfer.destination][slice(*bounds[transfer.chunk])]

@@ -103,12 +103,16 @@ class Changes:
         return bool(self.remove or self.add)
 
 
+def _order(xc: CrossConnect) -> tuple[int, int, int]:
+    return (xc.ingress, xc.egress, -1 if xc.wavelength is None else xc.wavelength)
+
+
 def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossConnect]:
     """The set, if it is a partial matching per wavelength. Raises MatchingError."""
     chosen = frozenset(cross_connects)
     held: dict[tuple[str, int, int | None], CrossConnect] = {}
     colours = {xc.wavelength for xc in chosen} - {None}
-    for xc in sorted(chosen, key=lambda xc: (xc.ingress, xc.egress, xc.wavelength or 0)):
+    for xc in sorted(chosen, key=_order):
         for side, port in (("in", xc.ingress), ("out", xc.egress)):
             # A cross-connect without a wavelength passes all of them, so it clashes with each.
             wanted = {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
@@ -144,8 +148,8 @@ def plan_changes(current: Iterable[CrossConnect], wanted: Iterable[CrossConnect]
         remove = present - target
     else:
         remove = frozenset()
-        for new in sorted(add, key=lambda xc: (xc.ingress, xc.egress)):
-            for old in present - target:
+        for new in sorted(add, key=_order):
+            for old in sorted(present - target, key=_order):
                 port = _clashes(new, old)
                 if port is None:
                     continue

@@ -51,12 +51,38 @@ def _tree_towards(fabric: Fabric, graph: nx.DiGraph[str], gpu: str) -> Iterable[
     while frontier:
         reached = []
         for node in sorted(frontier):
-            for before in sorted(graph.predecessors(node)):
-                if before in fabric.packet_switches and before not in hops:
-                    hops[before] = hops[node] + 1
-                    reached.append(before)
-                    yield before, node, hops[before]
+            unseen = [n for n in graph.predecessors(node) if n in fabric.packet_switches and n not in hops]
+            for before in sorted(unseen):
+                hops[before] = hops[node] + 1
+                reached.append(before)
+                yield before, node, hops[before]
         frontier = reached
+
+
+class Router:
+    """Paths that packets take under :func:`forwarding_rules`, one tree per destination worked out once."""
+
+    def __init__(self, fabric: Fabric, graph: nx.DiGraph[str]) -> None:
+        self._fabric = fabric
+        self._graph = graph
+        self._next_hops: dict[str, dict[str, str]] = {}
+
+    def path(self, source: str, destination: str) -> list[str]:
+        """The nodes from one GPU to another, both included. Raises ValueError naming both if none."""
+        if destination not in self._next_hops:
+            tree = _tree_towards(self._fabric, self._graph, destination)
+            self._next_hops[destination] = {switch: next_hop for switch, next_hop, _ in tree}
+        next_hops = self._next_hops[destination]
+        path = [source]
+        node = next(iter(self._graph.successors(source)), None)
+        while node is not None:
+            path.append(node)
+            if node == destination:
+                return path
+            node = next_hops.get(node)
+        dark = [gpu for gpu in (source, destination) if self._graph.degree(gpu) == 0]
+        why = f": {dark[0]} is dark" if dark else ""
+        raise ValueError(f"no path from {source} to {destination}{why}")
 
 
 def rule_batches(
@@ -83,20 +109,24 @@ def rule_batches(
     return batches
 
 
-def walk(rules: Iterable[Rule], graph: nx.DiGraph[str], source: str, ip: str, limit: int = 64) -> list[str]:
+def walk(rules: Iterable[Rule], graph: nx.DiGraph[str], source: str, ip: str) -> list[str]:
     """The nodes that a packet from GPU ``source`` to ``ip`` visits under ``rules``.
 
-    It ends at a GPU, or at the switch that drops it. Raises ValueError when it is still going after
-    ``limit`` hops (a loop).
+    It ends at a GPU, or at the switch that drops it. Raises ValueError when it comes to a switch a
+    second time (a loop).
     """
-    out_port: Mapping[tuple[str, str], int] = {(r.switch, r.ip): r.out_port for r in rules}
-    at = {(tail, data["out_port"]): head for tail, head, data in graph.edges(data=True)}
+    out_port: Mapping[str, int] = {r.switch: r.out_port for r in rules if r.ip == ip}
+    at = {
+        (tail, port): head
+        for tail, head, data in graph.edges(data=True)
+        for port in (data["out_port"], *data.get("spare_out_ports", ()))
+    }
     node = next(iter(graph.successors(source)), None)
     path = [source]
     while node is not None:
+        if node in path[1:]:
+            raise ValueError(f"a packet from {source} to {ip} loops: {' '.join([*path, node])}")
         path.append(node)
-        if len(path) > limit:
-            raise ValueError(f"a packet from {source} to {ip} loops: {' '.join(path[-6:])}")
-        port = out_port.get((node, ip))
+        port = out_port.get(node)
         node = None if port is None else at.get((node, port))
     return path

@@ -35,7 +35,7 @@ class Port:
     def parse(cls, text: str) -> Port:
         """``"tor0:3"``; a bare ``"g0"`` means port 0. Raises ValueError."""
         node, _, number = text.partition(":")
-        if not node or (number and not number.isdigit()) or text.endswith(":"):
+        if not node or text.endswith(":") or (number and not (number.isascii() and number.isdigit())):
             raise ValueError(f"{text!r} is not a port; write node:number, such as tor0:3")
         return cls(node, int(number or 0))
 
@@ -129,7 +129,16 @@ def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[
     The first entry is ``source``. The last is a port of a GPU or packet switch when the light arrives
     somewhere, else the optical port where it goes dark. Raises ValueError when the light runs in a loop.
     """
-    by_ingress = {(name, xc.ingress): xc for name, group in cross_connects.items() for xc in group}
+    return _trace(fabric, _by_ingress(cross_connects), source)
+
+
+def _by_ingress(cross_connects: CrossConnects) -> dict[tuple[str, int], CrossConnect]:
+    return {(name, xc.ingress): xc for name, group in cross_connects.items() for xc in group}
+
+
+def _trace(
+    fabric: Fabric, by_ingress: Mapping[tuple[str, int], CrossConnect], source: Port
+) -> tuple[Port, ...]:
     path = [source]
     seen = {source}
     while (link := fabric.link_at.get(path[-1])) is not None:
@@ -158,23 +167,29 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.DiGrap
     """What packets see: GPUs and packet switches, joined where light or copper arrives.
 
     Each edge carries ``out_port`` and ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the
-    slowest link on the way, bits per second) and ``path`` (every port passed). Where two circuits join
-    the same pair of nodes, the one from the lowest port is kept.
+    slowest link on the way, bits per second) and ``path`` (every port passed). Where several circuits join
+    the same pair of nodes, the one from the lowest port is used and the other ports at the tail are listed
+    in ``spare_out_ports``. Raises ValueError as :func:`trace`.
     """
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(sorted(fabric.gpus), kind="gpu")
     graph.add_nodes_from(sorted(fabric.packet_switches), kind="packet_switch")
+    by_ingress = _by_ingress(cross_connects)
     for port in sorted(fabric.link_at):
         if not is_electrical(fabric, port):
             continue
-        path = trace(fabric, cross_connects, port)
+        path = _trace(fabric, by_ingress, port)
         end = path[-1]
-        if end == port or not is_electrical(fabric, end) or graph.has_edge(port.node, end.node):
+        if end == port or not is_electrical(fabric, end):
+            continue
+        if graph.has_edge(port.node, end.node):
+            graph.edges[port.node, end.node]["spare_out_ports"] += (port.number,)
             continue
         graph.add_edge(
             port.node,
             end.node,
             out_port=port.number,
+            spare_out_ports=(),
             in_port=end.number,
             rate_bps=min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at),
             path=path,
@@ -206,6 +221,8 @@ def circuit_cross_connects(
         near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)
         if near is None or far is None or near.node != far.node:
             raise ValueError(f"no optical switch joins {a} and {b}")
+        if a == b:
+            raise ValueError(f"circuit {a}-{b}: both ends are one port")
         for port in (a, b):
             if port in holder:
                 raise ValueError(f"port {port} is used by circuits {holder[port]} and {a}-{b}")

@@ -6,6 +6,7 @@ units). A bare number is refused: a quantity without its unit is a bug.
 
 from __future__ import annotations
 
+import math
 import re
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -16,12 +17,18 @@ _TIME = re.compile(_NUMBER + r"([mµun]?)s\s*")
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?)(i?)B\s*")
 
 
+def _finite(text: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is too large")
+    return value
+
+
 def parse_rate(text: str) -> float:
     """``"40 Gbit/s"`` as bits per second. Raises ValueError with the expected form."""
     match = _RATE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a rate; write a number and a unit, such as '40 Gbit/s'")
-    return float(match[1]) * _PREFIX[match[2]]
+    return _finite(text, float(match[1]) * _PREFIX[match[2]])
 
 
 def parse_time(text: str) -> float:
@@ -29,7 +36,7 @@ def parse_time(text: str) -> float:
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a time; write a number and a unit, such as '25 ms'")
-    return float(match[1]) * _SMALL[match[2]]
+    return _finite(text, float(match[1]) * _SMALL[match[2]])
 
 
 def parse_size(text: str) -> int:
@@ -39,8 +46,8 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text!r} is not a size; write a number and a unit, such as '64 MiB'")
     if match[3]:
         power: int = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}[match[2]]
-        return round(float(match[1]) * float(1024**power))
-    return round(float(match[1]) * _PREFIX[match[2]])
+        return round(_finite(text, float(match[1]) * float(1024**power)))
+    return round(_finite(text, float(match[1]) * _PREFIX[match[2]]))
 
 
 def format_rate(bits_per_second: float) -> str:

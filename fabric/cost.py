@@ -1,0 +1,173 @@
+"""How long an iteration takes when every job of a fabric communicates at once: an analytic model.
+
+Each ring edge of each job is one flow through the directed links of the electrical graph; the flows
+share the links max-min fairly, as long TCP flows with equal round-trip times nearly do. Packet headers,
+slow start and the latency of the 2(n-1) steps are left out, so the model is a lower bound on time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fabric.routing import Router
+from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
+
+Link = TypeVar("Link")
+
+
+@dataclass(frozen=True)
+class RingJob:
+    """What a training job with a ring collective asks of the fabric.
+
+    ``ranks``: GPU names in ring order; rank i sends to rank i + 1. ``bytes_per_edge``: bytes that each
+    ring edge carries per iteration. ``compute_s``: seconds of an iteration in which nothing is sent.
+    """
+
+    name: str
+    ranks: tuple[str, ...]
+    bytes_per_edge: float
+    compute_s: float = 0.0
+
+    @classmethod
+    def all_reduce(cls, name: str, ranks: Sequence[str], gradient_bytes: float, compute_s: float) -> RingJob:
+        """The job whose iteration computes for ``compute_s`` seconds, then all-reduces its gradient."""
+        return cls(name, tuple(ranks), ring_edge_bytes(len(ranks), gradient_bytes), compute_s)
+
+    @property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """(sender, receiver) of every ring edge; none for a job of one rank."""
+        if len(self.ranks) < 2:
+            return ()
+        return tuple(itertools.pairwise((*self.ranks, self.ranks[0])))
+
+
+def check_jobs(fabric: Fabric, jobs: Iterable[RingJob]) -> tuple[RingJob, ...]:
+    """The jobs, if they can run side by side on the fabric.
+
+    Raises ValueError naming the job and GPU when a GPU does not exist or is used twice, when a job has
+    no rank, when two jobs have one name, and when a quantity is negative or not finite.
+    """
+    checked = tuple(jobs)
+    names: set[str] = set()
+    user: dict[str, str] = {}
+    for job in checked:
+        if job.name in names:
+            raise ValueError(f"two jobs are called {job.name}")
+        names.add(job.name)
+        if not job.ranks:
+            raise ValueError(f"job {job.name} has no ranks")
+        for what, amount in (("bytes_per_edge", job.bytes_per_edge), ("compute_s", job.compute_s)):
+            if not (math.isfinite(amount) and amount >= 0):
+                raise ValueError(f"job {job.name}: {what} is {amount}; it must be 0 or more")
+        for rank, gpu in enumerate(job.ranks):
+            if gpu not in fabric.gpus:
+                raise ValueError(f"job {job.name} rank {rank}: there is no GPU {gpu}")
+            if gpu in user:
+                other = "twice by that job" if user[gpu] == job.name else f"by job {user[gpu]} too"
+                raise ValueError(f"job {job.name} rank {rank}: GPU {gpu} is used {other}")
+            user[gpu] = job.name
+    return checked
+
+
+def ring_edge_bytes(world_size: int, vector_bytes: float) -> float:
+    """Bytes that each ring edge carries in one all-reduce: ``2 (n-1)/n * vector_bytes``.
+
+    Patarasuk and Yuan, 2009. Raises ValueError for a world size below 1.
+    """
+    if world_size < 1:
+        raise ValueError(f"a ring needs at least one rank, not {world_size}")
+    return 2 * (world_size - 1) / world_size * vector_bytes
+
+
+def ring_all_reduce_time(world_size: int, vector_bytes: float, rate_bps: float) -> float:
+    """Ideal seconds of one ring all-reduce, ``2 (n-1)/n * S/B``.
+
+    ``vector_bytes``: S in bytes; ``rate_bps``: B in bits per second in each direction of every edge.
+    Raises ValueError when the rate is not above 0.
+    """
+    if not rate_bps > 0:
+        raise ValueError(f"a ring needs a rate above 0 bit/s, not {rate_bps}")
+    return ring_edge_bytes(world_size, vector_bytes) * 8 / rate_bps
+
+
+def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, float]) -> list[float]:
+    """Max-min fair rate of every flow, by progressive filling.
+
+    ``flows``: the directed links that each flow passes (one named twice is loaded twice).
+    ``capacities``: of every link, in any one unit; the rates come in the same unit. All rates rise
+    together; when a link is full the flows through it stop, the others go on (Bertsekas and Gallager,
+    Data Networks, 6.5.2). Time O(bottlenecks * links). Raises ValueError naming the flow or link when a
+    flow passes no link, a link has no capacity given, or one that is not above 0.
+    """
+    through: dict[Link, list[int]] = {}
+    for index, path in enumerate(flows):
+        if not path:
+            raise ValueError(f"flow {index} passes no link")
+        for link in path:
+            through.setdefault(link, []).append(index)
+    left: dict[Link, float] = {}
+    for link in through:
+        capacity = capacities.get(link, math.nan)
+        if not capacity > 0:
+            stated = "is not given" if math.isnan(capacity) else f"is {capacity:g}; it must be above 0"
+            raise ValueError(f"link {link}: its capacity {stated}")
+        left[link] = capacity
+    rising = {link: len(users) for link, users in through.items()}
+    rates = [math.nan] * len(flows)
+    while rising:
+        shares = {link: left[link] / count for link, count in rising.items()}
+        level = min(shares.values())
+        # Links that are full at one level but for rounding are full together.
+        full = [link for link, share in shares.items() if share <= level * (1 + 1e-12)]
+        for index in {index for link in full for index in through[link] if math.isnan(rates[index])}:
+            rates[index] = level
+            for link in flows[index]:
+                left[link] = max(0.0, left[link] - level)
+                rising[link] -= 1
+        rising = {link: count for link, count in rising.items() if count}
+    return rates
+
+
+def ring_rates(
+    fabric: Fabric, cross_connects: CrossConnects, jobs: Iterable[RingJob]
+) -> dict[str, tuple[float, ...]]:
+    """Bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
+
+    All edges of all jobs send at once and share every directed link max-min fairly; packets take the
+    paths of :func:`fabric.routing.forwarding_rules`. Raises ValueError naming the GPU or link when an edge
+    has no path or a link no capacity, and as :func:`check_jobs`.
+    """
+    checked = check_jobs(fabric, jobs)
+    graph = electrical_graph(fabric, cross_connects)
+    router = Router(fabric, graph)
+    capacities: dict[Port, float] = {}
+    flows: list[list[Port]] = []
+    for source, destination in (edge for job in checked for edge in job.edges):
+        links = []
+        for tail, head in itertools.pairwise(router.path(source, destination)):
+            data = graph.edges[tail, head]
+            links.append(Port(tail, data["out_port"]))
+            capacities[links[-1]] = data["rate_bps"]
+        flows.append(links)
+    rates = iter(max_min_rates(flows, capacities))
+    return {job.name: tuple(itertools.islice(rates, len(job.edges))) for job in checked}
+
+
+def predict(fabric: Fabric, cross_connects: CrossConnects, jobs: Iterable[RingJob]) -> dict[str, float]:
+    """Seconds per iteration of every job, by name: compute, then its slowest ring edge.
+
+    ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`, so
+    jobs are taken as communicating all the time; one that computes meanwhile leaves the others more.
+    Raises ValueError as :func:`ring_rates`.
+    """
+    checked = tuple(jobs)
+    rates = ring_rates(fabric, cross_connects, checked)
+    return {
+        job.name: job.compute_s
+        + max((8 * job.bytes_per_edge / rate for rate in rates[job.name]), default=0.0)
+        for job in checked
+    }
