@@ -1,0 +1,123 @@
+"""Fabrics that several tests share."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric, Gpu, Link, OpticalSwitch, PacketSwitch, Port
+
+#: Real rates of the six-GPU testbed; the inter-switch link is 3.1 times slower than a NIC.
+NIC_BPS = 40e9
+OVERSUBSCRIPTION = 3.1
+
+
+def six_gpus() -> dict[str, object]:
+    """The disaggregation testbed as a scenario writes it: g0-g2 on tor0, g3-g5 on tor1."""
+    links: list[dict[str, object]] = [
+        {"ends": [f"g{i}", f"ocs0:{i + 1}"], "rate": "40 Gbit/s"} for i in range(6)
+    ]
+    links += [
+        {"ends": [f"tor{t}:{p}", f"ocs0:{6 + 4 * t + p}"], "rate": "40 Gbit/s"}
+        for t in (0, 1)
+        for p in (1, 2, 3, 4)
+    ]
+    links.append({"ends": ["tor0:5", "tor1:5"], "rate": f"{40 / OVERSUBSCRIPTION} Gbit/s"})
+    return {
+        "servers": {
+            "s0": {"gpus": {"g0": "tesla-m40", "g1": "titan-v"}},
+            "s1": {"gpus": {"g2": "tesla-m40"}},
+            "s2": {"gpus": {"g3": "tesla-m40", "g4": "titan-v"}},
+            "s3": {"gpus": {"g5": "tesla-m40"}},
+        },
+        "packet_switches": {"tor0": {"ports": 5}, "tor1": {"ports": 5}},
+        "optical_switches": {"ocs0": {"size": 14}},
+        "links": links,
+        "circuits": [[f"g{i}", f"tor{i // 3}:{i % 3 + 1}"] for i in range(6)],
+    }
+
+
+def six_gpu_fabric() -> Fabric:
+    return build_fabric(FabricSpec.model_validate(six_gpus()))
+
+
+def make_fabric(
+    ports: list[list[int]],
+    gpus: list[int],
+    *,
+    copper_gpus: list[int] | None = None,
+    trunks: list[tuple[int, int]] | None = None,
+    optical_trunk_ports: int = 0,
+    rate_bps: float = 1e9,
+) -> Fabric:
+    """``ports[o][s]`` fibres join optical switch o and packet switch s; GPU i hangs on ``gpus[i]``.
+
+    ``copper_gpus`` gives packet switches of further GPUs, ``trunks`` pairs of packet switches joined by
+    copper. Every packet switch also has ``optical_trunk_ports`` fibres on optical switch 0.
+    """
+    next_port: dict[str, int] = {}
+
+    def port(node: str) -> Port:
+        next_port[node] = next_port.get(node, 0) + 1
+        return Port(node, next_port[node])
+
+    links: list[Link] = []
+    names = [f"g{i}" for i in range(len(gpus) + len(copper_gpus or []))]
+    for name, o in zip(names, gpus, strict=False):
+        links.append(Link(Port(name, 0), port(f"ocs{o}"), rate_bps, 0.02))
+    for name, s in zip(names[len(gpus) :], copper_gpus or [], strict=True):
+        links.append(Link(Port(name, 0), port(f"tor{s}"), rate_bps, 0.02))
+    switches = range(max((len(row) for row in ports), default=0))
+    for o, row in enumerate(ports):
+        for s, count in enumerate(row):
+            links += [Link(port(f"tor{s}"), port(f"ocs{o}"), rate_bps, 0.02) for _ in range(count)]
+    for s in switches:
+        links += [Link(port(f"tor{s}"), port("ocs0"), rate_bps, 0.02) for _ in range(optical_trunk_ports)]
+    for a, b in trunks or []:
+        links.append(Link(port(f"tor{a}"), port(f"tor{b}"), rate_bps, 0.02))
+    return Fabric(
+        {
+            name: Gpu(name, "s0", "gpu", f"10.82.0.{i + 1}", f"02:52:4c:00:00:{i + 1:02x}")
+            for i, name in enumerate(names)
+        },
+        {f"tor{s}": PacketSwitch(f"tor{s}", s + 1, next_port.get(f"tor{s}", 1)) for s in switches},
+        {
+            f"ocs{o}": OpticalSwitch(f"ocs{o}", next_port.get(f"ocs{o}", 1), "scpi", "ideal")
+            for o in range(len(ports))
+        },
+        tuple(links),
+    )
+
+
+def switch_ports(fabric: Fabric, optical: str) -> list[Port]:
+    """Packet-switch ports that are plugged into one optical switch, in order."""
+    found = []
+    for port, link in fabric.link_at.items():
+        if port.node in fabric.packet_switches and link.other(port).node == optical:
+            found.append(port)
+    return sorted(found)
+
+
+def gpu_ports(fabric: Fabric, optical: str) -> list[Port]:
+    """GPU ports that are plugged into one optical switch, in order."""
+    return sorted(
+        port
+        for port, link in fabric.link_at.items()
+        if port.node in fabric.gpus and link.other(port).node == optical
+    )
+
+
+@st.composite
+def circuits(
+    draw: st.DrawFn, fabric: Fabric, *, all_lit: bool = False, trunks: bool = False
+) -> list[tuple[Port, Port]]:
+    """Random circuits from GPUs to packet switches; with ``trunks`` also between packet switches."""
+    chosen: list[tuple[Port, Port]] = []
+    for optical in fabric.optical_switches:
+        free = draw(st.permutations(switch_ports(fabric, optical)))
+        for gpu in gpu_ports(fabric, optical):
+            if free and (all_lit or draw(st.integers(0, 5)) > 0):
+                chosen.append((gpu, free.pop()))
+        while trunks and len(free) >= 2 and draw(st.booleans()):
+            chosen.append((free.pop(), free.pop()))
+    return chosen

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabric.collectives import (
+    ALL_REDUCE,
+    Schedule,
+    apply_schedule,
+    bytes_sent,
+    chunk_bounds,
+    ring_all_reduce,
+)
+from fabric.cost import ring_edge_bytes
+
+
+def contributions(schedule: Schedule) -> list[list[Counter[int]]]:
+    """How often each rank's own value is in [rank][chunk] afterwards; written apart from apply_schedule."""
+    held = [[Counter({rank: 1}) for _ in range(schedule.chunks)] for rank in range(schedule.world_size)]
+    for step in range(schedule.steps):
+        before = [[Counter(c) for c in chunks] for chunks in held]
+        for t in schedule.transfers:
+            if t.step == step:
+                sent = before[t.source][t.chunk]
+                held[t.destination][t.chunk] = (
+                    before[t.destination][t.chunk] + sent if t.op == "reduce" else sent
+                )
+    return held
+
+
+def sums_once(schedule: Schedule) -> bool:
+    once = Counter(range(schedule.world_size))
+    return all(chunk == once for chunks in contributions(schedule) for chunk in chunks)
+
+
+@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("n", range(1, 18))
+def test_every_chunk_is_summed_exactly_once(name: str, n: int) -> None:
+    assert sums_once(ALL_REDUCE[name](n))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_an_off_by_one_is_noticed(n: int) -> None:
+    right = ring_all_reduce(n)
+    for i, transfer in enumerate(right.transfers):
+        wrong = [*right.transfers]
+        wrong[i] = dataclasses.replace(transfer, chunk=(transfer.chunk + 1) % n)
+        assert not sums_once(Schedule(n, n, tuple(wrong)))
+        assert not sums_once(Schedule(n, n, (*right.transfers[:i], *right.transfers[i + 1 :])))
+
+
+@pytest.mark.parametrize("n", range(1, 18))
+def test_a_ring_sends_once_a_step_to_the_next_rank(n: int) -> None:
+    schedule = ring_all_reduce(n)
+    assert schedule.steps == 2 * (n - 1)
+    assert [t.step for t in schedule.transfers] == sorted(t.step for t in schedule.transfers)
+    for step in range(schedule.steps):
+        now = [t for t in schedule.transfers if t.step == step]
+        assert sorted(t.source for t in now) == list(range(n))
+        assert all(t.destination == (t.source + 1) % n for t in now)
+    assert bytes_sent(schedule, 1e6) == pytest.approx([ring_edge_bytes(n, 1e6)] * n)
+
+
+def test_a_ring_without_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one rank, not 0"):
+        ring_all_reduce(0)
+
+
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 2**31))
+def test_all_ranks_end_with_the_same_bits_and_the_sum(n: int, length: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = [random.standard_normal(length).astype(np.float32) for _ in range(n)]
+    copies = [vector.copy() for vector in vectors]
+    results = apply_schedule(ring_all_reduce(n), vectors)
+    assert all(np.array_equal(a, b) for a, b in zip(vectors, copies, strict=True))
+    assert len({result.tobytes() for result in results}) == 1
+    assert results[0].dtype == np.float32
+    np.testing.assert_allclose(results[0], np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+
+
+def test_the_wrong_vectors_are_refused() -> None:
+    ones = np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="2 vectors for a schedule of 3 ranks"):
+        apply_schedule(ring_all_reduce(3), [ones, ones])
+    with pytest.raises(ValueError, match="vectors of 3 and of 4 elements"):
+        apply_schedule(ring_all_reduce(2), [ones, ones[:3]])
+
+
+@given(st.integers(0, 1000), st.integers(1, 40))
+def test_chunks_cut_without_gap_and_evenly(length: int, chunks: int) -> None:
+    bounds = chunk_bounds(length, chunks)
+    assert len(bounds) == chunks
+    assert [i for low, high in bounds for i in range(low, high)] == list(range(length))
+    sizes = [high - low for low, high in bounds]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_worker_needs_only_numpy() -> None:
+    code = (
+        "import sys, fabric.collectives; "
+        "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Port
+from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, six_gpus
+
+
+def test_the_six_gpu_fabric_is_built() -> None:
+    fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
+    assert list(fabric.gpus) == ["g0", "g1", "g2", "g3", "g4", "g5"]
+    assert fabric.gpus["g0"].ip == "10.82.0.2"
+    assert fabric.gpus["g5"].server == "s3"
+    assert [switch.dpid for switch in fabric.packet_switches.values()] == [1, 2]
+    assert fabric.link_at[Port("tor0", 5)].rate_bps == pytest.approx(NIC_BPS / OVERSUBSCRIPTION)
+    assert fabric.circuits[3] == (Port("g3", 0), Port("tor1", 1))
+
+
+def test_addresses_stay_unique_past_one_byte() -> None:
+    raw = {
+        "servers": {"s0": {"gpus": {f"g{i}": "m" for i in range(600)}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "links": [],
+    }
+    gpus = build_fabric(FabricSpec.model_validate(raw)).gpus.values()
+    assert len({gpu.ip for gpu in gpus}) == len({gpu.mac for gpu in gpus}) == 600
+    octets = [int(part) for gpu in gpus for part in gpu.ip.split(".")]
+    assert max(octets) <= 254
+    assert all(gpu.ip.split(".")[3] not in ("0", "255") for gpu in gpus)
+
+
+def edit(*path: object, value: object) -> dict[str, Any]:
+    raw: Any = six_gpus()
+    node = raw
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    return raw  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        (edit("colour", value="red"), r"colour"),
+        (edit("optical_switches", "ocs0", "sise", value=3), r"optical_switches\.ocs0\.sise"),
+        (edit("links", 0, "rate", value="0 Gbit/s"), r"links\.0\.rate"),
+        (edit("links", 0, "rate", value=40), r"links\.0\.rate[\s\S]*no unit"),
+        (edit("links", 0, "rate", value="1e999 Gbit/s"), r"links\.0\.rate[\s\S]*too large"),
+        (edit("links", 0, "queue", value="-1 ms"), r"links\.0\.queue"),
+        (edit("links", 0, "ends", value=["g0"]), r"links\.0\.ends"),
+        (edit("links", 0, "ends", value=["g9", "ocs0:1"]), r"links\[0\]\.ends: there is no node g9"),
+        (
+            edit("links", 0, "ends", value=["g0", "ocs0:15"]),
+            r"links\[0\]\.ends: ocs0 has ports 1 to 14, not 15",
+        ),
+        (edit("links", 0, "ends", value=["g0:1", "ocs0:1"]), r"links\[0\]\.ends: g0 has only port 0, not 1"),
+        (edit("links", 0, "ends", value=["g0", "ocs0:²"]), r"links\[0\]\.ends: 'ocs0:²' is not a port"),
+        (edit("links", 0, "ends", value=["g0", "ocs0:"]), r"links\[0\]\.ends: 'ocs0:' is not a port"),
+        (
+            edit("links", 0, "ends", value=["g0", "ocs0:2"]),
+            r"links\[1\]: port ocs0:2 is already plugged in links\[0\]",
+        ),
+        (edit("links", 0, "ends", value=["g0", "g0:0"]), r"links\[0\]: both ends are g0:0"),
+        (
+            edit("circuits", 0, value=["g0", "tor0:2"]),
+            r"port tor0:2 is used by circuits g0:0-tor0:2 and g1:0-tor0:2",
+        ),
+        (edit("circuits", 0, value=["g0", "ocs0:7"]), r"circuits\[0\]: ocs0:7 is optical"),
+        (edit("circuits", 0, value=["g0", "tor0:5"]), r"no optical switch joins g0:0 and tor0:5"),
+        (edit("circuits", 0, value=["g0", "g0"]), r"both ends are one port"),
+        (edit("circuits", 0, value=["g0", "tor7:1"]), r"circuits\[0\]: there is no node tor7"),
+        (edit("servers", "s1", "gpus", value={"g0": "m"}), r"servers\.s1\.gpus\.g0: s0 has that GPU too"),
+        (edit("servers", "s1", "gpus", value={}), r"servers\.s1\.gpus"),
+        (edit("servers", "S1", value={"gpus": {"g9": "m"}}), r"servers\.S1"),
+        (edit("packet_switches", "ocs0", value={"ports": 4}), r"the name ocs0 is used by two nodes"),
+        (edit("packet_switches", "tor0", "ports", value=0), r"packet_switches\.tor0\.ports"),
+        (edit("optical_switches", "ocs0", "driver", value="tl1"), r"optical_switches\.ocs0\.driver"),
+    ],
+)
+def test_errors_name_what_is_wrong(raw: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        build_fabric(FabricSpec.model_validate(raw))
+    assert re.search(named, str(caught.value)), str(caught.value)
