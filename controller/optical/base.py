@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from controller.optical.errors import (
     AuthFailed,
@@ -125,11 +125,30 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Timing:
-    """Declared timing. ``command``: from a write to its acknowledgement. ``dark``: from the loss of light
-    on a moved port to the return of usable light, its receiver's re-training included."""
+    """Declared timing. ``command``: from a write until it takes effect, to which each cross-connect in it
+    adds ``per_cross_connect_s`` seconds. ``dark``: from there until a new cross-connect passes packets, the
+    far receiver's re-training included."""
 
     command: Bounds = Bounds()
+    per_cross_connect_s: float = 0.0
     dark: Bounds = Bounds()
+
+    @classmethod
+    def from_profile(cls, profile: Mapping[str, Any]) -> Timing:
+        """From an inventory entry's ``profile`` (its ``…_s`` keys; absent ones are zero)."""
+
+        def seconds(key: str, default: float = 0.0) -> float:
+            return float(profile.get(key, default))
+
+        command, per = seconds("command_s"), seconds("command_per_xc_s")
+        dark = seconds("dark_s") + seconds("retrain_s")
+        least, most = seconds("dark_min_s", dark), seconds("dark_max_s", dark + seconds("dark_jitter_s"))
+        typical = seconds("dark_typ_s", (least + most) / 2)
+        return cls(Bounds(command, command, command), per, Bounds(least, typical, most))
+
+    def lit_after_s(self, count: int) -> float:
+        """Seconds after which a write of ``count`` cross-connects has surely given light."""
+        return self.command.most_s + count * self.per_cross_connect_s + self.dark.most_s
 
 
 @dataclass(frozen=True)
@@ -409,7 +428,7 @@ class OpticalSwitchDriver(ABC):
         raise Unsupported(f"{self.name}: ports cannot be disabled")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        """Optical power in dBm of ports that have a meter; None where the meter shows no light."""
+        """Optical power in dBm of ports that have a meter."""
         return {}
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
@@ -527,7 +546,7 @@ class OpticalSwitchDriver(ABC):
             return status
 
     def power_dbm(self, ports: Iterable[int], *, timeout_s: float = 5.0) -> dict[int, float | None]:
-        """Optical power in dBm; None for a port without a meter or without light. Raises NoSuchPort."""
+        """Optical power in dBm; None for a port without a meter. Raises NoSuchPort."""
         asked = tuple(ports)
         for port in asked:
             if port not in self._capabilities.ports:
@@ -617,8 +636,9 @@ class OpticalSwitchDriver(ABC):
             for start in range(0, len(group), self._capabilities.max_batch)
         ]
         timing = self._capabilities.timing
-        wait_s = timing.dark.most_s if plan.add and settle else 0.0
-        needed_s = len(batches) * timing.command.typical_s + wait_s
+        needed_s = sum(
+            timing.command.typical_s + len(batch) * timing.per_cross_connect_s for _, batch in batches
+        ) + (timing.dark.typical_s if plan.add and settle else 0.0)
         if deadline.left_s < needed_s:
             raise DeadlineExceeded(
                 f"{self.name}: the plan needs about {needed_s:.3f} s, "
@@ -629,9 +649,11 @@ class OpticalSwitchDriver(ABC):
         dark_at: dict[int, float] = {}
         refusal: OpticalError | None = None
         done = 0
+        lit_by = before.taken_at
         try:
             for write, batch in batches:
                 deadline.check()
+                lit_by = time.monotonic() + timing.lit_after_s(len(batch))
                 for xc in batch:
                     for port in (xc.ingress, xc.egress):
                         if port in lit_before:
@@ -648,8 +670,10 @@ class OpticalSwitchDriver(ABC):
             raise self._unknown(f"write {done + 1} of {len(batches)}: {error}") from error
 
         try:
-            after = self._settled(plan, deadline, wait_s) if batches and refusal is None else None
-            after = after or (self._reading(deadline) if batches else before)
+            if refusal is not None:
+                after = self._reading(deadline)
+            else:
+                after = self._settled(plan, deadline, lit_by, settle) if batches else before
         except OpticalError as error:
             raise self._unknown(f"written, but the read-back failed: {error}") from error
         self._remember_names(plan, after)
@@ -670,27 +694,26 @@ class OpticalSwitchDriver(ABC):
         more = f" (and {len(result.deviations) - 1} more)" if len(result.deviations) > 1 else ""
         raise ReadBackMismatch(f"{self.name}: {first.ingress}->{first.egress}: {first.reason}{more}", result)
 
-    def _settled(self, plan: Plan, deadline: Deadline, wait_s: float) -> Snapshot:
-        """A reading once everything is as planned, or as late as it could still become so."""
-        written = time.monotonic()
-        give_up = written + self._capabilities.timing.dark.most_s
-        deadline.sleep_until(written + wait_s)
+    def _settled(self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool) -> Snapshot:
+        """A reading once all is as planned, or as late as it could still become so."""
+        if plan.add and settle:
+            deadline.sleep_until(lit_by)
         while True:
             snapshot = self._reading(deadline)
-            waiting = [xc for xc in plan.add if snapshot.state(xc) is CrossConnectState.PENDING_CONNECTION]
-            waiting += [xc for xc in plan.remove if snapshot.state(xc) is CrossConnectState.PENDING_DELETION]
-            late = [xc for xc in plan.add if xc not in snapshot.cross_connects]
-            late += [xc for xc in plan.remove if xc in snapshot.cross_connects and xc not in plan.add]
-            now = time.monotonic()
-            if (wait_s and waiting and now + POLL_S < deadline.at) or (late and now + POLL_S < give_up):
-                deadline.sleep_until(now + POLL_S)
+            pending = any(snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove))
+            late = any(xc not in snapshot.cross_connects for xc in plan.add) or any(
+                xc in snapshot.cross_connects for xc in plan.remove if xc not in plan.add
+            )
+            soon = time.monotonic() + POLL_S
+            if (pending and settle and soon < deadline.at) or (late and soon < lit_by):
+                deadline.sleep_until(soon)
                 continue
             return snapshot
 
     def _unknown(self, reason: str) -> Indeterminate:
         """The error for an unknown outcome. Until a command still under way has landed, nothing is read."""
-        timing = self._capabilities.timing
-        self._quiet_until = time.monotonic() + timing.command.most_s + timing.dark.most_s
+        late_s = self._capabilities.timing.lit_after_s(self._capabilities.max_batch)
+        self._quiet_until = time.monotonic() + late_s
         return Indeterminate(f"{self.name}: outcome unknown, read before retrying: {reason}")
 
     def _remember_names(self, plan: Plan, after: Snapshot) -> None:

@@ -1,0 +1,211 @@
+"""An Open vSwitch bridge as a patch panel, for hosts that cannot run the eBPF datapath.
+
+Bridge port p stands for faceplate port p. One flow is one cross-connect: what comes in at ingress i goes
+out at faceplate e - size; its cookie names the owner. Everything else meets a drop flow. A kept flow is
+never written again, so its counters go on.
+
+A bridge forwards as soon as a flow is there, so the dark window is made here: the driver waits before it
+adds. While it waits the ports' old flows are gone and the drop flow swallows what arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from controller.openflow.errors import (
+    NotConnectedError,
+    OpenFlowError,
+    SwitchRefusedError,
+    SwitchTimeoutError,
+)
+from controller.openflow.messages import Description, FlowEntry, FlowMod, PortDescription, PortStats
+from controller.optical.base import (
+    Alarm,
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+)
+from controller.optical.errors import (
+    DeadlineExceeded,
+    Indeterminate,
+    ProtocolError,
+    Refused,
+    Unreachable,
+)
+from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+
+#: Cookie of the flows that Ringlight makes ("RLXC").
+OWNER = 0x524C5843
+PRIORITY = 100
+DROP_PRIORITY = 1
+MAX_BATCH = 256
+#: OFPP_IN_PORT: back out of the port it came in by, which OpenFlow does only when told in so many words.
+IN_PORT = 0xFFFFFFF8
+
+
+class Plane(Protocol):
+    """The part of an OpenFlow plane that this driver needs."""
+
+    def connected(self) -> frozenset[int]: ...
+    def wait_for(self, dpids: Iterable[int], timeout_s: float) -> None: ...
+    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None: ...
+    def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]: ...
+    def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]: ...
+    def ports(self, dpid: int, *, timeout_s: float) -> list[PortDescription]: ...
+    def desc(self, dpid: int, *, timeout_s: float) -> Description: ...
+
+
+# Flows and cross-connects
+
+
+def flow_of(cross_connect: CrossConnect, size: int, command: str = "add", owner: int = OWNER) -> FlowMod:
+    """The flow that is this cross-connect; ``command`` is "add" or "delete_strict"."""
+    out = cross_connect.egress - size
+    return FlowMod(
+        "add" if command == "add" else "delete_strict",
+        PRIORITY,
+        {"in_port": cross_connect.ingress},
+        (IN_PORT if out == cross_connect.ingress else out,),
+        owner,
+    )
+
+
+def is_drop(flow: FlowEntry | FlowMod) -> bool:
+    return flow.priority == DROP_PRIORITY and not flow.match and not flow.out_ports and flow.table_id == 0
+
+
+def cross_connect_of(flow: FlowEntry, size: int) -> CrossConnect | None:
+    """What a flow is as a cross-connect; None for one that the drop flow hides.
+
+    Raises ProtocolError for a flow that a patch panel does not have.
+    """
+    if flow.table_id == 0 and (flow.priority < DROP_PRIORITY or is_drop(flow)):
+        return None
+    ingress = flow.match.get("in_port")
+    if (
+        flow.table_id != 0
+        or flow.priority != PRIORITY
+        or set(flow.match) != {"in_port"}
+        or not isinstance(ingress, int)
+        or len(flow.out_ports) != 1
+    ):
+        raise ProtocolError(
+            f"a flow that is no cross-connect: table {flow.table_id}, priority {flow.priority}, "
+            f"match {dict(flow.match)}, output {flow.out_ports}, cookie {flow.cookie:#x}"
+        )
+    out = ingress if flow.out_ports[0] == IN_PORT else flow.out_ports[0]
+    return CrossConnect(ingress, size + out)
+
+
+# The driver
+
+
+class OpenFlowDriver(OpticalSwitchDriver):
+    """A bridge with datapath id ``dpid`` on ``plane``. Flows with another cookie belong to another owner."""
+
+    def __init__(
+        self,
+        name: str,
+        plane: Plane,
+        dpid: int,
+        size: int,
+        timing: Timing = Timing(),
+        owner: int = OWNER,
+    ) -> None:
+        ingress, egress = dual_sided(size)
+        super().__init__(name, Capabilities(ingress, egress, MAX_BATCH, timing, ownership=True))
+        self.size = size
+        self._plane = plane
+        self._dpid = dpid
+        self._owner = owner
+        self._drop_seen = False
+
+    def _open(self, deadline: Deadline) -> Identity:
+        with self._asking():
+            self._plane.wait_for([self._dpid], deadline.check())
+            who = self._plane.desc(self._dpid, timeout_s=deadline.check())
+        self._read(deadline)
+        if not self._drop_seen:
+            self._write([], deadline)
+        return Identity(who.manufacturer, who.hardware, who.serial_number, who.software)
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        with self._asking():
+            flows = self._plane.flows(self._dpid, timeout_s=deadline.check())
+        self._drop_seen = any(is_drop(flow) for flow in flows)
+        lit: dict[CrossConnect, CrossConnectState] = {}
+        foreign = set()
+        for flow in flows:
+            cross_connect = cross_connect_of(flow, self.size)
+            if cross_connect is None:
+                continue
+            lit[cross_connect] = CrossConnectState.CONNECTED
+            if flow.cookie != self._owner:
+                foreign.add(cross_connect)
+        used = {port for xc in lit for port in (xc.ingress, xc.egress)}
+        ports = {
+            port: PortStatus(PortState.TUNED if port in used else PortState.BLOCKED)
+            for port in self.capabilities().ports
+        }
+        return Snapshot(self.name, lit, ports, frozenset(foreign))
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._write([flow_of(xc, self.size, "delete_strict", self._owner) for xc in batch], deadline)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        deadline.sleep_until(time.monotonic() + self.capabilities().timing.dark.typical_s)
+        self._write([flow_of(xc, self.size, "add", self._owner) for xc in batch], deadline)
+
+    def _write(self, mods: Sequence[FlowMod], deadline: Deadline) -> None:
+        """Send flow changes and their barrier; the drop flow first, where a restarted bridge lost it."""
+        if self._dpid not in self._plane.connected():
+            raise Unreachable(f"{self.name}: bridge {self._dpid:#x} is not connected")
+        drop = [] if self._drop_seen else [FlowMod("add", DROP_PRIORITY, {}, (), self._owner)]
+        timeout_s = deadline.check()
+        try:
+            self._plane.send_flows(self._dpid, [*drop, *mods], timeout_s=timeout_s)
+        except SwitchRefusedError as error:
+            raise Refused(f"{self.name}: {error}") from error
+        except OpenFlowError as error:
+            raise Indeterminate(f"{self.name}: {error}") from error
+        self._drop_seen = True
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except NotConnectedError as error:
+            raise Unreachable(f"{self.name}: {error}") from error
+        except SwitchTimeoutError as error:
+            raise DeadlineExceeded(f"{self.name}: {error}") from error
+        except OpenFlowError as error:
+            raise ProtocolError(f"{self.name}: {error}") from error
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        with self._asking():
+            plugged = {
+                port.number: port.up for port in self._plane.ports(self._dpid, timeout_s=deadline.check())
+            }
+        if not self._drop_seen:
+            yield Alarm("SWITCH", None, "the drop flow is missing: the bridge was restarted")
+        for port in sorted(xc.ingress for xc in snapshot.cross_connects):
+            if not plugged.get(port, False):
+                what = "is down" if port in plugged else "has nothing plugged in"
+                yield Alarm("LOS", port, f"port {port} {what}: no light")
+
+
+def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: Plane | None) -> OpenFlowDriver:
+    """From ``{"dpid": 257, "profile": {…}}`` and the plane that the bridge connects to."""
+    if openflow is None:
+        raise ValueError(f"optical switch {name}: the driver openflow needs an OpenFlow plane")
+    # A bridge takes a command at once; only the dark window of the profile is made here.
+    timing = Timing(dark=Timing.from_profile(entry.get("profile", {})).dark)
+    return OpenFlowDriver(name, openflow, int(entry["dpid"]), size, timing)

@@ -1,0 +1,350 @@
+"""Polatis (HUBER+SUHNER) series 6000/7000 over SCPI: lines of text on TCP port 5025.
+
+The upper half turns values into lines and lines into values, without I/O; the lower half is a client
+that never mixes up replies (any trouble closes the connection) and never repeats a write.
+
+A set command answers nothing by itself. It is sent with ``*opc?`` behind it, whose reply tells that the
+switch is done, and is followed by ``:syst:err?``. Whether it did what it should is for the base class to
+read back. Pairs are removed by ingress and egress, so a circuit that someone else moved meanwhile is not
+hit. ``conn:only``, ``disc:all`` and ``*rst`` are never sent: they touch what nobody asked to change.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from controller.optical.base import (
+    Alarm,
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+)
+from controller.optical.errors import (
+    DeadlineExceeded,
+    Indeterminate,
+    OpticalError,
+    ProtocolError,
+    Refused,
+    Unreachable,
+)
+from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+
+log = logging.getLogger(__name__)
+
+#: Cross-connects per command. 128 pairs are a line of about 1 kB.
+MAX_BATCH = 128
+#: Ports per power query, the switch's own limit.
+MAX_POWER_PORTS = 256
+#: A reply longer than this is garbage; 4,096 pairs need 50 kB.
+MAX_REPLY_BYTES = 1 << 20
+#: Longest wait for a connection, seconds.
+CONNECT_S = 3.0
+#: Longest wait for the reply to a query, seconds.
+REPLY_S = 5.0
+#: Power under which an ingress that should carry light has none, dBm.
+LOSS_OF_SIGNAL_DBM = -30.0
+
+_LIST = re.compile(r"\(@([\d,: ]*)\)")
+_RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
+_ERROR = re.compile(r'\s*([+-]?\d+)\s*,\s*"(.*)"\s*')
+
+
+# Lines and values
+
+
+class LineBuffer:
+    """Bytes in, lines out, holding at most ``limit`` bytes of an unfinished line."""
+
+    def __init__(self, limit: int = MAX_REPLY_BYTES) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that these bytes complete, without their ends. Raises ProtocolError."""
+        self._bytes += data
+        *lines, rest = self._bytes.split(b"\n")
+        self._bytes = bytearray(rest)
+        if len(rest) > self._limit:
+            raise ProtocolError(f"a reply of more than {self._limit} bytes")
+        try:
+            return [bytes(line).decode("ascii").strip("\r") for line in lines]
+        except UnicodeDecodeError:
+            raise ProtocolError("a reply that is not ASCII", repr(data)) from None
+
+    @property
+    def empty(self) -> bool:
+        return not self._bytes
+
+
+def format_ports(ports: Iterable[int]) -> str:
+    """``(@1,2,3)``; ``(@)`` for none."""
+    return f"(@{','.join(str(port) for port in ports)})"
+
+
+def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
+    """``(@1,2),(@17,18)``: the ingresses, then their egresses."""
+    pairs = list(cross_connects)
+    return f"{format_ports(xc.ingress for xc in pairs)},{format_ports(xc.egress for xc in pairs)}"
+
+
+def parse_ports(text: str) -> tuple[int, ...]:
+    """The ports of ``(@1,3:5)``. Raises ProtocolError."""
+    whole = _LIST.fullmatch(text.strip())
+    if whole is None:
+        raise ProtocolError("not a port list", text)
+    ports: list[int] = []
+    for part in whole[1].split(",") if whole[1].strip() else ():
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ProtocolError("not a port list", text)
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not 0 <= last - first < 1 << 14:
+            raise ProtocolError("not a port range", text)
+        ports.extend(range(first, last + 1))
+    return tuple(ports)
+
+
+def parse_pairs(text: str) -> tuple[CrossConnect, ...]:
+    """The cross-connects of ``(@1,2),(@18,17)``. Raises ProtocolError."""
+    lists = text.strip().split("),(")
+    if len(lists) != 2:
+        raise ProtocolError("not two port lists", text)
+    ingress, egress = parse_ports(lists[0] + ")"), parse_ports("(" + lists[1])
+    if len(ingress) != len(egress):
+        raise ProtocolError("port lists of different lengths", text)
+    return tuple(CrossConnect(i, e) for i, e in zip(ingress, egress, strict=True))
+
+
+def _parse_items(text: str) -> list[str]:
+    inner = text.strip()
+    if not (inner.startswith("(") and inner.endswith(")")):
+        raise ProtocolError("not a list in parentheses", text)
+    return [item.strip() for item in inner[1:-1].split(",")] if inner[1:-1].strip() else []
+
+
+def parse_port_states(text: str) -> tuple[str, ...]:
+    """The letters of ``(E,D,F)``: enabled, disabled, failed. Raises ProtocolError."""
+    letters = tuple(_parse_items(text))
+    if any(letter not in ("E", "D", "F") for letter in letters):
+        raise ProtocolError("not port states", text)
+    return letters
+
+
+def parse_powers(text: str) -> tuple[float, ...]:
+    """The dBm of ``(-12.3,-40.1)``. Raises ProtocolError."""
+    try:
+        return tuple(float(item) for item in _parse_items(text))
+    except ValueError:
+        raise ProtocolError("not optical powers", text) from None
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Ingress and egress counts of ``16,16``. Raises ProtocolError."""
+    match = re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", text)
+    if match is None:
+        raise ProtocolError("not a switch size", text)
+    return int(match[1]), int(match[2])
+
+
+def parse_error(text: str) -> tuple[int, str]:
+    """Code and text of one entry of the error queue; code 0 means none. Raises ProtocolError."""
+    match = _ERROR.fullmatch(text)
+    if match is None:
+        raise ProtocolError("not an error queue entry", text)
+    return int(match[1]), match[2]
+
+
+def parse_identity(text: str) -> Identity:
+    """``Polatis,N-OST-24x24-LA1-DMHNS,002414,6.5.2.18``. Raises ProtocolError."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 4:
+        raise ProtocolError("not an identity", text)
+    return Identity(*parts)
+
+
+# The client
+
+
+class ScpiClient:
+    """One connection, made when it is needed and made anew after trouble. Not for several threads."""
+
+    def __init__(self, name: str, host: str, port: int) -> None:
+        self.name = name
+        self._address = (host, port)
+        self._socket: socket.socket | None = None
+        self._buffer = LineBuffer()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def query(self, line: str, deadline: Deadline) -> str:
+        """The one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError.
+
+        A connection that the switch has dropped since it was last used is made anew, once.
+        """
+        fresh = self._socket is None
+        try:
+            return self._exchange(line, deadline)
+        except Unreachable:
+            if fresh:
+                raise
+            return self._exchange(line, deadline)
+
+    def command(self, line: str, deadline: Deadline) -> None:
+        """Send a set command and wait until the switch is done with it.
+
+        Raises Refused with the switch's own error; Unreachable or DeadlineExceeded if nothing was sent;
+        Indeterminate if it was sent and its end is not known.
+        """
+        self._connect(deadline)
+        try:
+            reply = self._exchange(f"{line};*opc?", deadline, whole=True)
+            if reply.strip() != "1":
+                raise ProtocolError("unexpected reply to *opc?", reply)
+            errors = self.errors(deadline)
+        except OpticalError as error:
+            self.close()
+            raise Indeterminate(f"{self.name}: no end of {line.split()[0]} seen: {error}") from error
+        if errors:
+            raise Refused(f"{self.name}: {line[:80]}: {'; '.join(errors)}")
+
+    def errors(self, deadline: Deadline) -> list[str]:
+        """Empties the switch's error queue."""
+        found: list[str] = []
+        while len(found) < 64:
+            code, text = parse_error(self._exchange(":syst:err?", deadline))
+            if code == 0:
+                return found
+            found.append(f"{code} {text}")
+        raise ProtocolError("the error queue does not end", found[-1])
+
+    def _connect(self, deadline: Deadline) -> socket.socket:
+        if self._socket is None:
+            try:
+                self._socket = socket.create_connection(
+                    self._address, timeout=min(CONNECT_S, deadline.check())
+                )
+            except OSError as error:
+                host, port = self._address
+                raise Unreachable(f"{self.name}: no connection to {host}:{port}: {error}") from None
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._buffer = LineBuffer()
+        return self._socket
+
+    def _exchange(self, line: str, deadline: Deadline, whole: bool = False) -> str:
+        """Send a line, return the next. ``whole``: use all the time to the deadline."""
+        connection = self._connect(deadline)
+        limit = deadline if whole or deadline.left_s < REPLY_S else Deadline(REPLY_S)
+        try:
+            connection.settimeout(limit.check())
+            connection.sendall(f"{line}\n".encode("ascii"))
+            while True:
+                connection.settimeout(limit.check())
+                data = connection.recv(1 << 16)
+                if not data:
+                    raise Unreachable(f"{self.name}: the switch closed the connection")
+                lines = self._buffer.feed(data)
+                if not lines:
+                    continue
+                if len(lines) > 1 or not self._buffer.empty:
+                    raise ProtocolError(f"{self.name}: more than one reply to {line[:40]}", str(lines[:3]))
+                log.debug("%s: %.200s -> %.200s", self.name, line, lines[0])
+                return lines[0]
+        except TimeoutError:
+            self.close()
+            raise DeadlineExceeded(f"{self.name}: no reply to {line[:40]}") from None
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"{self.name}: connection lost: {error}") from None
+        except OpticalError:
+            # What is still to come on this connection would be taken for the reply to the next question.
+            self.close()
+            raise
+
+
+# The driver
+
+
+class ScpiDriver(OpticalSwitchDriver):
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+
+    def __init__(self, name: str, host: str, port: int, size: int, timing: Timing = Timing()) -> None:
+        ingress, egress = dual_sided(size)
+        super().__init__(
+            name,
+            Capabilities(ingress, egress, MAX_BATCH, timing, power=ingress | egress, port_admin=True),
+        )
+        self.size = size
+        self._client = ScpiClient(name, host, port)
+
+    def _open(self, deadline: Deadline) -> Identity:
+        identity = parse_identity(self._client.query("*idn?", deadline))
+        size = parse_size(self._client.query(":oxc:swit:size?", deadline))
+        if size != (self.size, self.size):
+            raise ProtocolError(
+                f"{self.name}: the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}"
+            )
+        return identity
+
+    def _close(self) -> None:
+        self._client.close()
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        pairs = parse_pairs(self._client.query(":oxc:swit:conn:stat?", deadline))
+        letters = parse_port_states(self._client.query(":oxc:swit:port:stat?", deadline))
+        if len(letters) != 2 * self.size:
+            raise ProtocolError(f"{self.name}: {len(letters)} port states for {2 * self.size} ports")
+        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
+        if len(used) != 2 * len(pairs):
+            raise ProtocolError(f"{self.name}: a port is connected twice", str(pairs))
+        ports = {}
+        for port, letter in enumerate(letters, start=1):
+            lit = PortState.TUNED if port in used and letter == "E" else PortState.BLOCKED
+            ports[port] = PortStatus(PortState.FAILED if letter == "F" else lit, enabled=letter != "D")
+        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._client.command(f":oxc:swit:conn:sub {format_pairs(batch)}", deadline)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._client.command(f":oxc:swit:conn:add {format_pairs(batch)}", deadline)
+
+    def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        verb = "enab" if enabled else "dis"
+        self._client.command(f":oxc:swit:port:{verb} {format_ports([port])}", deadline)
+
+    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+        found: dict[int, float | None] = {}
+        for start in range(0, len(ports), MAX_POWER_PORTS):
+            part = ports[start : start + MAX_POWER_PORTS]
+            powers = parse_powers(self._client.query(f":pmon:pow? {format_ports(part)}", deadline))
+            if len(powers) != len(part):
+                raise ProtocolError(f"{self.name}: {len(powers)} powers for {len(part)} ports")
+            found.update(zip(part, powers, strict=True))
+        return found
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        used = sorted(xc.ingress for xc in snapshot.cross_connects)
+        for port, power in (self._power(used, deadline) if used else {}).items():
+            if power is not None and power < LOSS_OF_SIGNAL_DBM:
+                yield Alarm("LOS", port, f"port {port} receives {power:.1f} dBm: no light")
+
+
+def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:
+    """From ``{"address": "host:port", "profile": {…}}``."""
+    host, _, port = str(entry["address"]).rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    return ScpiDriver(name, host.strip("[]"), int(port), size, Timing.from_profile(entry.get("profile", {})))
