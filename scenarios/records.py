@@ -1,0 +1,166 @@
+"""What a run leaves in ``events.jsonl``, read back as runs, jobs and iterations. No judgement here.
+
+Every line is one JSON object with ``t`` (CLOCK_MONOTONIC seconds of the emulating host, the same clock in
+every container) and ``event``. The runner writes its own events; the workers' events are copied with
+``run``, ``job`` and ``rank`` added. ``docs/result-schema.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Event = dict[str, Any]
+Kind = Literal["case", "variant", "live"]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of one rank. All times are CLOCK_MONOTONIC seconds.
+
+    ``lateness_s``: how late the timer of the emulated compute woke. ``stall_s``: longest time inside the
+    all-reduce in which no byte moved at this rank.
+    """
+
+    rank: int
+    index: int
+    start: float
+    compute_end: float
+    end: float
+    lateness_s: float
+    stall_s: float
+    loss: float
+
+    @property
+    def compute_s(self) -> float:
+        return self.compute_end - self.start
+
+    @property
+    def all_reduce_s(self) -> float:
+        return self.end - self.compute_end
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One job in one run. ``gpus`` in rank order; ``ready`` and ``done`` are worker events by rank."""
+
+    name: str
+    gpus: tuple[str, ...]
+    iterations: tuple[Iteration, ...]
+    ready: Mapping[int, Event]
+    done: Mapping[int, Event]
+    reference_sha256: str | None = None
+
+    @property
+    def end(self) -> float:
+        """When the last rank ended its last iteration (CLOCK_MONOTONIC seconds)."""
+        return max(it.end for it in self.iterations)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one case: both jobs together, from their common release to the end of the last.
+
+    ``placement`` is fragmented, regrouped or live. ``circuits_before`` and ``circuits`` are pairs of
+    port names before and after the regroup (the same where there was none). ``cpu`` holds (t, busy share
+    of all processors, 0..1).
+    """
+
+    name: str
+    kind: Kind
+    case: str
+    variant: str | None
+    placement: str
+    repeat: int
+    released: float
+    ended: float
+    jobs: Mapping[str, JobRun]
+    circuits_before: tuple[tuple[str, str], ...]
+    circuits: tuple[tuple[str, str], ...]
+    regroup: Event | None = None
+    cpu: tuple[tuple[float, float], ...] = field(default=())
+
+
+def read_lines(path: Path) -> list[Event]:
+    """The objects of a file of JSON lines; a last line that a crash cut short is left out.
+
+    Raises ValueError naming the file and line when any other line is broken.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}: line {number} is not JSON") from None
+    return events
+
+
+def read_runs(events: Iterable[Event]) -> list[Run]:
+    """The finished runs, in order. A run without ``run_ended`` is left out."""
+    grouped: dict[str, list[Event]] = {}
+    for event in events:
+        if "run" in event:
+            grouped.setdefault(event["run"], []).append(event)
+    return [
+        _run(group)
+        for group in grouped.values()
+        if group[0]["event"] == "run_started" and any(e["event"] == "run_ended" for e in group)
+    ]
+
+
+def _run(events: Sequence[Event]) -> Run:
+    started = events[0]
+    named: dict[str, Event] = {e["event"]: e for e in events if "rank" not in e}
+    before = tuple((a, b) for a, b in started["circuits"])
+    after = named.get("circuits")
+    return Run(
+        name=started["run"],
+        kind=started["kind"],
+        case=started["case"],
+        variant=started.get("variant"),
+        placement=started["placement"],
+        repeat=started["repeat"],
+        released=named["released"]["at"],
+        ended=named["run_ended"]["t"],
+        jobs={job: _job(job, gpus, events) for job, gpus in started["jobs"].items()},
+        circuits_before=before,
+        circuits=tuple((a, b) for a, b in after["circuits"]) if after else before,
+        regroup=named.get("regrouped"),
+        cpu=tuple((e["t"], e["busy"]) for e in events if e["event"] == "cpu"),
+    )
+
+
+def _job(name: str, gpus: Sequence[str], events: Sequence[Event]) -> JobRun:
+    mine = [e for e in events if e.get("job") == name]
+    iterations = sorted(
+        (
+            Iteration(
+                e["rank"],
+                e["i"],
+                e["compute_start"],
+                e["compute_end"],
+                e["allreduce_end"],
+                e["lateness_s"],
+                e["max_stall_s"],
+                e["loss"],
+            )
+            for e in mine
+            if e["event"] == "iteration"
+        ),
+        key=lambda it: (it.index, it.rank),
+    )
+    reference = next((e["sha256"] for e in mine if e["event"] == "reference"), None)
+    return JobRun(
+        name,
+        tuple(gpus),
+        tuple(iterations),
+        ready={e["rank"]: e for e in mine if e["event"] == "ready"},
+        done={e["rank"]: e for e in mine if e["event"] == "done"},
+        reference_sha256=reference,
+    )
