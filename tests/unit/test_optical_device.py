@@ -1,0 +1,313 @@
+"""The emulated optical switch's state machine, driven by hand-made time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabric.crossconnect import CrossConnect, PortState, check_matching
+from testbed.emulation.optical.device import (
+    NS,
+    Admin,
+    Command,
+    Connect,
+    ConnectOnly,
+    Dark,
+    DeviceError,
+    Disconnect,
+    DisconnectAll,
+    DisconnectIngress,
+    Effect,
+    Fault,
+    Gate,
+    Label,
+    Light,
+    Lit,
+    OpticalDevice,
+    SetAdmin,
+    SetLabel,
+    Stored,
+    Ticket,
+)
+from testbed.emulation.optical.profiles import IDEAL, MEMS, PIEZO, PROFILES
+
+SIZE = 8
+LATER = 10 * NS
+
+
+def ideal() -> OpticalDevice:
+    return OpticalDevice(SIZE, IDEAL)
+
+
+def do(device: OpticalDevice, command: Command, now_ns: int = 0) -> tuple[Ticket, list[Effect]]:
+    """Submits a command and gives the device all the time it needs."""
+    ticket = device.submit(now_ns, command)
+    effects = device.advance(now_ns)
+    while not ticket.done:
+        assert device.next_ns is not None
+        effects += device.advance(device.next_ns)
+    return ticket, effects
+
+
+def refused(device: OpticalDevice, command: Command, fault: Fault, port: int) -> None:
+    before = device.cross_connects()
+    ticket, effects = do(device, command)
+    assert ticket.error is not None
+    assert ticket.error.fault is fault
+    assert str(port) in str(ticket.error)
+    assert effects == []
+    assert device.cross_connects() == before
+
+
+def test_connecting_lights_and_disconnecting_darkens() -> None:
+    device = ideal()
+    _, effects = do(device, Connect(((1, 9), (2, 10))), 5)
+    assert effects == [Light(1, 9, 5), Light(2, 10, 5)]
+    assert device.cross_connects() == {1: 9, 2: 10}
+    assert (device.peer(1), device.peer(9), device.peer(3)) == (9, 1, None)
+    _, effects = do(device, Disconnect(((1, 9),)))
+    assert effects == [Dark(1)]
+    assert device.cross_connects() == {2: 10}
+
+
+def test_what_exists_already_is_not_touched() -> None:
+    device = ideal()
+    do(device, Connect(((1, 9),)))
+    _, effects = do(device, Connect(((1, 9), (2, 10))), 7)
+    assert effects == [Light(2, 10, 7)]
+    _, effects = do(device, ConnectOnly(((1, 9), (3, 10))), 9)
+    assert effects == [Dark(2), Light(3, 10, 9)]
+
+
+def test_only_removes_before_it_adds() -> None:
+    device = ideal()
+    do(device, Connect(((1, 9), (2, 10))))
+    _, effects = do(device, ConnectOnly(((1, 10), (2, 9))))
+    assert [type(effect) for effect in effects] == [Dark, Dark, Light, Light]
+
+
+@pytest.mark.parametrize(
+    ("command", "fault", "port"),
+    [
+        (Connect(((1, 10),)), Fault.CONFLICT, 1),
+        (Connect(((2, 9),)), Fault.CONFLICT, 9),
+        (Connect(((3, 11), (4, 11))), Fault.CONFLICT, 11),
+        (ConnectOnly(((3, 11), (3, 12))), Fault.CONFLICT, 3),
+        (Connect(((3, 4),)), Fault.RANGE, 4),
+        (Connect(((9, 1),)), Fault.RANGE, 9),
+        (Connect(((0, 9),)), Fault.RANGE, 0),
+        (Connect(((3, 17),)), Fault.RANGE, 17),
+        (Disconnect(((2, 9),)), Fault.CONFLICT, 2),
+        (DisconnectIngress((9,)), Fault.RANGE, 9),
+        (SetAdmin((17,), enabled=False), Fault.RANGE, 17),
+        (SetLabel(1, "x" * 64), Fault.RANGE, 1),
+    ],
+)
+def test_a_bad_command_changes_nothing(command: Command, fault: Fault, port: int) -> None:
+    device = ideal()
+    do(device, Connect(((1, 9),)))
+    refused(device, command, fault, port)
+
+
+def test_a_half_bad_command_changes_nothing() -> None:
+    device = ideal()
+    do(device, Connect(((1, 9),)))
+    refused(device, Connect(((2, 10), (3, 9))), Fault.CONFLICT, 9)
+    refused(device, Disconnect(((1, 9), (2, 10))), Fault.CONFLICT, 2)
+
+
+def test_the_profile_times_the_light() -> None:
+    device = OpticalDevice(SIZE, MEMS, seed=3)
+    device.receive(1, light=True)
+    ticket = device.submit(0, Connect(((1, 9),)))
+    assert device.advance(0) == []
+    due = device.next_ns
+    assert due == round((MEMS.command_s + MEMS.command_per_xc_s) * NS)
+    assert device.advance(due - 1) == []
+    assert not ticket.done
+    (light,) = device.advance(due)
+    assert isinstance(light, Light)
+    least, _, most = MEMS.dark_bounds_s()
+    assert due + least * NS <= light.ready_ns <= due + most * NS
+    # The switch is tuned before the far receiver has trained.
+    assert light.ready_ns - ticket.tuned_ns == pytest.approx(MEMS.retrain_s * NS)
+    assert device.port_state(1, ticket.tuned_ns - 1) is PortState.TUNING
+    assert device.power_dbm(9, ticket.tuned_ns - 1) == MEMS.dark_dbm
+    assert device.port_state(9, ticket.tuned_ns) is PortState.TUNED
+    assert device.power_dbm(9, ticket.tuned_ns) == pytest.approx(
+        -device.insertion_loss_db(1, 9), abs=MEMS.repeatability_db
+    )
+    assert MEMS.loss_min_db <= device.insertion_loss_db(1, 9) <= MEMS.loss_max_db
+
+
+def test_commands_are_done_one_after_the_other() -> None:
+    device = OpticalDevice(SIZE, MEMS)
+    first = device.submit(0, Connect(((1, 9),)))
+    second = device.submit(0, Connect(((2, 10),)))
+    each = round((MEMS.command_s + MEMS.command_per_xc_s) * NS)
+    device.advance(0)
+    device.advance(each)
+    assert (first.done, second.done) == (True, False)
+    assert device.next_ns == 2 * each
+    device.advance(2 * each)
+    assert second.done
+
+
+def test_a_command_is_checked_against_the_state_at_its_turn() -> None:
+    device = OpticalDevice(SIZE, MEMS)
+    device.submit(0, Connect(((1, 9),)))
+    device.submit(0, DisconnectAll())
+    third = device.submit(0, Connect(((2, 9),)))
+    while (due := device.next_ns) is not None:
+        device.advance(due)
+    assert third.error is None
+    assert device.cross_connects() == {2: 9}
+
+
+def test_dark_times_differ_by_their_jitter_and_repeat_with_the_seed() -> None:
+    def ready(seed: int) -> list[int]:
+        device = OpticalDevice(SIZE, MEMS, seed)
+        _, effects = do(device, Connect(tuple((p, SIZE + p) for p in range(1, SIZE + 1))))
+        return [effect.ready_ns for effect in effects if isinstance(effect, Light)]
+
+    assert ready(1) == ready(1) != ready(2)
+    assert len(set(ready(1))) == SIZE
+
+
+def test_a_disabled_port_blocks_light_but_keeps_what_was_meant() -> None:
+    device = OpticalDevice(SIZE, MEMS)
+    device.receive(1, light=True)
+    do(device, Connect(((1, 9),)))
+    _, effects = do(device, SetAdmin((9,), enabled=False), LATER)
+    assert effects == [Gate(9, Admin.DISABLED)]
+    assert device.cross_connects() == {1: 9}
+    assert device.port_state(1, 2 * LATER) is device.port_state(9, 2 * LATER) is PortState.BLOCKED
+    assert device.power_dbm(9, 2 * LATER) == MEMS.dark_dbm
+    ticket, effects = do(device, SetAdmin((9,), enabled=True), 2 * LATER)
+    # Dark first, then open: light must not flash through before it is tuned anew.
+    assert [type(effect) for effect in effects] == [Light, Gate]
+    assert device.port_state(9, ticket.tuned_ns - 1) is PortState.TUNING
+    assert device.port_state(9, ticket.tuned_ns) is PortState.TUNED
+    refused(device, SetAdmin((99,), enabled=True), Fault.RANGE, 99)
+
+
+def test_a_disabled_or_failed_port_takes_no_new_cross_connect() -> None:
+    device = ideal()
+    do(device, SetAdmin((2,), enabled=False))
+    assert device.fail(11) == [Gate(11, Admin.FAILED)]
+    refused(device, Connect(((2, 10),)), Fault.CONFLICT, 2)
+    refused(device, Connect(((3, 11),)), Fault.HARDWARE, 11)
+    refused(device, SetAdmin((11,), enabled=True), Fault.HARDWARE, 11)
+    assert device.port_state(11, 0) is PortState.FAILED
+
+
+def test_loss_of_signal() -> None:
+    device = ideal()
+    for faceplate in range(1, SIZE + 1):
+        device.receive(faceplate, light=True)
+    assert device.alarms(0) == []
+    do(device, Connect(((1, 9),)))
+    device.receive(1, light=False)
+    assert {(alarm.port, alarm.kind) for alarm in device.alarms(0)} == {(1, "LOS"), (9, "LOS")}
+    device.receive(1, light=True)
+    assert device.alarms(0) == []
+    device.unplugged(4)
+    assert [(alarm.port, alarm.reason) for alarm in device.alarms(0)] == [(4, "nothing is plugged in")]
+    device.fail(3)
+    assert (3, "FAILED") in {(alarm.port, alarm.kind) for alarm in device.alarms(0)}
+
+
+def test_a_restarted_device_is_the_same_device() -> None:
+    device = OpticalDevice(SIZE, MEMS, seed=5)
+    device.receive(1, light=True)
+    _, effects = do(device, Connect(((1, 9),)))
+    do(device, SetAdmin((3,), enabled=False))
+    _, labelled = do(device, SetLabel(1, "g0"))
+    assert labelled == [Label(1, "g0")]
+    (light,) = effects
+    assert isinstance(light, Light)
+    memory = Stored({1: Lit(9, light.ready_ns)}, {3: Admin.DISABLED}, {1: "g0"})
+    again = OpticalDevice(SIZE, MEMS, seed=5, stored=memory)
+    again.receive(1, light=True)
+    for now in (light.ready_ns - NS, light.ready_ns + NS):
+        assert [again.port_state(p, now) for p in range(1, 17)] == [
+            device.port_state(p, now) for p in range(1, 17)
+        ]
+        assert again.power_dbm(9, now) == device.power_dbm(9, now)
+    assert (again.admin(3), again.label(1)) == (Admin.DISABLED, "g0")
+    refused(again, Connect(((2, 9),)), Fault.CONFLICT, 9)
+
+
+def test_an_unknown_port_cannot_be_read() -> None:
+    device = ideal()
+    for read in (device.peer, device.admin, device.label):
+        with pytest.raises(DeviceError, match="no port 17"):
+            read(17)
+
+
+def test_profiles_scale_and_declare() -> None:
+    slow = PIEZO.dilated(3)
+    assert slow.dark_bounds_s() == pytest.approx([3 * bound for bound in PIEZO.dark_bounds_s()])
+    assert slow.loss_typ_db == PIEZO.loss_typ_db
+    assert IDEAL.dark_bounds_s(cross_connects=9, commands=2) == (0, 0, 0)
+    assert MEMS.dark_bounds_s(2, commands=2)[0] == pytest.approx(0.011 + 0.030)
+    for profile in PROFILES.values():
+        declared = profile.declared()
+        assert declared["name"] == profile.name
+        assert declared["dark_min_s"] <= declared["dark_typ_s"] <= declared["dark_max_s"]
+    # The whole fabric of 320 ports in the 200 ms that the vendor gives.
+    whole = MEMS.command_s + 320 * MEMS.command_per_xc_s + MEMS.dark_s + MEMS.dark_jitter_s
+    assert whole == pytest.approx(0.200)
+
+
+port = st.integers(0, 2 * SIZE + 1)
+pair_lists = st.lists(st.tuples(st.integers(1, SIZE + 1), st.integers(SIZE, 2 * SIZE)), max_size=5).map(tuple)
+commands = st.one_of(
+    st.builds(Connect, pair_lists),
+    st.builds(ConnectOnly, pair_lists),
+    st.builds(Disconnect, pair_lists),
+    st.builds(DisconnectIngress, st.lists(port, max_size=3).map(tuple)),
+    st.just(DisconnectAll()),
+    st.builds(SetAdmin, st.lists(port, max_size=3).map(tuple), st.booleans()),
+)
+
+
+@given(
+    st.lists(st.tuples(commands, st.integers(0, 50_000_000)), max_size=30),
+    st.sampled_from([IDEAL, MEMS, replace(MEMS, command_s=0)]),
+)
+def test_any_commands_leave_a_partial_matching_that_the_datapath_shares(
+    steps: list[tuple[Command, int]], profile: object
+) -> None:
+    device = OpticalDevice(SIZE, profile, seed=1)  # type: ignore[arg-type]
+    kernel: dict[int, int] = {}
+    gates: dict[int, Admin] = {}
+    now = 0
+    for command, wait in steps:
+        before = device.cross_connects()
+        ticket = device.submit(now, command)
+        now += wait
+        due: int | None = now
+        while due is not None:
+            for effect in device.advance(due):
+                match effect:
+                    case Light(ingress, egress, ready_ns):
+                        assert ready_ns >= due
+                        kernel[ingress] = egress
+                        # True at every step, not only at the end: no egress is ever fed twice.
+                        check_matching(CrossConnect(i, e) for i, e in kernel.items())
+                    case Dark(ingress):
+                        del kernel[ingress]
+                    case Gate(number, admin):
+                        gates[number] = admin
+            now = max(now, due)
+            due = device.next_ns
+        assert ticket.done
+        assert device.cross_connects() == dict(sorted(kernel.items()))
+        if ticket.error is not None:
+            assert device.cross_connects() == before
+        for number in range(1, 2 * SIZE + 1):
+            assert device.admin(number) is gates.get(number, Admin.ENABLED)
