@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import itertools
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabric.routing import Router, Rule, RuleBatch, forwarding_rules, rule_batches, walk
+from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from tests.unit.fabrics import circuits, make_fabric, six_gpu_fabric
+
+Table = dict[tuple[str, str], int]
+
+TRUNKS = st.lists(
+    st.sampled_from(list(itertools.combinations(range(4), 2))), min_size=2, max_size=6, unique=False
+)
+
+
+def lit_graph(fabric: Fabric, lit: list[tuple[Port, Port]]) -> nx.DiGraph[str]:
+    return electrical_graph(fabric, circuit_cross_connects(fabric, lit))
+
+
+def as_rules(table: Table) -> list[Rule]:
+    return [Rule(switch, ip, port) for (switch, ip), port in table.items()]
+
+
+def write(table: Table, batch: RuleBatch) -> Table:
+    after = dict(table)
+    after |= {(rule.switch, rule.ip): rule.out_port for rule in batch.put}
+    for key in batch.delete:
+        del after[key]
+    return after
+
+
+def check_no_astray(fabric: Fabric, graph: nx.DiGraph[str], table: Table) -> set[tuple[str, str]]:
+    """Walks every pair of GPUs: no loop (walk raises), no packet at another GPU. Returns those delivered."""
+    delivered = set()
+    by_ip: dict[str, list[Rule]] = {}
+    for rule in as_rules(table):
+        by_ip.setdefault(rule.ip, []).append(rule)
+    for source, destination in itertools.permutations(fabric.gpus, 2):
+        ip = fabric.gpus[destination].ip
+        end = walk(by_ip.get(ip, []), graph, source, ip)[-1]
+        if end == destination:
+            delivered.add((source, destination))
+        else:
+            assert end not in fabric.gpus or end == source, f"{source} to {destination} came out at {end}"
+    return delivered
+
+
+@st.composite
+def rewirings(draw: st.DrawFn) -> tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]]:
+    fabric = make_fabric(
+        [[3, 2, 2, 3]], [0, 0, 0, 0], copper_gpus=[0, 3], trunks=draw(TRUNKS), optical_trunk_ports=1
+    )
+    return fabric, draw(circuits(fabric, trunks=True)), draw(circuits(fabric, trunks=True))
+
+
+@settings(max_examples=120, deadline=None)
+@given(rewirings(), st.data())
+def test_no_packet_goes_astray_at_any_moment_of_a_change(
+    change: tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]], data: st.DataObject
+) -> None:
+    """Light off, rules batch by batch (each in any order), light on circuit by circuit."""
+    fabric, before, after = change
+    old_graph, new_graph = lit_graph(fabric, before), lit_graph(fabric, after)
+    old, new = forwarding_rules(fabric, old_graph), forwarding_rules(fabric, new_graph)
+    kept = {frozenset(c) for c in before} & {frozenset(c) for c in after}
+    dark = lit_graph(fabric, [c for c in after if frozenset(c) in kept])
+
+    table: Table = {(rule.switch, rule.ip): rule.out_port for rule in old}
+    assert len(table) == len(old), "two rules for one address on one switch"
+    check_no_astray(fabric, dark, table)
+    through_kept_new = check_no_astray(fabric, dark, {(r.switch, r.ip): r.out_port for r in new})
+    for batch in rule_batches(fabric, old, new, new_graph):
+        puts = [RuleBatch((rule,)) for rule in batch.put] + [RuleBatch((), (key,)) for key in batch.delete]
+        for one in data.draw(st.permutations(puts)):
+            table = write(table, one)
+            check_no_astray(fabric, dark, table)
+    assert set(as_rules(table)) == new
+    assert check_no_astray(fabric, dark, table) == through_kept_new
+    lit = [c for c in after if frozenset(c) in kept]
+    for circuit in data.draw(st.permutations([c for c in after if frozenset(c) not in kept])):
+        lit.append(circuit)
+        check_no_astray(fabric, lit_graph(fabric, lit), table)
+    connected = {(a, b) for a, b in itertools.permutations(fabric.gpus, 2) if nx.has_path(new_graph, a, b)}
+    assert check_no_astray(fabric, new_graph, table) == connected
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_moving_gpus_never_disturbs_the_others(data: st.DataObject) -> None:
+    fabric = make_fabric([[3, 3, 3]], [0] * 5, copper_gpus=[1], trunks=[(0, 1), (1, 2), (0, 2), (0, 1)])
+    before, after = data.draw(circuits(fabric)), data.draw(circuits(fabric))
+    old_graph, new_graph = lit_graph(fabric, before), lit_graph(fabric, after)
+    old, new = forwarding_rules(fabric, old_graph), forwarding_rules(fabric, new_graph)
+    still = [c for c in after if c in before]
+    unmoved = {a.node for a, _ in still} | {"g5"}
+    addresses = {fabric.gpus[gpu].ip for gpu in unmoved}
+    assert {r for r in old if r.ip in addresses} == {r for r in new if r.ip in addresses}
+    table: Table = {(rule.switch, rule.ip): rule.out_port for rule in old}
+    for batch in rule_batches(fabric, old, new, new_graph):
+        assert not {rule.ip for rule in batch.put} & addresses
+        table = write(table, batch)
+        delivered = check_no_astray(fabric, lit_graph(fabric, still), table)
+        assert set(itertools.permutations(unmoved, 2)) <= delivered
+
+
+@settings(max_examples=60, deadline=None)
+@given(rewirings())
+def test_packets_take_shortest_paths(
+    change: tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]],
+) -> None:
+    fabric, lit, _ = change
+    graph = lit_graph(fabric, lit)
+    rules = forwarding_rules(fabric, graph)
+    router = Router(fabric, graph)
+    for a, b in itertools.permutations(fabric.gpus, 2):
+        if nx.has_path(graph, a, b):
+            path = router.path(a, b)
+            assert path == walk(rules, graph, a, fabric.gpus[b].ip)
+            assert len(path) - 1 == nx.shortest_path_length(graph, a, b)
+        else:
+            with pytest.raises(ValueError, match=f"no path from {a} to {b}"):
+                router.path(a, b)
+
+
+def test_the_six_gpu_rules() -> None:
+    fabric = six_gpu_fabric()
+    rules = forwarding_rules(fabric, lit_graph(fabric, list(fabric.circuits)))
+    assert len(rules) == 12
+    assert Rule("tor0", fabric.gpus["g0"].ip, 1) in rules
+    assert Rule("tor1", fabric.gpus["g0"].ip, 5) in rules
+
+
+def test_no_change_is_no_batch() -> None:
+    fabric = six_gpu_fabric()
+    graph = lit_graph(fabric, list(fabric.circuits))
+    rules = forwarding_rules(fabric, graph)
+    assert rule_batches(fabric, rules, rules, graph) == []
+
+
+def test_a_dark_gpu_is_forgotten_last() -> None:
+    fabric = six_gpu_fabric()
+    old = forwarding_rules(fabric, lit_graph(fabric, list(fabric.circuits)))
+    graph = lit_graph(fabric, list(fabric.circuits[1:]))
+    ip = fabric.gpus["g0"].ip
+    batches = rule_batches(fabric, old, forwarding_rules(fabric, graph), graph)
+    assert batches == [RuleBatch((), (("tor0", ip), ("tor1", ip)))]
+    with pytest.raises(ValueError, match="no path from g1 to g0: g0 is dark"):
+        Router(fabric, graph).path("g1", "g0")
+
+
+def test_a_loop_is_told_from_a_drop() -> None:
+    fabric = six_gpu_fabric()
+    graph = lit_graph(fabric, list(fabric.circuits))
+    ip = fabric.gpus["g0"].ip
+    assert walk([Rule("tor0", ip, 4)], graph, "g1", ip) == ["g1", "tor0"]
+    with pytest.raises(ValueError, match=r"a packet from g1 to 10\.82\.0\.2 loops: g1 tor0 tor1 tor0"):
+        walk([Rule("tor0", ip, 5), Rule("tor1", ip, 5)], graph, "g1", ip)
+
+
+def test_a_rule_may_use_any_of_parallel_circuits() -> None:
+    fabric = make_fabric([[0, 0]], [], copper_gpus=[0, 1], trunks=[(0, 1), (0, 1)])
+    graph = lit_graph(fabric, [])
+    ip = fabric.gpus["g1"].ip
+    rules = [Rule("tor0", ip, 3), Rule("tor1", ip, 1)]
+    assert graph.edges["tor0", "tor1"]["out_port"] == 2
+    assert walk(rules, graph, "g0", ip) == ["g0", "tor0", "tor1", "g1"]
