@@ -1,0 +1,149 @@
+"""A lab: one emulated testbed, the names and labels of all that it makes, and whether its owner lives.
+
+Everything that a lab makes can be found by its id: interfaces, namespaces and bridges are called
+``rl<id>-…``, containers carry the label ``ringlight.lab=<id>``, bridges and queue settings of Open vSwitch
+``external_ids:ringlight=<id>``, processes the environment variable ``RINGLIGHT_LAB=<id>``; BPF maps are
+pinned under ``/sys/fs/bpf/ringlight/<id>`` and files kept under ``/run/ringlight/<id>``.
+
+A lab is alive while some process holds its lock. The lock is the kernel's and goes with the process, however
+it ends; what a lab without a living owner left behind is stale and may be removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+CONTAINER_LABEL = "ringlight.lab"
+GPU_LABEL = "ringlight.gpu"
+JOB_LABEL = "ringlight.job"
+RANK_LABEL = "ringlight.rank"
+OVS_LABEL = "ringlight"
+ENVIRONMENT = "RINGLIGHT_LAB"
+STATE_ROOT = Path("/run/ringlight")
+BPF_ROOT = Path("/sys/fs/bpf/ringlight")
+INTERFACE_NAME_MAX = 15
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+_ID = re.compile(r"[a-z0-9]{3,4}")
+
+
+class LabError(RuntimeError):
+    """A lab cannot be made or used; one line that says why."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The names of one lab. ``id``: 3 or 4 lower-case letters and digits. Raises LabError."""
+
+    id: str
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise LabError(f"lab id {self.id!r} is not 3 or 4 lower-case letters and digits")
+
+    @property
+    def prefix(self) -> str:
+        return f"rl{self.id}-"
+
+    @property
+    def state_dir(self) -> Path:
+        return STATE_ROOT / self.id
+
+    @property
+    def bpf_dir(self) -> Path:
+        return BPF_ROOT / self.id
+
+    @property
+    def link_group(self) -> int:
+        """The kernel's interface group of this lab: one request removes all interfaces of a group."""
+        return 0x52000000 + int(self.id, 36) + (36**4 if len(self.id) == 4 else 0)
+
+    def _short(self, name: str) -> str:
+        """``name`` after the prefix, or a digest of it where the kernel's limit is exceeded."""
+        if len(self.prefix) + len(name) <= INTERFACE_NAME_MAX:
+            return self.prefix + name
+        room = INTERFACE_NAME_MAX - len(self.prefix)
+        return self.prefix + hashlib.sha256(name.encode()).hexdigest()[:room]
+
+    def interface(self, node: str, port: int) -> str:
+        """The interface in the machine's own namespace that stands for a port; at most 15 characters."""
+        return self._short(f"{node}-{port}")
+
+    def bridge(self, node: str) -> str:
+        """The Open vSwitch bridge of a node; at most 15 characters, as its local port is an interface."""
+        return self._short(node)
+
+    def namespace(self, node: str) -> str:
+        return self.prefix + node
+
+    def container(self, worker: str) -> str:
+        return self.prefix + worker
+
+    def environment(self) -> dict[str, str]:
+        """The environment for a process of this lab."""
+        return {**os.environ, ENVIRONMENT: self.id}
+
+    def make_state_dir(self) -> Path:
+        STATE_ROOT.mkdir(mode=0o755, exist_ok=True)
+        self.state_dir.mkdir(mode=0o700, exist_ok=True)
+        return self.state_dir
+
+    def hold(self) -> TextIO:
+        """Keep the lab from being taken for stale until the returned file is closed or the process ends.
+
+        Any number of processes may hold a lab. Raises LabError while it is being cleaned.
+        """
+        self.make_state_dir()
+        return _lock(
+            self.state_dir / "lock", fcntl.LOCK_SH, f"lab {self.id} is being cleaned; try another id"
+        )
+
+    def own(self) -> TextIO:
+        """As :meth:`hold`, and be the one that builds it. Raises LabError when another process does."""
+        self.make_state_dir()
+        taken = f"lab {self.id} is already in use; stop it or choose another id"
+        return _lock(self.state_dir / "owner.lock", fcntl.LOCK_EX, taken)
+
+    def is_alive(self) -> bool:
+        """Whether a process holds or owns it."""
+        return any(_is_locked(self.state_dir / name) for name in ("lock", "owner.lock"))
+
+
+def new_lab() -> Lab:
+    """A lab with an id that no state directory uses."""
+    while True:
+        lab = Lab("".join(secrets.choice(_ALPHABET) for _ in range(4)))
+        if not lab.state_dir.exists():
+            return lab
+
+
+def _lock(path: Path, kind: int, taken: str) -> TextIO:
+    file = path.open("a+", encoding="ascii")
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise LabError(taken) from None
+    return file
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        file = path.open("a+", encoding="ascii") if path.exists() else None
+    except FileNotFoundError:
+        return False
+    if file is None:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
