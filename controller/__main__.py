@@ -1,0 +1,152 @@
+"""``python -m controller``: one fabric's controller process, from its arguments to its clean end."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import uvicorn
+from pydantic import ValidationError
+
+from controller.access import is_loopback, read_token
+from controller.api import create_app
+from controller.errors import StartError
+from controller.inventory import wait_for_inventory
+from controller.logs import configure
+from controller.openflow.errors import ListenError
+from controller.openflow.plane import OpenFlowPlane
+from controller.service import Controller
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric
+
+log = logging.getLogger("controller")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
+    options = _arguments().parse_args(argv)
+    configure(options.log_level)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        _run(options, stopped)
+    except (StartError, ListenError) as error:
+        sys.stderr.write(f"ringlight controller: {error}\n")
+        return 1
+    return 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m controller", description=main.__doc__)
+    parser.add_argument("--fabric", type=Path, required=True, help="the scenario's fabric section as JSON")
+    parser.add_argument("--inventory", type=Path, required=True, help="the testbed's inventory file")
+    parser.add_argument("--state", type=Path, required=True, help="directory for what must survive a restart")
+    parser.add_argument("--rest", default="127.0.0.1:8080", help="HOST:PORT of the REST API (%(default)s)")
+    parser.add_argument("--openflow", default="127.0.0.1:6653", help="HOST:PORT for switches (%(default)s)")
+    parser.add_argument("--token-file", type=Path, help="file with the token that every call then needs")
+    parser.add_argument("--inventory-timeout", type=float, default=60.0, help="seconds (%(default)s)")
+    parser.add_argument("--switches-timeout", type=float, default=15.0, help="seconds (%(default)s)")
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
+    token = None if options.token_file is None else read_token(options.token_file)
+    rest_host, rest_port = _address("--rest", options.rest)
+    openflow_host, openflow_port = _address("--openflow", options.openflow)
+    if token is None and not is_loopback(rest_host):
+        raise StartError(f"--rest {options.rest}: not a loopback address; that needs --token-file")
+    fabric = read_fabric(options.fabric)
+    # The ports come first: a second controller must end before it touches anything.
+    with _listen(rest_host, rest_port) as rest:
+        plane = OpenFlowPlane(openflow_host, openflow_port)
+        plane.start()
+        try:
+            inventory = wait_for_inventory(
+                options.inventory, fabric, options.inventory_timeout, stopped.is_set
+            )
+            if inventory is None:
+                return
+            controller = Controller(fabric, inventory, options.state, plane)
+            try:
+                controller.start(options.switches_timeout)
+                _serve(controller, token, rest, stopped)
+            finally:
+                controller.stop()
+        finally:
+            plane.stop()
+
+
+def _serve(controller: Controller, token: str | None, rest: socket.socket, stopped: threading.Event) -> None:
+    """Answer REST calls until ``stopped``; the server's thread is ended here."""
+    config = uvicorn.Config(
+        create_app(controller, token),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    # uvicorn handles signals in the main thread only; there it would end the process before us.
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [rest]}, name="rest", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 10.0
+    while thread.is_alive() and not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    host, port = rest.getsockname()[:2]
+    log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
+    while not stopped.wait(0.5):
+        if not thread.is_alive():
+            raise StartError("the REST server ended by itself")
+    controller.bus.close()
+    server.should_exit = True
+    thread.join(5.0)
+
+
+def read_fabric(path: Path) -> Fabric:
+    """The fabric in a JSON file. Raises StartError naming the file and the key."""
+    try:
+        return build_fabric(FabricSpec.model_validate(json.loads(path.read_text())))
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StartError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+    except ValueError as error:
+        raise StartError(f"{path}: {error}") from error
+
+
+def _address(option: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise StartError(f"{option} {text}: write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The REST port, held from now on; who connects early is answered once all is up."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    rest = socket.socket(family, socket.SOCK_STREAM)
+    rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        rest.bind((host, port))
+        rest.listen(128)
+    except OSError as error:
+        rest.close()
+        reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
+        raise StartError(f"REST port {host}:{port} {reason}") from error
+    return rest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Client of the server agent: starts, watches and removes workers, over HTTP on a Unix socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from controller.errors import ControllerError, UnavailableError
+
+
+class AgentRefusedError(ControllerError):
+    """The agent answered that it cannot do this; the message is its own."""
+
+    status = 409
+
+
+class AgentClient:
+    """One agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
+
+    Every call raises UnavailableError when the agent does not answer in time and AgentRefusedError when it
+    answers with an error.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        if address.startswith("unix:"):
+            transport = httpx.HTTPTransport(uds=address.removeprefix("unix:"))
+            self._client = httpx.Client(transport=transport, base_url="http://agent", timeout=10.0)
+        else:
+            self._client = httpx.Client(base_url=address, timeout=10.0, trust_env=False)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def health(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
+        """What the agent says of itself."""
+        return dict(self._call("GET", "/v1/health", timeout_s=timeout_s))
+
+    def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
+        """Start all these workers or none; each is ``{"job", "rank", "gpu", "spec"}``."""
+        started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=timeout_s)
+        return list(started)
+
+    def release(self, ids: Sequence[str], at: float, *, timeout_s: float = 10.0) -> None:
+        """Let these workers start at ``at`` (CLOCK_MONOTONIC seconds)."""
+        body = {"ids": list(ids), "at": at}
+        self._call("POST", "/v1/workers/release", json=body, timeout_s=timeout_s)
+
+    def workers(self, cursor: int, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
+        """``{"cursor", "workers", "events"}``: all workers, and the events after ``cursor``."""
+        return dict(self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s))
+
+    def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
+        """Kill and remove a worker; one that is gone already is no error."""
+        self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)
+
+    def _call(
+        self, method: str, path: str, *, timeout_s: float, json: Any = None, missing_ok: bool = False
+    ) -> Any:
+        try:
+            answer = self._client.request(method, path, json=json, timeout=timeout_s)
+        except (httpx.HTTPError, RuntimeError) as error:
+            # httpx raises RuntimeError on a client that was closed meanwhile.
+            raise UnavailableError(f"the server agent at {self.address} does not answer: {error}") from error
+        if missing_ok and answer.status_code == httpx.codes.NOT_FOUND:
+            return {}
+        if answer.is_error:
+            raise AgentRefusedError(_detail(answer))
+        return answer.json() if answer.content else {}
+
+
+def _detail(answer: httpx.Response) -> str:
+    """The agent's own words, in one line."""
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text[:200] or f"HTTP status {answer.status_code}"
+    return " ".join(str(detail).split())

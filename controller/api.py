@@ -1,0 +1,202 @@
+"""The REST API: FastAPI with its OpenAPI page at ``/docs``; errors are ``{"detail": "one line"}``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from controller import api_jobs, api_ofctl, api_optical
+from controller.access import TokenRequired
+from controller.attachment import fabric_document, lit_circuits, topology
+from controller.errors import ControllerError, InvalidError, NotFoundError
+from controller.metrics import Metrics
+from controller.openflow.errors import OpenFlowError
+from controller.requests import Circuits
+from controller.service import Controller
+from fabric.topology import Port
+
+
+def create_app(controller: Controller, token: str | None = None) -> Any:
+    """The ASGI application of a controller; with a token, every call needs it."""
+    app = FastAPI(
+        title="Ringlight controller",
+        version="1",
+        description="Packet switches, optical switches, circuits and jobs of one fabric. "
+        "Times `t` are seconds of CLOCK_MONOTONIC; rates are bits per second.",
+    )
+    _add_errors(app)
+    _add_fabric(app, controller)
+    _add_packet_switches(app, controller)
+    _add_observation(app, controller)
+    app.include_router(api_optical.router(controller))
+    app.include_router(api_jobs.router(controller))
+    app.include_router(api_ofctl.router(controller.plane))
+    return app if token is None else TokenRequired(app, token)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(ControllerError)
+    def of_ours(_: Request, error: ControllerError) -> Response:
+        return JSONResponse({"detail": str(error)}, error.status)
+
+    @app.exception_handler(OpenFlowError)
+    def of_openflow(_: Request, error: OpenFlowError) -> Response:
+        return JSONResponse({"detail": str(error)}, 503)
+
+    @app.exception_handler(RequestValidationError)
+    def of_input(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        text = first["msg"].removeprefix("Value error, ")
+        return JSONResponse({"detail": f"{where}: {text}" if where else text}, 422)
+
+
+def _add_fabric(app: FastAPI, controller: Controller) -> None:
+    fabric, circuits = controller.fabric, controller.circuits
+
+    @app.get("/v1/health", tags=["controller"])
+    def health() -> dict[str, Any]:
+        """Whether every switch and the server agent can be reached."""
+        return controller.health()
+
+    @app.get("/v1/fabric", tags=["fabric"])
+    def get_fabric() -> dict[str, Any]:
+        """What is plugged together."""
+        return dict(fabric_document(fabric))
+
+    @app.get("/v1/topology", tags=["fabric"])
+    def get_topology() -> dict[str, Any]:
+        """What packets see now."""
+        return topology(fabric, circuits.cross_connects())
+
+    @app.get("/v1/circuits", tags=["fabric"])
+    def get_circuits() -> dict[str, Any]:
+        """End-to-end circuits lit now."""
+        return {"circuits": lit_circuits(fabric, circuits.cross_connects())}
+
+    @app.put("/v1/circuits", tags=["fabric"])
+    def put_circuits(body: Circuits) -> Response:
+        """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark."""
+        pairs = []
+        for index, (a, b) in enumerate(body.circuits):
+            try:
+                pairs.append((Port.parse(a), Port.parse(b)))
+            except ValueError as error:
+                raise InvalidError(f"circuits[{index}]: {error}") from error
+        change = circuits.set_circuits(pairs, dry_run=body.dry_run)
+        document = {
+            "applied": change.applied,
+            "optical_switches": {name: api_optical.change_document(change, name) for name in change.plans},
+            "timeline": list(change.timeline),
+            "problems": list(change.problems),
+        }
+        return api_optical.answer(change, document)
+
+
+def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
+    fabric, plane = controller.fabric, controller.plane
+
+    def dpid(name: str) -> int:
+        if name not in fabric.packet_switches:
+            raise NotFoundError(f"there is no packet switch {name}")
+        return fabric.packet_switches[name].dpid
+
+    @app.get("/v1/packet-switches", tags=["packet switches"])
+    def packet_switches() -> list[dict[str, Any]]:
+        connected = plane.connected()
+        return [
+            {"name": s.name, "dpid": s.dpid, "ports": s.ports, "connected": s.dpid in connected}
+            for s in fabric.packet_switches.values()
+        ]
+
+    @app.get("/v1/packet-switches/{name}/flows", tags=["packet switches"])
+    def flows(name: str) -> list[dict[str, Any]]:
+        """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
+        entries = plane.flows(dpid(name), timeout_s=5.0)
+        entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
+        return [{**vars(entry), "match": dict(entry.match)} for entry in entries]
+
+    @app.get("/v1/packet-switches/{name}/ports", tags=["packet switches"])
+    def ports(name: str) -> list[dict[str, Any]]:
+        """The ports with their counters and what is lit to them."""
+        number = dpid(name)
+        stats = {s.port_no: s for s in plane.port_stats(number, timeout_s=5.0)}
+        ends = controller.circuits.ends()
+        result = []
+        for port in plane.ports(number):
+            counters = vars(stats[port.number]) if port.number in stats else {}
+            end = ends.get(Port(name, port.number))
+            result.append(
+                {
+                    "port": port.number,
+                    "interface": port.name,
+                    "up": port.up,
+                    "gpu": end.node if end is not None and end.node in fabric.gpus else None,
+                    "peer": None if end is None else str(end),
+                    **{key: value for key, value in counters.items() if key != "port_no"},
+                }
+            )
+        return result
+
+
+def _add_observation(app: FastAPI, controller: Controller) -> None:
+    registry = CollectorRegistry()
+    registry.register(Metrics(controller))
+
+    @app.get("/metrics", tags=["observation"])
+    def metrics() -> Response:
+        """Counters for Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/series", tags=["observation"])
+    def series(since: float = 0.0) -> list[dict[str, Any]]:
+        """Port throughput after ``since`` (CLOCK_MONOTONIC seconds); rx is what the switch received."""
+        gpus = controller.fabric.gpus
+        return [
+            {
+                "t": sample.t,
+                "switch": sample.port.node,
+                "port": sample.port.number,
+                "gpu": sample.end.node if sample.end is not None and sample.end.node in gpus else None,
+                "peer": None if sample.end is None else str(sample.end),
+                "rx_bps": sample.rx_bps,
+                "tx_bps": sample.tx_bps,
+            }
+            for sample in controller.statistics.since(since)
+        ]
+
+    @app.get("/v1/events", tags=["observation"])
+    async def events(request: Request, after: int | None = None) -> Response:
+        """Server-sent events: jobs, regroups, switches up and down, alarms, changes of light.
+
+        ``after`` (or the header Last-Event-ID) asks for kept events with higher ids first.
+        """
+        last = request.headers.get("last-event-id", "")
+        start = after if after is not None else int(last) if last.isdigit() else None
+        return StreamingResponse(
+            _stream(controller, start), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+
+async def _stream(controller: Controller, after: int | None) -> AsyncIterator[str]:
+    subscription = controller.bus.subscribe(after)
+    try:
+        yield ": ringlight events\n\n"
+        quiet = 0
+        while not controller.bus.closed:
+            event = await asyncio.to_thread(subscription.next, 1.0)
+            if event is None:
+                quiet += 1
+                if quiet % 10 == 0:
+                    yield ": still here\n\n"
+                continue
+            yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+    finally:
+        subscription.close()

@@ -1,0 +1,147 @@
+"""REST: optical switches, their ports, cross-connects and alarms."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+
+from controller.circuits import Change, Target
+from controller.requests import CrossConnectSet, OneCrossConnect
+from controller.service import Controller
+from fabric.crossconnect import CrossConnect, Mode
+
+
+def router(controller: Controller) -> APIRouter:
+    """Routes below ``/v1/optical-switches``."""
+    routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"])
+    fabric, site, circuits = controller.fabric, controller.site, controller.circuits
+
+    def overview(name: str) -> dict[str, Any]:
+        switch, view = fabric.optical_switches[name], site.view(name)
+        return {
+            "name": name,
+            "size": switch.size,
+            "driver": switch.driver,
+            "reachable": view.reachable,
+            "error": view.error,
+            "cross_connects": 0 if view.snapshot is None else len(view.snapshot.cross_connects),
+            "alarms": len(site.alarms(name)),
+        }
+
+    def change(name: str, target: Target, dry_run: bool) -> Response:
+        site.driver(name)
+        made = circuits.change({name: target}, dry_run=dry_run)
+        document = {**change_document(made, name), "problems": list(made.problems)}
+        return answer(made, document)
+
+    @routes.get("")
+    def optical_switches() -> list[dict[str, Any]]:
+        return [overview(name) for name in fabric.optical_switches]
+
+    @routes.get("/{name}")
+    def optical_switch(name: str) -> dict[str, Any]:
+        """Identity, size and declared timing (seconds)."""
+        driver, view = site.driver(name), site.view(name)
+        return {
+            **overview(name),
+            "identity": None if view.identity is None else dataclasses.asdict(view.identity),
+            "timing": dataclasses.asdict(driver.capabilities().timing),
+            "profile": site.entries[name].get("profile"),
+        }
+
+    @routes.get("/{name}/ports")
+    def ports(name: str) -> list[dict[str, Any]]:
+        """Every port, read from the switch now; ``plugged``: the far end of its fibre."""
+        snapshot = site.look(name)
+        size = fabric.optical_switches[name].size
+        plugged = {
+            port.number: str(link.other(port)) for port, link in fabric.link_at.items() if port.node == name
+        }
+        busy = {p: xc for xc in snapshot.cross_connects for p in (xc.ingress, xc.egress)}
+        return [
+            {
+                "port": number,
+                "side": "ingress" if number <= size else "egress",
+                "faceplate": number if number <= size else number - size,
+                "plugged": plugged.get(number if number <= size else number - size),
+                "state": status.state.value,
+                "enabled": status.enabled,
+                "cross_connect": None if number not in busy else _pair(busy[number]),
+            }
+            for number, status in sorted(snapshot.ports.items())
+        ]
+
+    @routes.get("/{name}/cross-connects")
+    def cross_connects(name: str) -> list[dict[str, Any]]:
+        """Every cross-connect with its state, read from the switch now."""
+        found = site.look(name).cross_connects
+        return [{**_pair(xc), "state": found[xc].value} for xc in sorted(found)]
+
+    @routes.get("/{name}/alarms")
+    def alarms(name: str) -> list[dict[str, Any]]:
+        """Standing alarms, at most a second old."""
+        return [dataclasses.asdict(alarm) for alarm in site.alarms(name)]
+
+    @routes.put("/{name}/cross-connects/{ingress}")
+    def put_one(name: str, ingress: int, body: OneCrossConnect) -> Response:
+        """Connect an ingress to an egress."""
+        wanted = CrossConnect(ingress, body.egress, name=body.name)
+        return change(name, Target((wanted,), body.mode), body.dry_run)
+
+    @routes.delete("/{name}/cross-connects/{ingress}")
+    def delete_one(name: str, ingress: int, dry_run: bool = False) -> Response:
+        """Remove what an ingress carries; nothing there is no error."""
+        return change(name, Target((), Mode.UPDATE, (ingress,)), dry_run)
+
+    @routes.put("/{name}/cross-connects")
+    def put_set(name: str, body: CrossConnectSet) -> Response:
+        """Connect a set, with SAFE, UPDATE or REPLACE semantics."""
+        wanted = tuple(CrossConnect(e.ingress, e.egress, name=e.name) for e in body.cross_connects)
+        return change(name, Target(wanted, body.mode), body.dry_run)
+
+    return routes
+
+
+def change_document(change: Change, name: str) -> dict[str, Any]:
+    """The plan for one switch and what came of it."""
+    plan = change.plans[name]
+    return {
+        "plan": {
+            "keep": _pairs(plan.keep),
+            "remove": _pairs(plan.remove),
+            "add": _pairs(plan.add),
+            "dark_ports": sorted(plan.dark_ports),
+        },
+        "applied": change.applied,
+        "results": [
+            {
+                "ingress": r.ingress,
+                "egress": r.egress,
+                "action": r.action,
+                "state": r.state.value,
+                "reason": r.reason,
+                "t_dark": r.t_dark,
+                "t_lit": r.t_lit,
+            }
+            for r in change.results.get(name, ())
+        ],
+    }
+
+
+def answer(change: Change, document: dict[str, Any]) -> Response:
+    """200 when all went well, else 502 with the first problem as ``detail`` beside the whole story."""
+    if not change.problems:
+        return JSONResponse(document)
+    return JSONResponse({"detail": change.problems[0], **document}, 502)
+
+
+def _pairs(group: Iterable[CrossConnect]) -> list[dict[str, Any]]:
+    return [_pair(xc) for xc in sorted(group)]
+
+
+def _pair(xc: CrossConnect) -> dict[str, Any]:
+    return {"ingress": xc.ingress, "egress": xc.egress, "name": xc.name}

@@ -1,0 +1,231 @@
+"""A job: its ranks, what its workers said, and what follows from that. Pure; time is handed in."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+#: Exit code of a worker that lost a peer: a consequence, not a cause.
+LOST_PEER = 3
+#: How long to wait for the cause once only consequences have been seen, seconds.
+CAUSE_GRACE_S = 2.0
+#: How long to wait for the last events of workers that ended well, seconds.
+EVENT_GRACE_S = 2.0
+
+
+class JobState(StrEnum):
+    """PENDING → STARTING → READY (all ranks connected, held) → RUNNING → one of the last three."""
+
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    READY = "READY"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass
+class Rank:
+    """One worker. ``state``: pending, running, ready, started, exited or gone."""
+
+    rank: int
+    gpu: str
+    state: str = "pending"
+    exit_code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    error: str | None = None
+    done: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.state == "gone" or (
+            self.state == "exited" and (self.exit_code != 0 or self.signal is not None or self.oom)
+        )
+
+
+@dataclass
+class Job:
+    """A job and its history. Times are CLOCK_MONOTONIC seconds.
+
+    ``started``: the agent has confirmed all workers. ``clean``: its workers are removed and its GPUs free.
+    """
+
+    id: str
+    name: str
+    ranks: list[Rank]
+    spec: dict[str, Any]
+    hold: bool
+    t_submitted: float
+    state: JobState = JobState.PENDING
+    error: str | None = None
+    started: bool = False
+    clean: bool = False
+    t_released: float | None = None
+    t_ended: float | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    t_first_failure: float | None = None
+    t_all_exited: float | None = None
+
+    def worker(self, rank: int) -> str:
+        """The agent's name of a worker."""
+        return f"{self.id}-{rank}"
+
+    @property
+    def workers(self) -> list[str]:
+        return [self.worker(rank.rank) for rank in self.ranks]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(rank.gpu for rank in self.ranks)
+
+    def document(self) -> dict[str, Any]:
+        """The job as the REST API shows it."""
+        ranks = [
+            {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
+            for rank in self.ranks
+        ]
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": self.state.value,
+            "error": self.error,
+            "hold": self.hold,
+            "ranks": ranks,
+            "spec": self.spec,
+            "t_submitted": self.t_submitted,
+            "t_released": self.t_released,
+            "t_ended": self.t_ended,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What is kept on disk; the events are the agent's to keep."""
+        return self.document() | {"started": self.started, "clean": self.clean}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Job:
+        known = Rank.__dataclass_fields__.keys()
+        return cls(
+            id=record["id"],
+            name=record["name"],
+            ranks=[Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],
+            spec=dict(record["spec"]),
+            hold=record["hold"],
+            t_submitted=record["t_submitted"],
+            state=JobState(record["state"]),
+            error=record["error"],
+            started=record["started"],
+            clean=record["clean"],
+            t_released=record["t_released"],
+            t_ended=record["t_ended"],
+        )
+
+
+def note_event(job: Job, event: Mapping[str, Any]) -> None:
+    """Take in one event of one of the job's workers."""
+    job.events.append(dict(event))
+    rank = _rank_of(job, event)
+    if rank is None:
+        return
+    kind = event.get("event")
+    if kind == "ready" and rank.state in ("pending", "running"):
+        rank.state = "ready"
+    elif kind in ("started", "iteration") and rank.state in ("pending", "running", "ready"):
+        rank.state = "started"
+    elif kind == "done":
+        rank.done = True
+    elif kind == "failed":
+        peer = event.get("peer")
+        about = "" if peer is None or f"rank {peer}" in str(event.get("reason")) else f" (rank {peer})"
+        rank.error = f"{event.get('reason')}{about}"
+
+
+def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Take in the agent's list of workers (by worker name)."""
+    for rank in job.ranks:
+        worker = workers.get(job.worker(rank.rank))
+        if worker is None:
+            if job.started and rank.state != "exited":
+                rank.state = "gone"
+                rank.error = rank.error or "its worker was removed by someone else"
+            continue
+        if worker["state"] == "exited":
+            rank.state = "exited"
+            rank.exit_code = worker.get("exit_code")
+            rank.signal = worker.get("signal")
+            rank.oom = bool(worker.get("oom"))
+            rank.error = rank.error or worker.get("error") or _last_line(worker.get("stderr_tail"))
+        elif rank.state == "pending":
+            rank.state = "running"
+
+
+def progress(job: Job, now: float) -> JobState:
+    """The state that follows from what is known at ``now``; sets ``job.error`` when that is FAILED."""
+    if job.state.ended or not job.started:
+        return job.state
+    failed = [rank for rank in job.ranks if rank.failed]
+    if failed:
+        if job.t_first_failure is None:
+            job.t_first_failure = now
+        causes = [rank for rank in failed if rank.exit_code != LOST_PEER or rank.signal or rank.oom]
+        if causes or now - job.t_first_failure > CAUSE_GRACE_S:
+            job.error = describe_failure(min(causes or failed, key=lambda r: _weight(job, r)))
+            return JobState.FAILED
+        return job.state
+    if all(rank.state == "exited" for rank in job.ranks):
+        if job.t_all_exited is None:
+            job.t_all_exited = now
+        if all(rank.done for rank in job.ranks) or now - job.t_all_exited > EVENT_GRACE_S:
+            return JobState.SUCCEEDED
+        return job.state
+    if job.state in (JobState.STARTING, JobState.READY) and any(
+        rank.state == "started" for rank in job.ranks
+    ):
+        return JobState.RUNNING
+    if job.state is JobState.STARTING and all(rank.state not in ("pending", "running") for rank in job.ranks):
+        return JobState.READY
+    return job.state
+
+
+def describe_failure(rank: Rank) -> str:
+    """One line with the rank, the GPU and why."""
+    who = f"rank {rank.rank} on GPU {rank.gpu}"
+    if rank.oom:
+        return f"{who} ran out of memory"
+    if rank.signal is not None:
+        try:
+            name = signal.Signals(rank.signal).name
+        except ValueError:
+            name = f"signal {rank.signal}"
+        return f"{who} was killed by {name}"
+    if rank.state == "gone":
+        return f"{who} is gone: {rank.error}"
+    why = f": {rank.error}" if rank.error else ""
+    if rank.exit_code == LOST_PEER:
+        return f"{who} lost a peer{why}"
+    return f"{who} ended with exit code {rank.exit_code}{why}"
+
+
+def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
+    """Orders failures: what came from outside first, then by when the worker said so."""
+    outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
+    said = [e["t"] for e in job.events if e.get("event") == "failed" and _rank_of(job, e) is rank]
+    return outside, min(said, default=float("inf")), rank.rank
+
+
+def _rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
+    worker = event.get("worker")
+    return next((rank for rank in job.ranks if job.worker(rank.rank) == worker), None)
+
+
+def _last_line(text: str | None) -> str | None:
+    lines = (text or "").strip().splitlines()
+    return lines[-1][:200] if lines else None

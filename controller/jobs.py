@@ -1,0 +1,347 @@
+"""The job manager: reserves GPUs, has their workers started, follows them, and cleans up after them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from controller.agent import AgentClient
+from controller.bus import EventBus
+from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from controller.job import Job, JobState, Rank, note_event, note_workers, progress
+from controller.reservation import reserve
+from controller.store import Store
+from fabric.topology import Fabric
+
+log = logging.getLogger(__name__)
+
+_JOBS = "jobs"
+
+
+class JobManager:
+    """Owns the jobs of a fabric.
+
+    A job that the store knows is adopted: its workers go on, and the agent replays what they said.
+    ``switch_of``: gives the packet switch each GPU is lit to now.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        agent: AgentClient | None,
+        store: Store,
+        bus: EventBus,
+        switch_of: Callable[[], Mapping[str, str | None]],
+        *,
+        busy_s: float = 0.1,
+        idle_s: float = 0.5,
+    ) -> None:
+        self._fabric = fabric
+        self._agent = agent
+        self._store = store
+        self._bus = bus
+        self._switch_of = switch_of
+        self._busy_s = busy_s
+        self._idle_s = idle_s
+        self._lock = threading.RLock()
+        self._jobs: dict[str, Job] = {}
+        self._cursor = 0
+        self._born = time.monotonic()
+        self._agent_error: str | None = None
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._tasks: set[threading.Thread] = set()
+        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+
+    # Life
+
+    def start(self) -> None:
+        """Take over the jobs of an earlier run and follow all workers. Raises ValueError on a bad file."""
+        for record in (self._store.read(_JOBS) or {"jobs": []})["jobs"]:
+            job = Job.from_record(record)
+            self._jobs[job.id] = job
+            if not job.state.ended:
+                log.info("adopting job %s", job.id)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; the workers go on."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(10.0)
+        deadline = time.monotonic() + 2.0
+        for task in list(self._tasks):
+            task.join(max(0.0, deadline - time.monotonic()))
+        if self._agent is not None:
+            self._agent.close()
+
+    @property
+    def agent_error(self) -> str | None:
+        """Why the agent does not answer; None when it does."""
+        return self._agent_error
+
+    # What a user asks for
+
+    def submit(
+        self, name: str, wanted: Sequence[str] | int, spec: Mapping[str, Any], *, hold: bool
+    ) -> dict[str, Any]:
+        """Reserve GPUs and have the workers started; the job as a document, in state STARTING.
+
+        ``wanted``: GPU names in rank order, or how many. Raises InvalidError, ConflictError,
+        UnavailableError.
+        """
+        agent = self._need_agent()
+        with self._lock:
+            gpus = reserve(tuple(self._fabric.gpus), self._holders(), self._switch_of(), wanted)
+            job = Job(
+                id=self._new_id(name),
+                name=name,
+                ranks=[Rank(rank, gpu) for rank, gpu in enumerate(gpus)],
+                spec=dict(spec),
+                hold=hold,
+                t_submitted=time.monotonic(),
+            )
+            self._jobs[job.id] = job
+            self._enter(job, JobState.PENDING)
+            self._enter(job, JobState.STARTING)
+            document = job.document()
+        self._spawn(self._start_workers, job, agent)
+        self._wake.set()
+        return document
+
+    def release(self, ids: Sequence[str], delay_s: float) -> list[dict[str, Any]]:
+        """Let these READY jobs start together ``delay_s`` seconds from now. All or none."""
+        agent = self._need_agent()
+        with self._lock:
+            jobs = [self._job(job_id) for job_id in dict.fromkeys(ids)]
+            for job in jobs:
+                if job.state is not JobState.READY:
+                    raise ConflictError(f"job {job.id} is {job.state.value}, not READY")
+        at = time.monotonic() + delay_s
+        agent.release([worker for job in jobs for worker in job.workers], at)
+        with self._lock:
+            for job in jobs:
+                job.t_released = at
+                if job.state is JobState.READY:
+                    self._enter(job, JobState.RUNNING)
+            self._save()
+            return [job.document() for job in jobs]
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Stop a job and free its GPUs; one that has ended stays as it is."""
+        with self._lock:
+            job = self._job(job_id)
+            if not job.state.ended:
+                self._end(job, JobState.CANCELLED)
+            return job.document()
+
+    def jobs(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [job.document() for job in self._jobs.values()]
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        with self._lock:
+            return self._job(job_id).document()
+
+    def events(self, job_id: str, cursor: int) -> dict[str, Any]:
+        """Worker events of a job after ``cursor``, and the cursor to go on with."""
+        with self._lock:
+            events = self._job(job_id).events
+            return {"cursor": len(events), "events": events[max(0, cursor) :]}
+
+    def running(self, ids: Iterable[str] | None = None) -> list[Job]:
+        """The jobs that hold GPUs and have not ended; of these ``ids`` only, if given."""
+        with self._lock:
+            chosen = [self._job(i) for i in ids] if ids is not None else list(self._jobs.values())
+            for job in chosen:
+                if ids is not None and job.state.ended:
+                    raise ConflictError(f"job {job.id} has ended ({job.state.value})")
+            return [job for job in chosen if not job.state.ended]
+
+    # How it is done
+
+    def _need_agent(self) -> AgentClient:
+        if self._agent is None:
+            raise UnavailableError("the inventory names no server agent")
+        return self._agent
+
+    def _job(self, job_id: str) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFoundError(f"there is no job {job_id}")
+        return job
+
+    def _holders(self) -> dict[str, str]:
+        return {gpu: job.id for job in self._jobs.values() if not job.clean for gpu in job.gpus}
+
+    def _new_id(self, name: str) -> str:
+        number, job_id = 1, name
+        while job_id in self._jobs:
+            number += 1
+            job_id = f"{name}-{number}"
+        return job_id
+
+    def _start_workers(self, job: Job, agent: AgentClient) -> None:
+        peers = [self._fabric.gpus[gpu].ip for gpu in job.gpus]
+        workers = [
+            {
+                "job": job.id,
+                "rank": rank.rank,
+                "gpu": rank.gpu,
+                "spec": worker_spec(job, rank.rank, peers),
+            }
+            for rank in job.ranks
+        ]
+        try:
+            agent.start(workers)
+        except ControllerError as error:
+            with self._lock:
+                if not job.state.ended:
+                    job.error = f"not started: {error}"
+                    self._end(job, JobState.FAILED)
+            return
+        with self._lock:
+            job.started = True
+            self._save()
+            cancelled = job.state.ended
+        if cancelled:
+            self._remove_workers(job)
+        self._wake.set()
+
+    def _enter(self, job: Job, state: JobState) -> None:
+        """A change of state: kept and told."""
+        job.state = state
+        if state.ended:
+            job.t_ended = time.monotonic()
+        self._save()
+        self._bus.publish("job", job=job.id, name=job.name, state=state.value, error=job.error)
+
+    def _end(self, job: Job, state: JobState) -> None:
+        self._enter(job, state)
+        self._spawn(self._remove_workers, job)
+
+    def _remove_workers(self, job: Job) -> None:
+        """Remove every worker of a job that has ended, then free its GPUs; tried until it works."""
+        if self._agent is None:
+            return
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            list(pool.map(self._remove_worker, job.workers))
+        if self._stop.is_set():
+            return
+        with self._lock:
+            job.clean = True
+            self._save()
+        self._bus.publish("job_clean", job=job.id, gpus=list(job.gpus))
+
+    def _remove_worker(self, worker: str) -> None:
+        while self._agent is not None and not self._stop.is_set():
+            try:
+                self._agent.remove(worker)
+            except ControllerError as error:
+                log.warning("worker %s not removed: %s", worker, error)
+                self._stop.wait(1.0)
+            else:
+                return
+
+    def _save(self) -> None:
+        self._store.write(_JOBS, {"jobs": [job.record() for job in self._jobs.values()]})
+
+    def _spawn(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Run in a thread of its own; what it raises is logged."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except ControllerError as error:
+                log.error("%s", error)
+            except Exception:
+                log.exception("%s failed", work.__name__)
+            finally:
+                self._tasks.discard(threading.current_thread())
+
+        task = threading.Thread(target=run, name=f"jobs-{work.__name__}", daemon=True)
+        self._tasks.add(task)
+        task.start()
+
+    def _run(self) -> None:
+        first = True
+        while not self._stop.is_set():
+            with self._lock:
+                busy = any(not (job.state.ended and job.clean) for job in self._jobs.values())
+            self._wake.wait(self._busy_s if busy else self._idle_s)
+            self._wake.clear()
+            if self._stop.is_set() or self._agent is None:
+                continue
+            try:
+                answer = self._agent.workers(self._cursor)
+            except ControllerError as error:
+                if self._agent_error is None:
+                    self._bus.publish("agent", state="down", text=str(error))
+                self._agent_error = str(error)
+                continue
+            if self._agent_error is not None:
+                self._bus.publish("agent", state="up")
+                self._agent_error = None
+            try:
+                self._digest(answer, first)
+            except Exception:
+                # One odd answer must not end the watch over all jobs.
+                log.exception("the agent's answer could not be used")
+            first = False
+
+    def _digest(self, answer: Mapping[str, Any], first: bool) -> None:
+        """Take in one answer of the agent and move every job on."""
+        release: list[Job] = []
+        with self._lock:
+            self._cursor = answer["cursor"]
+            for event in answer["events"]:
+                job = self._jobs.get(event["job"])
+                if job is not None:
+                    note_event(job, event)
+            workers = {worker["id"]: worker for worker in answer["workers"]}
+            for job in self._jobs.values():
+                if first:
+                    self._resume(job, workers)
+                if job.state.ended:
+                    continue
+                note_workers(job, workers)
+                state = progress(job, time.monotonic())
+                if state is job.state:
+                    continue
+                if state.ended:
+                    self._end(job, state)
+                    continue
+                self._enter(job, state)
+                if state is JobState.READY and not job.hold:
+                    release.append(job)
+        for job in release:
+            self._spawn(self.release, [job.id], 0.05)
+
+    def _resume(self, job: Job, workers: Mapping[str, Any]) -> None:
+        """Once after a restart: finish what the earlier controller had begun."""
+        if job.state.ended and not job.clean:
+            self._spawn(self._remove_workers, job)
+        elif job.state is JobState.READY and not job.hold:
+            self._spawn(self.release, [job.id], 0.05)
+        elif not job.state.ended and not job.started:
+            if all(worker in workers for worker in job.workers):
+                job.started = True
+            elif job.t_submitted < self._born:
+                job.error = "the controller was restarted while the workers were being started"
+                self._end(job, JobState.FAILED)
+
+
+def worker_spec(job: Job, rank: int, peers: Sequence[str]) -> dict[str, Any]:
+    """What one worker is told: the job's settings, who it is and where its peers are."""
+    spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
+    linktest = job.spec.get("linktest")
+    if linktest is not None:
+        to = linktest.get("to")
+        target = to[rank] if isinstance(to, list) else to
+        spec["linktest"] = {**linktest, "to": None if target == rank else target}
+    return spec

@@ -1,0 +1,230 @@
+"""Regrouping as a resource: plan it, and carry it out while the jobs run."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from controller.attachment import circuit_pairs, port_name
+from controller.bus import EventBus
+from controller.circuits import CircuitManager, Target
+from controller.errors import ControllerError, InvalidError, NotFoundError
+from controller.job import Job
+from controller.jobs import JobManager
+from fabric.cost import RingJob, predict
+from fabric.crossconnect import CrossConnect, Mode
+from fabric.placement import Regrouping, regroup
+from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+
+log = logging.getLogger(__name__)
+
+
+class RegroupManager:
+    """Plans and applies regroupings; one is applied at a time.
+
+    ``rate_divisor``: the emulated rate of a link is its real rate divided by this.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        circuits: CircuitManager,
+        jobs: JobManager,
+        bus: EventBus,
+        *,
+        rate_divisor: float = 1.0,
+    ) -> None:
+        self._fabric = fabric
+        self._as_emulated = replace(
+            fabric,
+            links=tuple(replace(link, rate_bps=link.rate_bps / rate_divisor) for link in fabric.links),
+        )
+        self._circuits = circuits
+        self._jobs = jobs
+        self._bus = bus
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._regroups: dict[str, dict[str, Any]] = {}
+        self._threads: list[threading.Thread] = []
+
+    def get(self, regroup_id: str) -> dict[str, Any]:
+        """Raises NotFoundError."""
+        with self._lock:
+            if regroup_id not in self._regroups:
+                raise NotFoundError(f"there is no regroup {regroup_id}")
+            return dict(self._regroups[regroup_id])
+
+    def all(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [dict(entry) for entry in self._regroups.values()]
+
+    def start(self, job_ids: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any]:
+        """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it.
+
+        Jobs not named keep their GPUs where they are. Raises NotFoundError, ConflictError, InvalidError.
+        """
+        began = time.monotonic()
+        jobs = self._jobs.running(job_ids)
+        others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
+        before = self._circuits.cross_connects()
+        try:
+            plan = regroup(
+                self._fabric,
+                [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)],
+                [ring_job(job) for job in jobs],
+                movable=[gpu for gpu in self._fabric.gpus if gpu not in others],
+            )
+            after = self._after(before, plan)
+        except ValueError as error:
+            raise InvalidError(f"regroup: {error}") from error
+        entry: dict[str, Any] = {
+            "id": f"regroup-{next(self._numbers)}",
+            "state": "PLANNED" if dry_run else "APPLYING",
+            "jobs": [job.id for job in jobs],
+            "dry_run": dry_run,
+            "plan": self._document(plan, before, after, jobs),
+            "timeline": [{"t": began, "phase": "requested"}, {"t": time.monotonic(), "phase": "planned"}],
+            "problems": [],
+            "error": None,
+        }
+        with self._lock:
+            self._regroups[entry["id"]] = entry
+        self._publish(entry)
+        if not dry_run:
+            thread = threading.Thread(
+                target=self._apply, args=(entry["id"], before, after), name=entry["id"], daemon=True
+            )
+            self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+            thread.start()
+        return self.get(entry["id"])
+
+    def stop(self) -> None:
+        """Wait for a regrouping under way: half of one is worse than a late end."""
+        for thread in self._threads:
+            thread.join(30.0)
+
+    def _is_simple(self, pair: tuple[Port, Port]) -> bool:
+        """Whether the circuit passes one optical switch, as those that regrouping moves."""
+        try:
+            circuit_cross_connects(self._fabric, [pair])
+        except ValueError:
+            return False
+        return True
+
+    def _after(self, before: CrossConnects, plan: Regrouping) -> dict[str, frozenset[CrossConnect]]:
+        """All cross-connects afterwards; those of no circuit stay as they are."""
+        now = [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)]
+        old = circuit_cross_connects(self._fabric, now)
+        new = circuit_cross_connects(self._fabric, plan.circuits)
+        return {name: (frozenset(group) - old[name]) | new[name] for name, group in before.items()}
+
+    def _document(
+        self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]
+    ) -> dict[str, Any]:
+        rings = [ring_job(job) for job in jobs]
+        return {
+            "moves": [
+                {
+                    "gpu": move.gpu,
+                    "from": None if move.source is None else str(move.source),
+                    "to": str(move.destination),
+                }
+                for move in plan.moved
+            ],
+            "stay_lit": [self._names(pair) for pair in plan.kept],
+            "circuits": [self._names(pair) for pair in plan.circuits],
+            "crossing_bytes_before": plan.crossing_bytes_before,
+            "crossing_bytes_after": plan.crossing_bytes_after,
+            "fibres_moved": len(plan.moved),
+            "optimal": plan.optimal,
+            "predicted": self._predicted(rings, before, after),
+            "cross_connects": {
+                name: {
+                    "remove": [_pair(xc) for xc in sorted(set(before[name]) - set(after[name]))],
+                    "add": [_pair(xc) for xc in sorted(set(after[name]) - set(before[name]))],
+                }
+                for name in after
+            },
+        }
+
+    def _names(self, pair: tuple[Port, Port]) -> list[str]:
+        return [port_name(self._fabric, port) for port in pair]
+
+    def _predicted(
+        self, rings: Sequence[RingJob], before: CrossConnects, after: CrossConnects
+    ) -> list[dict[str, Any]]:
+        """Seconds per iteration of each job, as emulated; None where a rank has no light."""
+
+        def seconds(light: CrossConnects) -> dict[str, float]:
+            try:
+                return predict(self._as_emulated, light, rings)
+            except ValueError as error:
+                log.info("no prediction: %s", error)
+                return {}
+
+        then, later = seconds(before), seconds(after)
+        return [
+            {"job": ring.name, "before_s": then.get(ring.name), "after_s": later.get(ring.name)}
+            for ring in rings
+        ]
+
+    def _apply(self, regroup_id: str, before: CrossConnects, after: CrossConnects) -> None:
+        state = "FAILED"
+        error: str | None = None
+        problems: Sequence[str] = ()
+        timeline: Sequence[Any] = ()
+        try:
+            with self._circuits.quiet(timeout_s=30.0) as got:
+                if not got or self._circuits.cross_connects() != before:
+                    error = "the light was changed by someone else meanwhile; plan again"
+                else:
+                    targets = {
+                        name: Target(tuple(after[name]), Mode.REPLACE)
+                        for name in after
+                        if set(after[name]) != set(before[name])
+                    }
+                    change = self._circuits.change(targets)
+                    problems, timeline = change.problems, change.timeline
+                    state = "FAILED" if problems else "DONE"
+                    error = problems[0] if problems else None
+        except ControllerError as failure:
+            error = str(failure)
+        except Exception as failure:
+            log.exception("%s failed", regroup_id)
+            error = f"internal error: {failure}"
+        with self._lock:
+            entry = self._regroups[regroup_id]
+            entry = {
+                **entry,
+                "state": state,
+                "error": error,
+                "problems": list(problems),
+                "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
+            }
+            self._regroups[regroup_id] = entry
+        self._publish(entry)
+
+    def _publish(self, entry: dict[str, Any]) -> None:
+        self._bus.publish(
+            "regroup",
+            regroup=entry["id"],
+            state=entry["state"],
+            error=entry["error"],
+            fibres_moved=entry["plan"]["fibres_moved"],
+            timeline=entry["timeline"],
+        )
+
+
+def ring_job(job: Job) -> RingJob:
+    """What a job asks of the fabric in each iteration, in emulated bytes and seconds."""
+    gradient, compute_s = job.spec.get("gradient_bytes") or 0, job.spec.get("compute_s") or 0.0
+    return RingJob.all_reduce(job.id, job.gpus, float(gradient), float(compute_s))
+
+
+def _pair(xc: CrossConnect) -> dict[str, Any]:
+    return {"ingress": xc.ingress, "egress": xc.egress, "name": xc.name}

@@ -1,0 +1,115 @@
+"""Bodies of the REST API's requests, checked strictly: an unknown key is an error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fabric.collectives import ALL_REDUCE
+from fabric.crossconnect import Mode
+
+PortNumber = Annotated[int, Field(ge=1)]
+Label = Annotated[str, Field(max_length=64)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OneCrossConnect(Body):
+    """``PUT …/cross-connects/{ingress}``."""
+
+    egress: PortNumber
+    name: Label | None = None
+    mode: Mode = Mode.UPDATE
+    dry_run: bool = False
+
+
+class CrossConnectEntry(Body):
+    ingress: PortNumber
+    egress: PortNumber
+    name: Label | None = None
+
+
+class CrossConnectSet(Body):
+    """``PUT …/cross-connects``."""
+
+    mode: Mode = Mode.UPDATE
+    cross_connects: list[CrossConnectEntry]
+    dry_run: bool = False
+
+
+class Circuits(Body):
+    """``PUT /v1/circuits``: the duplex circuits that shall stand, as pairs (``["g0", "tor0:1"]``)."""
+
+    circuits: list[tuple[str, str]]
+    dry_run: bool = False
+
+
+class LinkTest(Body):
+    """Each rank sends for ``seconds`` to rank ``to`` (one for all, or a list by rank; null: receive only)."""
+
+    seconds: float = Field(default=0.8, gt=0)
+    to: int | list[int | None] | None = None
+
+
+class JobRequest(Body):
+    """``POST /v1/jobs``. ``ranks``: GPUs in rank order, or ``gpus``: how many.
+
+    Times in seconds, sizes in bytes, as emulated. ``hold``: stay READY until released.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")
+    ranks: list[str] | None = Field(default=None, min_length=1)
+    gpus: int | None = Field(default=None, ge=1)
+    hold: bool = False
+    port: int | None = Field(default=None, ge=1, le=65535)
+    workload: Literal["train", "linktest"] = "train"
+    collective: str = "ring"
+    gradient_bytes: int | None = Field(default=None, gt=0)
+    compute_s: float | None = Field(default=None, ge=0)
+    iterations: int | None = Field(default=None, ge=1)
+    batch: int | None = Field(default=None, ge=1)
+    seed: int | None = None
+    learning_rate: float | None = Field(default=None, gt=0)
+    connect_timeout_s: float | None = Field(default=None, gt=0)
+    peer_timeout_s: float | None = Field(default=None, gt=0)
+    go_timeout_s: float | None = Field(default=None, gt=0)
+    beacon_interval_s: float | None = Field(default=None, ge=0)
+    interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
+    linktest: LinkTest | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> JobRequest:
+        if (self.ranks is None) == (self.gpus is None):
+            raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
+        if self.collective not in ALL_REDUCE:
+            raise ValueError(f"collective {self.collective!r} is none of {', '.join(ALL_REDUCE)}")
+        if self.workload == "train":
+            for name in ("gradient_bytes", "compute_s", "iterations"):
+                if getattr(self, name) is None:
+                    raise ValueError(f"workload train needs {name}")
+        size = len(self.ranks) if self.ranks is not None else self.gpus
+        to = self.linktest.to if self.linktest is not None else None
+        if isinstance(to, list) and len(to) != size:
+            raise ValueError(f"linktest.to has {len(to)} entries for {size} ranks")
+        return self
+
+    def worker_settings(self) -> dict[str, Any]:
+        """What the workers are told; keys not given are left to the worker's own defaults."""
+        return self.model_dump(exclude={"name", "ranks", "gpus", "hold"}, exclude_none=True)
+
+
+class Release(Body):
+    """``POST /v1/jobs/release``: these READY jobs start together ``delay_s`` seconds from now."""
+
+    jobs: list[str] = Field(min_length=1)
+    delay_s: float = Field(default=0.3, ge=0, le=60)
+
+
+class RegroupRequest(Body):
+    """``POST /v1/regroup``: these jobs, or all that have not ended."""
+
+    jobs: list[str] | None = None
+    dry_run: bool = False

@@ -1,0 +1,123 @@
+"""The controller as a whole: its parts, put together, started and stopped in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from controller.agent import AgentClient
+from controller.bus import EventBus
+from controller.circuits import CircuitManager
+from controller.errors import StartError
+from controller.forwarding import Forwarding
+from controller.inventory import Inventory
+from controller.jobs import JobManager
+from controller.keeper import Keeper
+from controller.openflow.errors import NotConnectedError
+from controller.openflow.plane import OpenFlowPlane
+from controller.optical.registry import make_driver
+from controller.optical_site import OpticalSite
+from controller.regroup import RegroupManager
+from controller.stats import Statistics
+from controller.store import Store
+from fabric.topology import Fabric
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Everything between the REST API and the devices. ``plane`` is started by the caller and stopped here.
+
+    Raises StartError when the inventory or the state directory cannot be used.
+    """
+
+    def __init__(self, fabric: Fabric, inventory: Inventory, state: Path, plane: OpenFlowPlane) -> None:
+        self.fabric = fabric
+        self.inventory = inventory
+        self.plane = plane
+        self.bus = EventBus()
+        store = Store(state / "controller")
+        try:
+            drivers = {
+                name: make_driver(name, inventory.optical_switches[name], switch.size, plane)
+                for name, switch in fabric.optical_switches.items()
+            }
+        except ValueError as error:
+            raise StartError(str(error)) from error
+        self.site = OpticalSite(drivers, inventory.optical_switches, self.bus)
+        self.forwarding = Forwarding(fabric, plane)
+        self.circuits = CircuitManager(fabric, self.site, self.forwarding, store, self.bus)
+        agent = AgentClient(inventory.agent) if inventory.agent else None
+        self.jobs = JobManager(fabric, agent, store, self.bus, self._switch_of)
+        scale = inventory.time_dilation * inventory.payload_scale
+        self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
+        self.keeper = Keeper(fabric, plane, self.site, self.circuits, self.forwarding, self.bus)
+        self.statistics = Statistics(fabric, plane, self.circuits.ends)
+        self.started_at = time.monotonic()
+
+    def start(self, switches_timeout_s: float) -> None:
+        """Wait for the switches, take over what they carry, follow the jobs.
+
+        A switch that does not come in time is reported and taken over when it comes.
+        """
+        dpids = [switch.dpid for switch in self.fabric.packet_switches.values()]
+        dpids += [
+            int(entry["dpid"])
+            for entry in self.inventory.optical_switches.values()
+            if entry.get("driver") == "openflow" and "dpid" in entry
+        ]
+        try:
+            self.plane.wait_for(dpids, switches_timeout_s)
+        except NotConnectedError as error:
+            log.warning("%s; going on without", error)
+        try:
+            self.circuits.adopt()
+            self.jobs.start()
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartError(f"the saved state cannot be used: {error}") from error
+        self.keeper.start()
+        self.statistics.start()
+        self.bus.publish("controller", state="up", lab=self.inventory.lab)
+
+    def stop(self) -> None:
+        """End every thread and session. Rules, light and workers stay as they are."""
+        self.bus.publish("controller", state="stopping")
+        self.regroups.stop()
+        self.statistics.stop()
+        self.jobs.stop()
+        self.keeper.stop()
+        self.site.close()
+        self.plane.stop()
+        self.bus.close()
+
+    def health(self) -> dict[str, Any]:
+        """``status`` is ``ok``, or ``degraded`` with one line per reason in ``reasons``."""
+        connected = self.plane.connected()
+        packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items()}
+        views = self.site.views()
+        reasons = [f"packet switch {name} is not connected" for name, up in packet.items() if not up]
+        reasons += [f"optical switch {n}: {v.error}" for n, v in views.items() if v.error is not None]
+        reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
+        if self.jobs.agent_error is not None:
+            reasons.append(self.jobs.agent_error)
+        return {
+            "status": "degraded" if reasons else "ok",
+            "reasons": reasons,
+            "lab": self.inventory.lab,
+            "uptime_s": time.monotonic() - self.started_at,
+            "t": time.monotonic(),
+            "packet_switches": packet,
+            "optical_switches": {name: view.reachable for name, view in views.items()},
+            "agent": self.jobs.agent_error is None,
+        }
+
+    def _switch_of(self) -> Mapping[str, str | None]:
+        """The packet switch that each lit GPU is on."""
+        return {
+            end.node: port.node
+            for port, end in self.circuits.ends().items()
+            if end is not None and end.node in self.fabric.gpus
+        }
