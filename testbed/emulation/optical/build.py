@@ -28,7 +28,7 @@ def _includes() -> list[str]:
     return [f"-I/usr/include/{platform.machine()}-linux-gnu"]
 
 
-def compiled(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
+def build_object(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
     """The object file for ``source``, compiled into ``directory`` unless it is already there.
 
     Safe against others that do the same at the same time. Raises BuildError.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from testbed.emulation.optical import ebpf
-from testbed.emulation.optical.build import BUILD_DIRECTORY, compiled
+from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
 from testbed.emulation.optical.device import Admin, Lit
 
 PROGRAM = "cross_connect_ingress"
@@ -109,7 +109,7 @@ class Datapath:
                     f"not {name!r} with {ports} ports (layout {LAYOUT})"
                 )
             return datapath
-        object_file = compiled(directory=build_directory)
+        object_file = build_object(directory=build_directory)
         remove_pins(pins)
         pins.mkdir(parents=True, mode=0o700)
         capacity = {key: ports + 1 for key in _SIZES if key != "identity"}

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation.optical.build import BUILD_DIRECTORY
-from testbed.emulation.optical.datapath import Datapath
+from testbed.emulation.optical.datapath import Datapath, remove_pins
 from testbed.emulation.optical.device import (
     NS,
-    Admin,
     Dark,
     Effect,
     Gate,
@@ -154,41 +153,38 @@ class OpticalSwitchServer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._datapath = Datapath.open(
-            settings.pins, settings.name, 2 * settings.size, settings.build_directory
-        )
-        try:
-            self.device = OpticalDevice(
-                settings.size, settings.profile, settings.seed, stored(self._datapath)
-            )
-            for port in settings.failed_ports:
-                if self.device.admin(port) is not Admin.FAILED:
-                    apply_effects(self._datapath, self.device.fail(port))
-            self._faceplate = Faceplate(settings, self._datapath, self.device)
-        except BaseException:
-            self._datapath.close()
-            raise
         self._clients: dict[socket.socket, _Client] = {}
-        self._selector = selectors.DefaultSelector()
         self._identity = (
             f"Polatis,N-EMU-{settings.size}x{settings.size}-{settings.profile.name.upper()},"
             f"{settings.name},6.0.0.0"
         )
+        self._stopping = False
+        with contextlib.ExitStack() as undo:
+            self._datapath = Datapath.open(
+                settings.pins, settings.name, 2 * settings.size, settings.build_directory
+            )
+            if not self._datapath.resumed:
+                # A first start that fails leaves nothing; a restart that fails leaves the light alone.
+                undo.callback(remove_pins, settings.pins)
+            undo.callback(self._datapath.close)
+            self.device = OpticalDevice(
+                settings.size, settings.profile, settings.seed, stored(self._datapath)
+            )
+            for port in settings.failed_ports:
+                apply_effects(self._datapath, self.device.fail(port))
+            self._faceplate = Faceplate(settings, self._datapath, self.device)
+            undo.callback(self._faceplate.close)
+            # The kernel has answered already: the interfaces that are there get armed before anyone asks.
+            self._faceplate.refresh()
+            self._listener = socket.create_server(settings.listen, backlog=MAX_CLIENTS)
+            undo.pop_all()
+        self._listener.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._stopping = False
-        try:
-            # The dump was asked for; it is answered by the kernel at once.
-            self._faceplate.refresh()
-            self._listener = socket.create_server(settings.listen, backlog=MAX_CLIENTS)
-        except BaseException:
-            self._close()
-            raise
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._wake_in, selectors.EVENT_READ)
-        self._selector.register(self._faceplate, selectors.EVENT_READ)
+        self._selector = selectors.DefaultSelector()
+        for source in (self._listener, self._wake_in, self._faceplate):
+            self._selector.register(source, selectors.EVENT_READ)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -224,8 +220,7 @@ class OpticalSwitchServer:
         for client in list(self._clients.values()):
             self._drop(client)
         self._selector.close()
-        if hasattr(self, "_listener"):
-            self._listener.close()
+        self._listener.close()
         self._wake_in.close()
         self._wake_out.close()
         self._faceplate.close()
