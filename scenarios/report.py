@@ -133,6 +133,10 @@ def _figure(plot: Plot | None) -> str:
     return f"<figure>{plot.svg}<figcaption>{_text(plot.caption)}</figcaption></figure>"
 
 
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 def _number(value: float | None, digits: int = 1, unit: str = "") -> str:
     return "–" if value is None else f"{value:,.{digits}f}{unit}"
 
@@ -177,7 +181,7 @@ def _hero(result: Mapping[str, Any]) -> str:
         published = case["published"]
         beside = f"paper {published['reduction_percent']:.1f} %, " if published else ""
         cards.append(
-            f"<div><dt>Case {_text(name)}: {_text(case['title'].lower())}</dt>"
+            f"<div><dt>Case {_text(name)}: {_text(_lower_first(case['title']))}</dt>"
             f"<dd>−{case['reduction_percent']:.1f} <small>% time</small></dd>"
             f"<p>{beside}model {case['predicted']['reduction_percent']:.1f} %</p></div>"
         )
@@ -278,7 +282,7 @@ def _case(name: str, case: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
     ]
     gain = case["utilisation"]["regrouped"] / case["utilisation"]["fragmented"]
     return (
-        f"<h2>Case {_text(name)}: {_text(case['title'][0].lower() + case['title'][1:])}</h2>"
+        f"<h2>Case {_text(name)}: {_text(_lower_first(case['title']))}</h2>"
         f"<p>Regrouped, the {_text(case['watched'])} job's all-reduce takes "
         f"<b>{case['allreduce_over_ideal']:.2f} times</b> the ring's ideal of "
         f"{1000 * case['ideal_allreduce_s']:.0f} ms, and its GPUs compute "

@@ -1,0 +1,93 @@
+"""The controller's REST API as a person with curl sees it; every failure is one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+#: Seconds that one call may take; a regroup or a job is a resource to watch, not a long call.
+CALL_TIMEOUT_S = 30.0
+
+
+class ApiError(RuntimeError):
+    """The controller refused; ``status`` is the HTTP status, the message its one-line reason."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Unreachable(RuntimeError):
+    """No controller answers at the address; the message names it."""
+
+
+class Api:
+    """One controller at ``address`` (``host:port`` or a URL). Use as a context manager."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self.url = address if "://" in address else f"http://{address}"
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(
+            base_url=self.url, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False
+        )
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.call("GET", path, query=query)
+
+    def put(self, path: str, body: Any) -> Any:
+        return self.call("PUT", path, body)
+
+    def post(self, path: str, body: Any) -> Any:
+        return self.call("POST", path, body)
+
+    def delete(self, path: str) -> Any:
+        return self.call("DELETE", path)
+
+    def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
+        """The decoded answer. Raises ApiError for a refusal, Unreachable for no answer."""
+        parameters = {k: v for k, v in (query or {}).items() if v is not None}
+        try:
+            answer = self._client.request(method, path, json=body, params=parameters)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        if answer.is_error:
+            raise ApiError(answer.status_code, _detail(answer))
+        return answer.json() if answer.content else None
+
+    def stream(self, path: str) -> Iterator[dict[str, Any]]:
+        """Server-sent events until the controller or the caller ends it."""
+        try:
+            with self._client.stream("GET", path, timeout=httpx.Timeout(CALL_TIMEOUT_S, read=None)) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise ApiError(answer.status_code, _detail(answer))
+                for line in answer.iter_lines():
+                    if line.startswith("data:"):
+                        yield json.loads(line[5:])
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
+        if isinstance(error, httpx.ConnectError):
+            return Unreachable(f"no controller answers at {self.url}; start one with: ringlight up SCENARIO")
+        return Unreachable(f"the controller at {self.url} did not answer: {error or type(error).__name__}")
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text.strip().splitlines()[0] if answer.text.strip() else answer.reason_phrase
+    if isinstance(detail, list) and detail and isinstance(detail[0], dict):
+        where = ".".join(str(part) for part in detail[0].get("loc", ()) if part != "body")
+        detail = f"{where}: {detail[0].get('msg', 'invalid')}"
+    return " ".join(str(detail).split())

@@ -1,0 +1,102 @@
+"""What a run ran on: facts for environment.json, so that a reader can judge and repeat it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fabric.units import format_rate
+from scenarios.schema import Scenario
+
+_PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "networkx", "fastapi", "matplotlib")
+_PROGRAMS = {
+    "open_vswitch": ["ovs-vswitchd", "--version"],
+    "docker": ["dockerd", "--version"],
+    "iproute2": ["ip", "-V"],
+    "clang": ["clang", "--version"],
+}
+
+
+def describe_environment(scenario: Scenario, runtime: str) -> dict[str, Any]:
+    """Machine, versions, scales and rates. Rates are emulated ones, with their unit."""
+    fabric = scenario.fabric
+    rates = sorted({link.rate_bps for link in fabric.links})
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "wall_clock_minus_monotonic_s": time.time() - time.monotonic(),
+        "runtime": runtime,
+        "kernel": platform.release(),
+        "distribution": platform.freedesktop_os_release().get("PRETTY_NAME", "unknown"),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "processor": _processor(),
+        "memory_GiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "tcp_default": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "time_dilation": scenario.spec.scale.time,
+        "payload_scale": scenario.spec.scale.payload,
+        "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
+        "versions": {**_package_versions(), **{k: _version(v) for k, v in _PROGRAMS.items()}},
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return "unknown"
+
+
+def _processor() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _package_versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _version(command: list[str]) -> str:
+    path = shutil.which(command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if path is None:
+        return "not installed"
+    try:
+        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return (done.stdout.strip() or done.stderr.strip() or "unknown").splitlines()[0]
+
+
+class ProcessorLoad:
+    """Busy share of all processors between two readings of /proc/stat."""
+
+    def __init__(self) -> None:
+        self._last = self._read()
+
+    def busy(self) -> float:
+        """Share (0..1) since the last call; time stolen by the hypervisor counts as busy."""
+        total, idle = self._read()
+        last_total, last_idle = self._last
+        self._last = total, idle
+        passed = total - last_total
+        return 1 - (idle - last_idle) / passed if passed > 0 else 0.0
+
+    @staticmethod
+    def _read() -> tuple[int, int]:
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(field) for field in file.readline().split()[1:9]]
+        return sum(fields), fields[3] + fields[4]

@@ -1,0 +1,308 @@
+"""The processes of a run: the testbed and the controller, started, watched and ended by one owner."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from scenarios.client import Api, ApiError, Unreachable
+from scenarios.schema import Scenario
+from testbed.lab import Lab, new_lab
+
+log = logging.getLogger(__name__)
+
+#: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
+UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 20.0
+#: How often a controller that died is started again.
+RESTARTS = 3
+
+
+class RunError(RuntimeError):
+    """A run cannot go on; the message is one line that says what is wrong and where."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller."""
+
+    rest: str = "127.0.0.1:8080"
+    openflow: str = "127.0.0.1:6653"
+    token: str | None = None
+
+
+def split_address(text: str, what: str) -> tuple[str, int]:
+    """``host:port``. Raises RunError naming ``what``."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise RunError(f"{what}: {text!r} is not host:port, such as 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
+def check_free(address: str, what: str) -> None:
+    """Raise RunError when another program holds a TCP port that the controller needs."""
+    host, port = split_address(address, what)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise RunError(
+                f"port {port} ({what}) cannot be used: {reason}; stop its user or choose another with {what}"
+            ) from None
+
+
+def check_machine(runtime: str) -> None:
+    """Raise RunError, one line with the remedy, for what a lab needs and the machine lacks now."""
+    from testbed import services
+
+    if os.geteuid() != 0:
+        raise RunError("root is needed to build networks; run again with sudo")
+    if not services.open_vswitch_running():
+        raise RunError("Open vSwitch is not running; start it with: ringlight setup")
+    if runtime != "docker":
+        return
+    if not services.docker_running():
+        raise RunError(
+            "Docker is not running; start it with: ringlight setup  (or choose --runtime namespace)"
+        )
+    from containers.image import image_present, image_tag
+
+    if not image_present():
+        raise RunError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
+
+
+class LabProcesses:
+    """One lab with its testbed and controller; use as a context manager.
+
+    ``follow``: end the processes when this one dies, however it dies. ``notice`` is told, in one line, what
+    a person should know.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        runtime: str,
+        addresses: Addresses,
+        logs: Path,
+        *,
+        follow: bool = True,
+        notice: Callable[[str], None] = log.warning,
+    ) -> None:
+        self.scenario = scenario
+        self.runtime = runtime
+        self.addresses = addresses
+        self.logs = logs
+        self.lab: Lab = new_lab()
+        self.api = Api(addresses.rest, addresses.token)
+        self.inventory: dict[str, Any] = {}
+        self.restarts = 0
+        self._follow = follow
+        self._notice = notice
+        self._testbed: subprocess.Popen[bytes] | None = None
+        self._controller: subprocess.Popen[bytes] | None = None
+        self._lock: Any = None
+
+    @property
+    def state(self) -> Path:
+        return self.lab.state_dir
+
+    @property
+    def pids(self) -> dict[str, int]:
+        both = {"testbed": self._testbed, "controller": self._controller}
+        return {name: process.pid for name, process in both.items() if process is not None}
+
+    def __enter__(self) -> LabProcesses:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start both and wait until the controller says that it is healthy. Raises RunError."""
+        check_machine(self.runtime)
+        check_free(self.addresses.rest, "--rest")
+        check_free(self.addresses.openflow, "--openflow")
+        try:
+            self._lock = self.lab.hold()
+            fabric = self.state / "fabric.json"
+            fabric.write_text(json.dumps(self.scenario.raw_fabric), encoding="utf-8")
+            if self.addresses.token:
+                token = self.state / "token"
+                token.touch(mode=0o600)
+                token.write_text(self.addresses.token, encoding="utf-8")
+            self._testbed = self._spawn("testbed", self._testbed_command())
+            self._controller = self._spawn("controller", self._controller_command())
+            self._wait_for_inventory()
+            self._wait_for_controller()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _testbed_command(self) -> list[str]:
+        scale, tcp = self.scenario.spec.scale, self.scenario.spec.tcp
+        return [
+            *(sys.executable, "-m", "testbed.emulation"),
+            *("--fabric", str(self.state / "fabric.json"), "--lab", self.lab.id),
+            *("--state", str(self.state), "--runtime", self.runtime),
+            *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
+            *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min)),
+        ]
+
+    def _controller_command(self) -> list[str]:
+        command = [
+            *(sys.executable, "-m", "controller"),
+            *("--fabric", str(self.state / "fabric.json")),
+            *("--inventory", str(self.state / "inventory.json")),
+            *("--state", str(self.state / "controller")),
+            *("--rest", self.addresses.rest, "--openflow", self.addresses.openflow),
+        ]
+        return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
+
+    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        setpriv = shutil.which("setpriv") if self._follow else None
+        if setpriv is not None:
+            command = [setpriv, "--pdeathsig", "TERM", *command]
+        with (self.logs / f"{name}.log").open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
+                start_new_session=True,
+                env=self.lab.environment(),
+                cwd=str(Path(__file__).resolve().parents[1]),
+            )
+
+    def _wait_for_inventory(self) -> None:
+        path = self.state / "inventory.json"
+        deadline = time.monotonic() + UP_S
+        while not path.exists():
+            self.check()
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"the testbed was not up after {UP_S:.0f} s; its last words: {self._last('testbed')}"
+                )
+            time.sleep(0.02)
+        self.inventory = json.loads(path.read_text(encoding="utf-8"))
+
+    def _wait_for_controller(self) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            self.check()
+            try:
+                health = self.api.get("/v1/health")
+            except (Unreachable, ApiError) as error:
+                reason = str(error)
+            else:
+                if healthy(health):
+                    return
+                reason = f"it says {health}"
+            if time.monotonic() > deadline:
+                raise RunError(f"the controller was not ready after {ANSWER_S:.0f} s: {reason}")
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Raise RunError when the testbed or, before it first answered, the controller has ended."""
+        for name, process in (("testbed", self._testbed), ("controller", self._controller)):
+            if process is not None and process.poll() is not None:
+                raise RunError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+
+    def tend(self) -> None:
+        """While jobs run: start a controller that died again, so that they can be watched to their end.
+
+        Raises RunError when the testbed has ended, or the controller too often.
+        """
+        controller = self._controller
+        if controller is None or controller.poll() is None:
+            self.check()
+            return
+        reason = f"{ended(controller.returncode)}: {self._last('controller')}"
+        if self.restarts >= RESTARTS:
+            raise RunError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
+        self.restarts += 1
+        self._notice(f"the controller ended ({reason}); starting it again, jobs go on")
+        self._controller = self._spawn("controller", self._controller_command())
+        self._wait_for_controller()
+
+    def stop(self) -> None:
+        """End both in order, then remove whatever of this lab is left. May be called again."""
+        previous = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline.
+            previous[number] = signal.signal(number, signal.SIG_IGN)
+        try:
+            self.api.__exit__()
+            for name, process in (("controller", self._controller), ("testbed", self._testbed)):
+                if process is not None:
+                    self._end(name, process)
+            self._controller = self._testbed = None
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+                remove_lab(self.lab)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _end(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(DOWN_S)
+        except subprocess.TimeoutExpired:
+            self._notice(f"the {name} did not end within {DOWN_S:.0f} s and was killed")
+            process.kill()
+            process.wait(5.0)
+
+    def leave(self) -> None:
+        """Let the processes go on without this one (``ringlight up``)."""
+        self.api.__exit__()
+        self._controller = self._testbed = None
+        self._lock = None
+
+    def _last(self, name: str) -> str:
+        """Last line of a process's log that is not a stack frame."""
+        try:
+            lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+
+
+def healthy(health: dict[str, Any]) -> bool:
+    """Whether a controller's health answer says that everything it needs is there."""
+    return health.get("status", health.get("state", "ok")) in ("ok", "ready", True)
+
+
+def ended(code: int) -> str:
+    """How a process ended, for people."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def remove_lab(lab: Lab) -> None:
+    """Remove what is left of one lab, with the testbed's own means."""
+    from testbed.clean import clean_lab
+
+    clean_lab(lab)

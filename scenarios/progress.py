@@ -1,0 +1,64 @@
+"""Progress on standard error: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+#: Seconds between two lines about one run where there is no terminal.
+LINE_EVERY_S = 5.0
+
+
+class Reporter:
+    """Says what a run is doing. Standard output stays free for the result."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._live = sys.stderr.isatty()
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._started = time.monotonic()
+        self._last_line = 0.0
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """One line, with the seconds since the start in front."""
+        elapsed = time.monotonic() - self._started
+        self.console.print(f"[dim]{elapsed:6.1f} s[/dim]  ", end="")
+        self.console.print(text, style=style, markup=False)
+
+    def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
+        """Begin to show a run: iterations to do, by job."""
+        self.end_run()
+        self.say(title)
+        self._last_line = time.monotonic()
+        if self._live:
+            self._bars = Progress(
+                TextColumn("          {task.description}"),
+                BarColumn(bar_width=34),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._bars.start()
+            self._tasks = {
+                job: self._bars.add_task(f"{job:<8}", total=total) for job, total in iterations.items()
+            }
+
+    def advance(self, done: Mapping[str, int], totals: Mapping[str, int]) -> None:
+        """Iterations done so far, by job."""
+        if self._bars is not None:
+            for job, count in done.items():
+                self._bars.update(self._tasks[job], completed=count)
+        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            self.say("  " + ", ".join(f"{job} {count}/{totals[job]}" for job, count in done.items()))
+
+    def end_run(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None

@@ -1,0 +1,124 @@
+"""A run folder: everything that one run leaves, and the result and report made from it.
+
+scenario.yaml  environment.json  events.jsonl  throughput.csv  utilisation.csv
+result.json  plots/  report.html  logs/
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from scenarios.records import Event, read_lines, read_runs
+from scenarios.results import build_result, utilisation_series
+from scenarios.schema import Scenario, ScenarioError, load_scenario
+
+_THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
+_UTILISATION = ("run", "t", "job", "gpu", "utilisation")
+
+
+class RunFolder:
+    """Writes a run folder while the run goes on; use as a context manager."""
+
+    def __init__(self, parent: Path, scenario: Scenario) -> None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        name, number = f"{stamp}-{scenario.spec.name}", 1
+        while True:
+            try:
+                (parent / name).mkdir(parents=True)
+                break
+            except FileExistsError:
+                number += 1
+                name = f"{stamp}-{scenario.spec.name}-{number}"
+        self.path = parent / name
+        self.name = name
+        self.logs = self.path / "logs"
+        self.logs.mkdir()
+        (self.path / "scenario.yaml").write_text(scenario.text, encoding="utf-8")
+        self._events: IO[str] = (self.path / "events.jsonl").open("w", encoding="utf-8")
+        self._throughput: IO[str] = (self.path / "throughput.csv").open("w", encoding="utf-8", newline="")
+        self._rows = csv.DictWriter(self._throughput, _THROUGHPUT, extrasaction="ignore")
+        self._rows.writeheader()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._events.close()
+        self._throughput.close()
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Append an event of the runner's own; ``t`` is now unless given."""
+        self.copy({"t": time.monotonic(), "event": event, **fields})
+
+    def copy(self, event: Mapping[str, Any]) -> None:
+        """Append an event of someone else as it is."""
+        self._events.write(json.dumps(event, separators=(",", ":")) + "\n")
+        self._events.flush()
+
+    def samples(self, run: str, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Append throughput samples of a run."""
+        self._rows.writerows({"run": run, **sample} for sample in samples)
+        self._throughput.flush()
+
+    def environment(self, environment: Mapping[str, Any]) -> None:
+        _write_json(self.path / "environment.json", environment)
+
+
+def _write_json(path: Path, value: object) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_throughput(path: Path) -> list[dict[str, Any]]:
+    """Samples of throughput.csv with numbers as numbers; empty cells are None."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {
+                **row,
+                "t": float(row["t"]),
+                "port": int(row["port"]),
+                "gpu": row["gpu"] or None,
+                "peer": row["peer"] or None,
+                "rx_bps": float(row["rx_bps"]),
+                "tx_bps": float(row["tx_bps"]),
+            }
+            for row in csv.DictReader(file)
+        ]
+
+
+def finish(path: Path) -> dict[str, Any]:
+    """Compute result.json, the utilisation series, plots and report of a run folder; returns the result.
+
+    May be repeated: everything is made anew from the scenario, environment, events and throughput files.
+    Raises ScenarioError or ValueError, one line naming the file, when one of these is missing or broken.
+    """
+    # Drawing is heavy to import and only needed here.
+    from scenarios import plots, report
+
+    try:
+        scenario = load_scenario(path / "scenario.yaml")
+        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        events: list[Event] = read_lines(path / "events.jsonl")
+        series = read_throughput(path / "throughput.csv")
+    except OSError as error:
+        raise ScenarioError(f"{error.filename}: {error.strerror}; is {path} a run folder?") from None
+    result = build_result(scenario, events, series, environment)
+    runs = read_runs(events)
+    with (path / "utilisation.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = csv.DictWriter(file, _UTILISATION)
+        rows.writeheader()
+        for run in runs:
+            rows.writerows({"run": run.name, **row} for row in utilisation_series(run))
+    drawn = plots.draw_all(scenario, runs, series, path / "plots")
+    (path / "report.html").write_text(report.render(scenario, result, environment, drawn), encoding="utf-8")
+    _write_json(path / "result.json", result)
+    return result
