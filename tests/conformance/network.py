@@ -1,0 +1,138 @@
+"""Hosts with fibres, and numbered packets between them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import secrets
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from testbed.emulation.optical.netns import entered
+from testbed.lab import Lab
+
+PORT = 5999
+COMMAND_S = 20.0
+_PACKET = struct.Struct("!II")
+_SIOCETHTOOL, _ETHTOOL_STXCSUM = 0x8946, 0x17
+_SO_RCVBUFFORCE = 33
+
+
+def run(*command: str, given: str | None = None) -> str:
+    """Standard output of a command. Raises RuntimeError with its complaint."""
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+class Host:
+    """A network namespace with one NIC port ``eth0`` and one UDP socket that hears every broadcast."""
+
+    def __init__(self, namespace: str, address: str) -> None:
+        self.namespace = namespace
+        with entered(namespace):
+            _no_offload("eth0")
+            self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 25)
+        self.socket.bind(("", PORT))
+        self.socket.setblocking(False)
+        self.broadcast = (address.rsplit(".", 1)[0] + ".255", PORT)
+
+    def received(self, stream: Stream) -> list[int]:
+        """Numbers of the stream's packets that arrived here since the last call."""
+        found: list[int] = []
+        while True:
+            try:
+                data = self.socket.recv(2048)
+            except BlockingIOError:
+                return found
+            mark, number = _PACKET.unpack(data)
+            if mark == stream.mark:
+                found.append(number)
+
+
+class Stream:
+    """Numbered packets from one host to whoever its light reaches; ``sent[i]`` is when packet i left (s)."""
+
+    def __init__(self, host: Host, interval_s: float = 0.001) -> None:
+        self.mark = secrets.randbits(32)
+        self.sent: list[float] = []
+        self._host, self._interval_s = host, interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(5)
+
+    def wait(self, packets: int) -> None:
+        """Until so many more packets have left; at most 5 s."""
+        until, deadline = len(self.sent) + packets, time.monotonic() + 5
+        while len(self.sent) < until:
+            assert time.monotonic() < deadline, "the stream stands still"
+            time.sleep(0.002)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            self.sent.append(time.monotonic())
+            self._host.socket.sendto(_PACKET.pack(self.mark, number), self._host.broadcast)
+            number += 1
+            time.sleep(self._interval_s)
+
+
+class Network:
+    """Hosts 1..n; ``plug`` gives the options of `ip link add` for the switch's end of host i's fibre."""
+
+    def __init__(self, lab: Lab, switch_ends: Iterable[str], namespaces: Iterable[str] = ()) -> None:
+        ends = list(switch_ends)
+        names = [lab.namespace(f"h{i}") for i in range(1, len(ends) + 1)]
+        self._namespaces = [*namespaces, *names]
+        self.hosts: dict[int, Host] = {}
+        lines = [f"netns add {name}" for name in self._namespaces]
+        for end, name in zip(ends, names, strict=True):
+            lines.append(f"link add {end} mtu 9000 type veth peer name eth0 mtu 9000 netns {name}")
+        try:
+            run("ip", "-batch", "-", given="\n".join(lines))
+            for i, name in enumerate(names, start=1):
+                with entered(name):
+                    Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+                lines = [f"link set eth0 up\naddr add 10.99.0.{i}/24 dev eth0"]
+                run("ip", "-n", name, "-batch", "-", given="\n".join(lines))
+                self.hosts[i] = Host(name, f"10.99.0.{i}")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for host in self.hosts.values():
+            host.socket.close()
+        for name in self._namespaces:
+            if Path("/run/netns", name).exists():
+                with contextlib.suppress(RuntimeError):
+                    run("ip", "netns", "del", name)
+
+
+def _no_offload(interface: str) -> None:
+    """Checksums are computed by the sender: a userspace switch passes partial ones on as they are."""
+    buffer = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_STXCSUM, 0), 8)
+    request = struct.pack("16sP8x", interface.encode(), ctypes.addressof(buffer))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCETHTOOL, request)

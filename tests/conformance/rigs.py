@@ -1,0 +1,448 @@
+"""What the conformance class needs of a switch besides its driver: the device, hosts, and ways to hurt it.
+
+A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from controller.openflow.errors import SwitchTimeoutError
+from controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
+from controller.optical import openflow
+from controller.optical.base import OpticalSwitchDriver
+from controller.optical.registry import make_driver
+from fabric.crossconnect import CrossConnect
+from testbed.emulation.optical.datapath import Datapath, remove_pins
+from testbed.emulation.optical.profiles import PROFILES
+from testbed.lab import new_lab
+from tests.conformance.network import Host, Network, run
+
+SIZE = 8
+#: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
+HOSTS = 5
+PROFILE = "mems"
+START_S = 30.0
+
+
+class Rig(ABC):
+    """One switch of ``SIZE`` faceplates under test."""
+
+    failed_port: ClassVar[int | None] = None
+    hosts: dict[int, Host]
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove all that was made."""
+
+    @abstractmethod
+    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
+        """A new driver, not opened. ``direct``: with nothing of the rig in between."""
+
+    @abstractmethod
+    def unreachable(self) -> OpticalSwitchDriver:
+        """A driver of a switch that is not there."""
+
+    @abstractmethod
+    def truth(self) -> set[CrossConnect]:
+        """What stands, not asked through the driver's protocol session."""
+
+    @abstractmethod
+    def lit_since(self, cross_connect: CrossConnect) -> float:
+        """When it was written last, monotonic seconds."""
+
+    @abstractmethod
+    def packets(self, cross_connect: CrossConnect) -> int:
+        """Packets that passed it since it was written."""
+
+    @abstractmethod
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        """Another writer makes a cross-connect."""
+
+    @abstractmethod
+    def writes(self) -> list[str]:
+        """Write commands seen on the wire since the last call."""
+
+    @abstractmethod
+    def lose_next_reply(self, effect: bool) -> None:
+        """The reply to the next write is lost; ``effect``: after the switch has carried it out."""
+
+    @abstractmethod
+    def broken_reads(self) -> contextlib.AbstractContextManager[None]:
+        """Readings fail meanwhile."""
+
+    @abstractmethod
+    def drop_sessions(self) -> None:
+        """Every session with the switch ends; a new one can be made."""
+
+
+# SCPI
+
+
+class Proxy:
+    """Between a client and a line-based switch; passes lines, counts writes, misbehaves on demand.
+
+    Each line of a client has one line of reply (a set command comes with a query behind it).
+    """
+
+    WRITE = re.compile(r"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
+
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        self._upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.seen: list[str] = []
+        self.lose: bool | None = None
+        self.garble = False
+        self._sockets: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop()
+        for thread in self._threads:
+            thread.join(5)
+
+    def drop(self) -> None:
+        with self._lock:
+            for item in self._sockets:
+                with contextlib.suppress(OSError):
+                    item.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(client,), name="proxy", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._upstream, timeout=30) as switch:
+            with self._lock:
+                self._sockets |= {client, switch}
+            try:
+                with client.makefile("rb") as lines, switch.makefile("rb") as replies:
+                    for line in lines:
+                        if not self._pass(line, client, switch, replies):
+                            break
+            except OSError:
+                pass
+            finally:
+                with self._lock:
+                    self._sockets -= {client, switch}
+
+    def _pass(self, line: bytes, client: socket.socket, switch: socket.socket, replies: Any) -> bool:
+        write = self.WRITE.search(line.decode()) is not None
+        lose, self.lose = (self.lose, None) if write else (None, self.lose)
+        if write:
+            self.seen.append(line.decode().strip())
+        if lose is False:
+            return False
+        switch.sendall(line)
+        reply = replies.readline()
+        if lose:
+            time.sleep(0.02)
+            return False
+        if self.garble and b"stat?" in line:
+            reply = reply[: len(reply) // 2]
+            client.sendall(reply)
+            return False
+        client.sendall(reply)
+        return bool(reply)
+
+
+class ScpiRig(Rig):
+    """The emulated optical switch process, its faceplate in a namespace, a proxy before its SCPI port."""
+
+    failed_port = 2 * SIZE
+
+    def __init__(self) -> None:
+        self._lab = new_lab()
+        self._held = self._lab.hold()
+        self._network: Network | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._proxy: Proxy | None = None
+        self._maps: Datapath | None = None
+        self._pins = self._lab.bpf_dir / "ocs0"
+        try:
+            inside = self._lab.namespace("ocs0")
+            ends = [f"p{p} netns {inside}" for p in range(1, HOSTS + 1)]
+            self._network = Network(self._lab, ends, [inside])
+            self.hosts = self._network.hosts
+            self._start(inside)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, namespace: str) -> None:
+        ready = self._lab.state_dir / "ocs0.ready"
+        log_path = self._lab.state_dir / "ocs0.log"
+        with log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
+                    *("--lab", self._lab.id, "--size", str(SIZE), "--listen", "127.0.0.1:0"),
+                    *("--profile", PROFILE, "--netns", namespace, "--pins", str(self._pins)),
+                    *("--failed-port", str(self.failed_port), "--ready", str(ready), "--seed", "1"),
+                ],
+                env=self._lab.environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_S
+        while not ready.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
+            time.sleep(0.01)
+        self.address = str(json.loads(ready.read_text())["address"])
+        host, port = self.address.split(":")
+        self._proxy = Proxy((host, int(port)))
+        self._maps = Datapath.resume(self._pins)
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(5)
+        if self._maps is not None:
+            self._maps.close()
+        if self._network is not None:
+            self._network.close()
+        remove_pins(self._pins)
+        _forget(self._lab.bpf_dir, self._lab.state_dir)
+        self._held.close()
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None
+        return self._proxy
+
+    @property
+    def maps(self) -> Datapath:
+        assert self._maps is not None
+        return self._maps
+
+    def _make(self, address: str) -> OpticalSwitchDriver:
+        entry = {"driver": "scpi", "address": address, "profile": PROFILES[PROFILE].declared()}
+        return make_driver("ocs0", entry, SIZE)
+
+    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
+        return self._make(self.address if direct else f"127.0.0.1:{self.proxy.port}")
+
+    def unreachable(self) -> OpticalSwitchDriver:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        return self._make(f"127.0.0.1:{port}")
+
+    def truth(self) -> set[CrossConnect]:
+        return {CrossConnect(i, lit.egress) for (i, _), lit in self.maps.cross_connects().items()}
+
+    def lit_since(self, cross_connect: CrossConnect) -> float:
+        return self.maps.cross_connects()[cross_connect.ingress, None].ready_ns / 1e9
+
+    def packets(self, cross_connect: CrossConnect) -> int:
+        return self.maps.counters(cross_connect.egress).tx_packets
+
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        host, port = self.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as other:
+            line = f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress});*opc?\n"
+            other.sendall(line.encode())
+            assert other.recv(100) == b"1\n"
+
+    def writes(self) -> list[str]:
+        seen, self.proxy.seen = self.proxy.seen, []
+        return seen
+
+    def lose_next_reply(self, effect: bool) -> None:
+        self.proxy.lose = effect
+
+    @contextmanager
+    def broken_reads(self) -> Iterator[None]:
+        self.proxy.garble = True
+        try:
+            yield
+        finally:
+            self.proxy.garble = False
+
+    def drop_sessions(self) -> None:
+        self.proxy.drop()
+
+
+# OpenFlow
+
+
+class FaultyPlane:
+    """The real plane, with its writes counted and faults on demand."""
+
+    def __init__(self, plane: OpenFlowPlane) -> None:
+        self.inner = plane
+        self.seen: list[str] = []
+        self.lose: bool | None = None
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+        self.seen.append(f"{[(m.command, dict(m.match), m.out_ports) for m in mods]}")
+        lose, self.lose = self.lose, None
+        if lose is not False:
+            self.inner.send_flows(dpid, mods, timeout_s=timeout_s)
+        if lose is not None:
+            raise SwitchTimeoutError("no barrier reply")
+
+    def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]:
+        if self.broken:
+            raise SwitchTimeoutError("no reply")
+        return self.inner.flows(dpid, timeout_s=timeout_s)
+
+
+_FLOW = re.compile(r"duration=([\d.]+)s.* n_packets=(\d+).* priority=(\d+),in_port=(\d+) actions=(\S+)")
+
+
+class OpenFlowRig(Rig):
+    """A bridge of Open vSwitch's userspace datapath under an OpenFlow plane in this process."""
+
+    DPID = 0x100
+
+    def __init__(self) -> None:
+        self._lab = new_lab()
+        self._held = self._lab.hold()
+        self._bridge = self._lab.bridge("ocs0")
+        self._network: Network | None = None
+        self._plane: OpenFlowPlane | None = None
+        try:
+            ends = [self._lab.interface("ocs0", p) for p in range(1, HOSTS + 1)]
+            self._network = Network(self._lab, ends)
+            self.hosts = self._network.hosts
+            self._plane = OpenFlowPlane("127.0.0.1", 0)
+            self._plane.start()
+            self.plane = FaultyPlane(self._plane)
+            self._make_bridge(ends)
+            self._plane.wait_for([self.DPID], START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_bridge(self, ends: Iterable[str]) -> None:
+        br = self._bridge
+        command = ["add-br", br, "--", "set", "bridge", br, "datapath_type=netdev", "fail_mode=secure"]
+        command += [f"other_config:datapath-id={self.DPID:016x}", "other_config:disable-in-band=true"]
+        command += ["protocols=OpenFlow13", f"external_ids:ringlight={self._lab.id}"]
+        for port, end in enumerate(ends, start=1):
+            run("ip", "link", "set", end, "up")
+            command += ["--", "add-port", br, end, "--", "set", "interface", end, f"ofport_request={port}"]
+        run("ovs-vsctl", "--timeout=15", *command)
+        assert self._plane is not None
+        run("ovs-vsctl", "--timeout=15", "set-controller", br, f"tcp:127.0.0.1:{self._plane.port}")
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", self._bridge)
+        if self._plane is not None:
+            self._plane.stop()
+        if self._network is not None:
+            self._network.close()
+        _forget(self._lab.state_dir)
+        self._held.close()
+
+    def _make(self, dpid: int, plane: Any) -> OpticalSwitchDriver:
+        entry = {"driver": "openflow", "dpid": dpid, "profile": PROFILES[PROFILE].declared()}
+        return make_driver("ocs0", entry, SIZE, plane)
+
+    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
+        return self._make(self.DPID, self._plane if direct else self.plane)
+
+    def unreachable(self) -> OpticalSwitchDriver:
+        return self._make(0xDEAD, self._plane)
+
+    def _flows(self) -> dict[CrossConnect, tuple[float, int]]:
+        """Duration (s) and packets of each cross-connect's flow."""
+        found = {}
+        text = run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-flows", self._bridge)
+        for line in text.splitlines():
+            match = _FLOW.search(line)
+            if match is None:
+                continue
+            assert int(match[3]) == openflow.PRIORITY, line
+            ingress, action = int(match[4]), match[5]
+            out = ingress if action == "IN_PORT" else int(action.removeprefix("output:"))
+            found[CrossConnect(ingress, SIZE + out)] = (float(match[1]), int(match[2]))
+        return found
+
+    def truth(self) -> set[CrossConnect]:
+        return set(self._flows())
+
+    def lit_since(self, cross_connect: CrossConnect) -> float:
+        return time.monotonic() - self._flows()[cross_connect][0]
+
+    def packets(self, cross_connect: CrossConnect) -> int:
+        return self._flows()[cross_connect][1]
+
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        flow = (
+            f"cookie=0x99,priority={openflow.PRIORITY},in_port={cross_connect.ingress},"
+            f"actions=output:{cross_connect.egress - SIZE}"
+        )
+        run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", self._bridge, flow)
+
+    def writes(self) -> list[str]:
+        seen, self.plane.seen = self.plane.seen, []
+        return seen
+
+    def lose_next_reply(self, effect: bool) -> None:
+        self.plane.lose = effect
+
+    @contextmanager
+    def broken_reads(self) -> Iterator[None]:
+        self.plane.broken = True
+        try:
+            yield
+        finally:
+            self.plane.broken = False
+
+    def drop_sessions(self) -> None:
+        # Taking the controller's address from the bridge would flush its flows; a controller that dies
+        # and comes back does not.
+        assert self._plane is not None
+        self._plane.stop()
+        self._plane = OpenFlowPlane("127.0.0.1", self._plane.port)
+        self._plane.start()
+        self.plane.inner = self._plane
+        self._plane.wait_for([self.DPID], START_S)
+
+
+def _forget(*directories: Path) -> None:
+    """Remove directories of ours, one level deep."""
+    for directory in directories:
+        if directory.is_dir():
+            for path in directory.iterdir():
+                path.unlink()
+            directory.rmdir()

@@ -1,0 +1,464 @@
+"""What every optical switch driver must do, on a switch that really switches packets.
+
+A new driver is a line in ``DRIVERS``: a rig from ``tests.conformance.rigs`` around its switch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.optical.base import OpticalSwitchDriver
+from controller.optical.errors import (
+    DeadlineExceeded,
+    Indeterminate,
+    NoSuchPort,
+    OpticalError,
+    PortBusy,
+    PortClash,
+    PortDisabled,
+    PortFailed,
+    StaleRevision,
+    Unreachable,
+    WrongSide,
+)
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from tests.conformance.network import Stream
+from tests.conformance.rigs import HOSTS, SIZE, OpenFlowRig, Rig, ScpiRig
+
+DRIVERS = [
+    pytest.param(ScpiRig, id="scpi"),
+    pytest.param(OpenFlowRig, id="openflow"),
+]
+
+pytestmark = pytest.mark.root
+
+
+def xc(ingress: int, faceplate: int) -> CrossConnect:
+    """Light from one faceplate port to another."""
+    return CrossConnect(ingress, SIZE + faceplate)
+
+
+def cycle(*faceplates: int) -> set[CrossConnect]:
+    """Each to the next, the last to the first."""
+    return {xc(a, b) for a, b in zip(faceplates, (*faceplates[1:], faceplates[0]), strict=True)}
+
+
+@pytest.fixture(scope="class", params=DRIVERS)
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    made: Rig = request.param()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def driver(rig: Rig) -> Iterator[OpticalSwitchDriver]:
+    """An open driver of a switch without cross-connects."""
+    made = rig.driver()
+    made.open()
+    made.converge((), Mode.REPLACE, settle=False)
+    rig.writes()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def standing(driver: OpticalSwitchDriver) -> set[CrossConnect]:
+    return set(driver.snapshot().cross_connects)
+
+
+class TestOpticalDriver:
+    # Identity and reading
+
+    def test_identity(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        who = driver.open()
+        assert who.vendor
+        assert who.model
+        assert who.version
+
+    def test_unreachable_is_told_apart(self, rig: Rig) -> None:
+        nobody = rig.unreachable()
+        started = time.monotonic()
+        with pytest.raises(Unreachable):
+            nobody.open(timeout_s=1)
+        with pytest.raises(Unreachable):
+            nobody.snapshot(timeout_s=1)
+        assert time.monotonic() - started < 6
+        nobody.close()
+
+    def test_inventory(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        can = driver.capabilities()
+        assert can.ingress == set(range(1, SIZE + 1))
+        assert can.egress == set(range(SIZE + 1, 2 * SIZE + 1))
+        ports = driver.snapshot().ports
+        assert ports.keys() == can.ports
+        failed = {port for port, status in ports.items() if status.state is PortState.FAILED}
+        assert failed == ({rig.failed_port} if rig.failed_port else set())
+
+    def test_empty(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        assert driver.snapshot().cross_connects == {}
+        assert rig.truth() == set()
+
+    def test_a_failed_read_raises(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(1, 2)])
+        rig.writes()
+        with rig.broken_reads():
+            for call in (
+                lambda: driver.snapshot(timeout_s=1),
+                lambda: driver.converge([xc(3, 4)], timeout_s=1),
+                lambda: driver.alarms(timeout_s=1),
+            ):
+                with pytest.raises(OpticalError):
+                    call()
+        assert rig.writes() == []
+        assert standing(driver) == {xc(1, 2)}
+
+    # Writing
+
+    def test_add_and_repeat(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        result = driver.converge([xc(1, 2)])
+        assert [(r.action, r.state, r.reason) for r in result.results] == [
+            ("add", CrossConnectState.CONNECTED, "")
+        ]
+        assert rig.truth() == {xc(1, 2)} == standing(driver)
+        assert len(rig.writes()) == 1
+        again = driver.converge([xc(1, 2)])
+        assert not again.plan
+        assert rig.writes() == []
+
+    def test_add_many_in_one_write(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        wanted = {xc(p, p) for p in range(1, SIZE)}
+        driver.converge(wanted)
+        assert len(rig.writes()) == 1
+        assert rig.truth() == wanted == standing(driver)
+
+    def test_names_stay(self, driver: OpticalSwitchDriver) -> None:
+        driver.converge([CrossConnect(1, SIZE + 2, name="red"), xc(2, 1)])
+        driver.converge([xc(3, 4)])
+        assert {x.name for x in driver.snapshot().cross_connects} == {"red", None}
+
+    def test_move(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(1, 2)])
+        result = driver.converge([xc(1, 3)])
+        assert rig.truth() == {xc(1, 3)}
+        by_action = {r.action: r for r in result.results}
+        assert by_action["remove"].state is CrossConnectState.ABSENT
+        assert by_action["add"].t_dark is not None
+        assert by_action["add"].t_lit is not None
+        assert by_action["add"].t_dark < by_action["add"].t_lit
+
+    def test_swap(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(1, 2), xc(3, 4)])
+        rig.writes()
+        driver.converge([xc(1, 4), xc(3, 2)])
+        assert rig.truth() == {xc(1, 4), xc(3, 2)}
+        assert len(rig.writes()) == 2
+
+    def test_cycle(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge(cycle(1, 2, 3, 4, 5))
+        driver.converge(cycle(5, 4, 3, 2, 1))
+        assert rig.truth() == cycle(5, 4, 3, 2, 1)
+
+    def test_delete(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge(cycle(1, 2, 3))
+        rig.writes()
+        result = driver.converge((), delete=[2, 7])
+        assert rig.truth() == cycle(1, 2, 3) - {xc(2, 3)}
+        assert {r.ingress for r in result.results if r.state is CrossConnectState.ABSENT} == {2, 7}
+        assert len(rig.writes()) == 1
+        absent = driver.converge((), delete=[7])
+        assert [r.state for r in absent.results if r.ingress == 7] == [CrossConnectState.ABSENT]
+        assert rig.writes() == []
+
+    def test_replace_with_nothing(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge(cycle(1, 2, 3))
+        driver.converge((), Mode.REPLACE)
+        assert rig.truth() == set()
+
+    # Safety
+
+    def test_kept_circuits_are_untouched(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        kept = xc(1, 2)
+        driver.converge([kept, *cycle(3, 4, 5)])
+        since, counted, before = rig.lit_since(kept), rig.packets(kept), time.monotonic()
+        with Stream(rig.hosts[1]) as stream:
+            stream.wait(50)
+            counts = []
+            for _ in range(3):
+                driver.converge([kept, *cycle(5, 4, 3)], Mode.REPLACE)
+                driver.converge(cycle(3, 4, 5))
+                driver.converge((), delete=[4])
+                driver.converge([xc(4, 5)], Mode.SAFE)
+                counts.append(rig.packets(kept))
+            stream.wait(50)
+        time.sleep(0.05)
+        assert time.monotonic() - before > 0.4
+        assert rig.hosts[2].received(stream) == list(range(len(stream.sent)))
+        assert counted < counts[0] < counts[1] < counts[2]
+        assert abs(rig.lit_since(kept) - since) < 0.15
+
+    def test_safe_refuses_a_busy_port(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(1, 2)])
+        rig.writes()
+        for wanted in ([xc(3, 4), xc(1, 5)], [xc(3, 4), xc(5, 2)]):
+            with pytest.raises(PortBusy) as caught:
+                driver.converge(wanted, Mode.SAFE)
+            assert caught.value.holder == xc(1, 2)
+        assert rig.writes() == []
+        assert rig.truth() == {xc(1, 2)}
+
+    @pytest.mark.parametrize(
+        ("wanted", "error"),
+        [
+            ([CrossConnect(1, SIZE + 2), CrossConnect(3, SIZE + 2)], PortClash),
+            ([CrossConnect(1, SIZE + 2), CrossConnect(1, SIZE + 3)], PortClash),
+            ([CrossConnect(1, 2 * SIZE + 1)], NoSuchPort),
+            ([CrossConnect(0, SIZE + 1)], NoSuchPort),
+            ([CrossConnect(1, 2)], WrongSide),
+            ([CrossConnect(SIZE + 1, SIZE + 2)], WrongSide),
+        ],
+    )
+    def test_bad_requests_write_nothing(
+        self, rig: Rig, driver: OpticalSwitchDriver, wanted: list[CrossConnect], error: type[OpticalError]
+    ) -> None:
+        with pytest.raises(error):
+            driver.converge(wanted)
+        assert rig.writes() == []
+        assert rig.truth() == set()
+
+    def test_a_failed_port_is_rejected(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        if rig.failed_port is None:
+            pytest.skip("this switch reports no failed ports")
+        with pytest.raises(PortFailed):
+            driver.converge([CrossConnect(1, rig.failed_port)])
+        assert rig.writes() == []
+
+    def test_a_disabled_port_blocks_light_and_keeps_its_cross_connect(
+        self, rig: Rig, driver: OpticalSwitchDriver
+    ) -> None:
+        if not driver.capabilities().port_admin:
+            pytest.skip("this switch cannot disable ports")
+        egress = SIZE + 2
+        driver.converge([xc(1, 2)])
+        try:
+            assert driver.set_port_enabled(egress, False).enabled is False
+            with Stream(rig.hosts[1]) as stream:
+                stream.wait(20)
+            time.sleep(0.05)
+            assert rig.hosts[2].received(stream) == []
+            assert rig.truth() == {xc(1, 2)} == standing(driver)
+            assert [(a.kind, a.port) for a in driver.alarms() if a.port == egress] == [
+                ("PORT_DISABLED", egress)
+            ]
+            with pytest.raises(PortDisabled):
+                driver.converge([xc(3, 2)])
+        finally:
+            driver.set_port_enabled(egress, True)
+        time.sleep(3 * driver.capabilities().timing.lit_after_s(1))
+        with Stream(rig.hosts[1]) as stream:
+            stream.wait(20)
+        time.sleep(0.05)
+        assert rig.hosts[2].received(stream) == list(range(len(stream.sent)))
+
+    def test_what_another_owns_survives(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        rig.external_connect(xc(1, 2))
+        with pytest.raises(PortBusy):
+            driver.plan([xc(1, 3)], owned=[])
+        if not driver.capabilities().ownership:
+            pytest.skip("this switch does not record owners (checked with a list of owned ones)")
+        with pytest.raises(PortBusy, match="another owner"):
+            driver.converge([xc(1, 3)])
+        driver.converge([xc(3, 4)])
+        assert rig.truth() == {xc(1, 2), xc(3, 4)}
+        driver.converge((), Mode.REPLACE)
+        assert rig.truth() == set()
+
+    # Faults
+
+    def test_reply_lost_after_effect(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        plan = driver.plan([xc(1, 2)])
+        rig.lose_next_reply(effect=True)
+        with pytest.raises(Indeterminate):
+            driver.apply(plan)
+        assert len(rig.writes()) == 1
+        with pytest.raises(StaleRevision):
+            driver.apply(plan)
+        assert driver.converge([xc(1, 2)]).deviations == ()
+        assert rig.writes() == []
+        assert rig.truth() == {xc(1, 2)}
+
+    @pytest.mark.parametrize("effect", [True, False])
+    def test_converges_after_a_lost_command_or_reply(
+        self, rig: Rig, driver: OpticalSwitchDriver, effect: bool
+    ) -> None:
+        driver.converge([xc(1, 2)])
+        rig.lose_next_reply(effect)
+        assert driver.converge([xc(1, 3), xc(3, 2)]).deviations == ()
+        assert rig.truth() == {xc(1, 3), xc(3, 2)}
+
+    def test_a_dropped_session_is_made_anew(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge(cycle(1, 2, 3))
+        rig.writes()
+        rig.drop_sessions()
+        assert standing(driver) == cycle(1, 2, 3)
+        driver.converge(cycle(1, 2, 3))
+        assert rig.writes() == []
+        rig.drop_sessions()
+        driver.converge([xc(1, 3), xc(2, 1), xc(3, 2)])
+        assert rig.truth() == cycle(3, 2, 1)
+
+    def test_another_writer_makes_the_plan_stale(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        plan = driver.plan([xc(1, 2)])
+        rig.external_connect(xc(3, 4))
+        with pytest.raises(StaleRevision):
+            driver.apply(plan)
+        assert rig.writes() == []
+        assert rig.truth() == {xc(3, 4)}
+        driver.converge([xc(1, 2)])
+        assert rig.truth() == {xc(1, 2), xc(3, 4)}
+
+    def test_a_deadline_too_short_changes_nothing(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(1, 2)])
+        plan = driver.plan([xc(1, 3)])
+        rig.writes()
+        with pytest.raises(DeadlineExceeded):
+            driver.apply(plan, timeout_s=driver.capabilities().timing.dark.typical_s / 2)
+        assert rig.writes() == []
+        assert rig.truth() == {xc(1, 2)}
+
+    # Concurrency and time
+
+    def test_threads(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        wanted = [xc(p, p % 7 + 1) for p in range(1, 8)]
+        with ThreadPoolExecutor(7) as pool:
+            for done in [pool.submit(driver.converge, [one], Mode.SAFE, timeout_s=30) for one in wanted]:
+                assert done.result(60).deviations == ()
+        assert rig.truth() == set(wanted)
+
+        driver.converge((), Mode.REPLACE)
+        plans = [driver.plan([xc(p, 1)]) for p in (2, 3, 4, 5)]
+        outcomes = []
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(driver.apply, plan, timeout_s=30) for plan in plans]:
+                outcomes.append(type(done.exception(60)))
+        assert sorted(outcomes, key=str) == [type(None), *[StaleRevision] * 3]
+        assert len(rig.truth()) == 1
+
+    def test_dark_time_on_the_wire(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        timing = driver.capabilities().timing
+        # A move is a removal, and then an addition whose command time passes in the dark.
+        most_s = timing.lit_after_s(1) + timing.command.most_s + timing.per_cross_connect_s
+        driver.converge([xc(1, 2)])
+        dark = []
+        for old, new in ((2, 3), (3, 4), (4, 2)):
+            with Stream(rig.hosts[1], 0.0005) as stream:
+                stream.wait(40)
+                result = driver.converge([xc(1, new)])
+                stream.wait(40)
+            time.sleep(0.05)
+            before, after = rig.hosts[old].received(stream), rig.hosts[new].received(stream)
+            last, first = before[-1], after[0]
+            assert before == list(range(last + 1))
+            assert after == list(range(first, len(stream.sent)))
+            dark.append(stream.sent[first] - stream.sent[last])
+            added = next(r for r in result.results if r.action == "add")
+            assert added.t_dark is not None
+            assert added.t_lit is not None
+            # What the driver reports holds the darkness seen on the wire.
+            assert added.t_dark <= stream.sent[last + 1]
+            assert added.t_lit >= stream.sent[first - 1] - 0.05
+            logging.info(
+                "dark for %.1f ms, reported %.1f ms", dark[-1] * 1e3, (added.t_lit - added.t_dark) * 1e3
+            )
+        assert min(dark) >= timing.dark.least_s * 0.98
+        assert sorted(dark)[1] <= 3 * most_s
+
+    @given(data=st.data())
+    @settings(
+        max_examples=12,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    def test_any_sequence_follows_the_model(
+        self, rig: Rig, driver: OpticalSwitchDriver, data: st.DataObject
+    ) -> None:
+        driver.converge((), Mode.REPLACE, settle=False)
+        model: set[CrossConnect] = set()
+        for _ in range(data.draw(st.integers(1, 4))):
+            mode = data.draw(st.sampled_from(Mode))
+            inputs = data.draw(st.lists(st.integers(1, SIZE), unique=True, max_size=SIZE - 1))
+            outputs = data.draw(st.permutations(range(1, SIZE)))
+            wanted = {xc(a, b) for a, b in zip(inputs, outputs, strict=False)}
+            ports = {p for x in wanted for p in (x.ingress, x.egress)}
+            in_the_way = {x for x in model - wanted if x.ingress in ports or x.egress in ports}
+            rig.writes()
+            if mode is Mode.SAFE and in_the_way:
+                with pytest.raises(PortBusy):
+                    driver.converge(wanted, mode)
+                assert rig.writes() == []
+            else:
+                expected = wanted if mode is Mode.REPLACE else (model - in_the_way) | wanted
+                driver.converge(wanted, mode, settle=False)
+                assert len(rig.writes()) == bool(model - expected) + bool(expected - model)
+                model = expected
+            assert rig.truth() == model == standing(driver)
+
+    # Telemetry and life cycle
+
+    def test_loss_of_signal(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        assert HOSTS < 6
+        driver.converge([xc(1, 2), xc(6, 3)])
+        assert [a.port for a in driver.alarms() if a.kind == "LOS"] == [6]
+        driver.converge((), delete=[6])
+        assert [a for a in driver.alarms() if a.kind == "LOS"] == []
+
+    def test_power(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        if not driver.capabilities().power:
+            assert driver.power_dbm([1]) == {1: None}
+            pytest.skip("this switch has no power meters")
+        driver.converge([xc(1, 2)])
+        power = driver.power_dbm([1, 7, SIZE + 2, SIZE + 3])
+        assert all(value is not None for value in power.values())
+        assert power[1] > power[SIZE + 2] > -10 > power[7]  # type: ignore[operator]
+        assert power[SIZE + 3] < -40  # type: ignore[operator]
+
+    def test_close_leaves_nothing(self, rig: Rig) -> None:
+        def held() -> tuple[int, int]:
+            return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+        before = held()
+        for _ in range(10):
+            one = rig.driver(direct=True)
+            one.open()
+            one.snapshot()
+            one.close()
+            one.close()
+            with pytest.raises(Unreachable):
+                one.snapshot()
+        # Threads of the rig that served earlier drivers may end meanwhile, so there can be fewer.
+        assert all(after <= was for after, was in zip(held(), before, strict=True))
+
+    def test_circuits_outlive_the_driver(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge(cycle(1, 2, 3))
+        driver.close()
+        assert rig.truth() == cycle(1, 2, 3)
+        other = rig.driver()
+        try:
+            other.open()
+            rig.writes()
+            assert standing(other) == cycle(1, 2, 3)
+            assert not other.converge(cycle(1, 2, 3), Mode.REPLACE).plan
+            assert rig.writes() == []
+        finally:
+            other.close()
