@@ -297,6 +297,7 @@ def test_dark_time_on_the_wire_is_what_the_profile_declares(bench: Bench, profil
     scpi = bench.start(profile=profile)
     scpi.do(f":oxc:swit:conn:add (@1,2,3),(@{egress(4)},{egress(5)},{egress(6)})")
     least, _, most = PROFILES[profile].dark_bounds_s()
+    time.sleep(PROFILES[profile].retrain_s * 2)  # the switch is tuned, the receivers are not yet
     with Traffic(bench, [1, 2, 3]) as traffic:
         time.sleep(0.1)
         scpi.do(f":oxc:swit:conn:only (@1,2,3),(@{egress(5)},{egress(4)},{egress(6)})")
