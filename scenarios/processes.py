@@ -87,8 +87,8 @@ def check_machine(runtime: str) -> None:
 class LabProcesses:
     """One lab with its testbed and controller; use as a context manager.
 
-    ``follow``: end the processes when this one dies, however it dies. ``notice`` is told, in one line, what
-    a person should know.
+    ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
+    one dies, however it dies. ``notice`` is told, in one line, what a person should know.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LabProcesses:
         scenario: Scenario,
         runtime: str,
         addresses: Addresses,
-        logs: Path,
+        logs: Path | None,
         *,
         follow: bool = True,
         notice: Callable[[str], None] = log.warning,
@@ -104,8 +104,8 @@ class LabProcesses:
         self.scenario = scenario
         self.runtime = runtime
         self.addresses = addresses
-        self.logs = logs
         self.lab: Lab = new_lab()
+        self.logs = logs or self.lab.state_dir
         self.api = Api(addresses.rest, addresses.token)
         self.inventory: dict[str, Any] = {}
         self.restarts = 0
@@ -211,9 +211,9 @@ class LabProcesses:
             except (Unreachable, ApiError) as error:
                 reason = str(error)
             else:
-                if healthy(health):
+                if health["status"] == "ok":
                     return
-                reason = f"it says {health}"
+                reason = "; ".join(health.get("reasons") or [str(health)])
             if time.monotonic() > deadline:
                 raise RunError(f"the controller was not ready after {ANSWER_S:.0f} s: {reason}")
             time.sleep(0.05)
@@ -284,11 +284,6 @@ class LabProcesses:
         except OSError:
             lines = []
         return next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
-
-
-def healthy(health: dict[str, Any]) -> bool:
-    """Whether a controller's health answer says that everything it needs is there."""
-    return health.get("status", health.get("state", "ok")) in ("ok", "ready", True)
 
 
 def ended(code: int) -> str:

@@ -1,0 +1,348 @@
+"""The ``ringlight`` command.
+
+Commands that build labs are here; those that talk to a running controller are in ``cli_rest``. Everything
+heavy is imported by the command that needs it, so that ``ringlight --help`` answers at once. Errors are one
+line on standard error. Exit codes: 0 done, 1 it did not work, 2 the input is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios import cli_rest
+from scenarios.cli_common import Interrupted, fail, say, show_json, table
+
+if TYPE_CHECKING:
+    from scenarios.processes import Addresses
+
+ROOT = Path(__file__).resolve().parents[1]
+BUNDLED = Path(__file__).resolve().parent / "disaggregation.yaml"
+
+#: Errors that are a line for the user, not a fault of the program; by module, so that none is imported early.
+_USER_ERRORS = {
+    "scenarios.processes": ("RunError",),
+    "scenarios.schema": ("ScenarioError",),
+    "scenarios.client": ("ApiError", "Unreachable"),
+    "scenarios.cli_common": ("UserError",),
+    "testbed.services": ("ServiceError",),
+    "testbed.lab": ("LabError",),
+    "testbed.clean": ("CleanError",),
+    "testbed.emulation.netlink": ("NetworkError",),
+    "testbed.emulation.openvswitch": ("OpenVSwitchError",),
+    "testbed.emulation.optical.build": ("BuildError",),
+    "containers.image": ("ImageError",),
+}
+
+app = typer.Typer(
+    name="ringlight",
+    help="SDN control plane, emulator and testbed for optical interconnects in distributed training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
+Runtime = Annotated[
+    str, typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts.")
+]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, max=100, help="Run every case so many times.")]
+Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")]
+OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+
+EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
+REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
+
+
+def _addresses(rest: str, openflow: str) -> Addresses:
+    from scenarios.processes import Addresses
+
+    return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
+
+
+def _check_runtime(runtime: str) -> str:
+    if runtime not in ("docker", "namespace"):
+        fail(f"--runtime: {runtime!r} is neither docker nor namespace", 2)
+    return runtime
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
+def demo(
+    runtime: Runtime = "docker",
+    repeat: Repeat = 1,
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    runs: RunsFolder = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
+    from testbed.setup import ensure_ready
+
+    ensure_ready(say, runtime=_check_runtime(runtime))
+    run(BUNDLED, as_json=as_json, runtime=runtime, repeat=repeat, rest=rest, openflow=openflow, runs=runs)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
+def run(
+    scenario: ScenarioFile,
+    as_json: Json = False,
+    runtime: Runtime = "docker",
+    repeat: Repeat = 1,
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    runs: RunsFolder = RUNS,
+) -> None:
+    """Run a scenario; leaves a run folder with result.json and report.html."""
+    from scenarios.schema import load_scenario
+
+    checked = load_scenario(scenario)
+    _check_runtime(runtime)
+    from scenarios.progress import Reporter
+    from scenarios.runner import Options, run_scenario
+
+    options = Options(runtime, repeat, runs, _addresses(rest, openflow))
+    folder, result = run_scenario(checked, options, Reporter())
+    _show_result(result, folder, as_json)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
+def check(scenario: ScenarioFile, as_json: Json = False) -> None:
+    """Check a scenario file and say what it describes; runs nothing and needs no root."""
+    from scenarios.schema import load_scenario
+
+    checked = load_scenario(scenario)
+    fabric, spec = checked.fabric, checked.spec
+    from scenarios.prediction import predict_completions
+
+    lit = [(str(a), str(b)) for a, b in fabric.circuits]
+    cases = {name: predict_completions(checked, lit, case.jobs) for name, case in spec.cases.items()}
+    if as_json:
+        show_json(
+            {
+                "name": spec.name,
+                "gpus": list(fabric.gpus),
+                "packet_switches": list(fabric.packet_switches),
+                "optical_switches": list(fabric.optical_switches),
+                "compute_s": checked.compute_s,
+                "gradient_bytes": checked.gradient_bytes,
+                "predicted_completion_s": cases,
+            }
+        )
+        return
+    from fabric.units import format_size, format_time
+
+    typer.echo(
+        f"{scenario}: sound. {len(fabric.gpus)} GPUs, {len(fabric.packet_switches)} packet switches, "
+        f"{len(fabric.optical_switches)} optical switches; an iteration computes "
+        f"{format_time(checked.compute_s)} and all-reduces {format_size(checked.gradient_bytes)}."
+    )
+    rows = [
+        [name, job, " ".join(gpus), str(checked.iterations(len(gpus))), f"{cases[name][job]:.1f} s"]
+        for name, case in spec.cases.items()
+        for job, gpus in case.jobs.items()
+    ]
+    table(["case", "job", "ranks", "iterations", "fragmented, by model"], rows)
+
+
+@app.command(rich_help_panel=MACHINE)
+def up(
+    scenario: ScenarioFile,
+    runtime: Runtime = "docker",
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    as_json: Json = False,
+) -> None:
+    """Build a scenario's fabric, start its controller and leave both running for REST use."""
+    from scenarios.schema import load_scenario
+
+    checked = load_scenario(scenario)
+    from scenarios.standing import start_standing_lab
+
+    lab = start_standing_lab(checked, _check_runtime(runtime), _addresses(rest, openflow), say)
+    if as_json:
+        show_json(lab)
+    else:
+        typer.echo(
+            f"lab {lab['lab']} is up; REST at http://{rest}/docs; end it with: ringlight down {lab['lab']}"
+        )
+
+
+@app.command(rich_help_panel=MACHINE)
+def down(
+    lab: Annotated[str | None, typer.Argument(help="Lab id; without it, every lab left up.")] = None,
+) -> None:
+    """End what ``up`` left running."""
+    from scenarios.standing import stop_standing_labs
+
+    ended = stop_standing_labs(lab, say)
+    typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
+
+
+@app.command(
+    rich_help_panel=MACHINE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def test(context: typer.Context) -> None:
+    """Run the whole test suite: ruff, mypy, pytest with integration tests. Arguments go to pytest alone."""
+    from testbed.setup import ensure_ready
+
+    ensure_ready(say)
+    steps = [[sys.executable, "-m", "pytest", *(context.args or ["-q"])]]
+    if not context.args:
+        python = [sys.executable, "-m"]
+        steps = [
+            [*python, "ruff", "check", "."],
+            [*python, "ruff", "format", "--check", "."],
+            [*python, "mypy"],
+            *steps,
+        ]
+    for step in steps:
+        say(" ".join(["$", *step[2:]]))
+        code = subprocess.run(step, cwd=ROOT, check=False).returncode
+        if code:
+            raise typer.Exit(code)
+
+
+@app.command(rich_help_panel=MACHINE)
+def setup(runtime: Runtime = "docker") -> None:
+    """Make this machine ready: services, eBPF program, worker image. Does nothing the second time."""
+    from testbed.setup import ensure_ready
+
+    ensure_ready(say, runtime=_check_runtime(runtime))
+    say("ready")
+
+
+@app.command(rich_help_panel=MACHINE)
+def doctor(as_json: Json = False) -> None:
+    """Say what the machine has and lacks, each with the one command that mends it."""
+    import dataclasses
+
+    from testbed.setup import doctor_checks
+
+    checks = doctor_checks()
+    if as_json:
+        show_json([dataclasses.asdict(check) for check in checks])
+    else:
+        rows = [
+            ["yes" if check.ok else "NO", check.name, check.detail, "" if check.ok else check.mend]
+            for check in checks
+        ]
+        table(["", "what", "found", "mend with"], rows)
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=MACHINE)
+def clean(as_json: Json = False) -> None:
+    """Remove everything that Ringlight ever made on this machine, and nothing else."""
+    from testbed.clean import clean_all
+
+    removed = clean_all()
+    if as_json:
+        show_json({"removed": list(removed)})
+        return
+    for line in removed:
+        typer.echo(line)
+    typer.echo(f"{len(removed)} things removed" if removed else "nothing to remove")
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: Json = False
+) -> None:
+    """Compute result.json, plots and report.html of a run folder anew."""
+    from scenarios.runfolder import finish
+
+    _show_result(finish(folder), folder, as_json)
+
+
+def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
+    report_path = (folder / "report.html").resolve()
+    if as_json:
+        say(f"report: {report_path}")
+        typer.echo(json.dumps(result, indent=2))
+        return
+    rows = []
+    for name, case in result["cases"].items():
+        published, predicted = case["published"], case["predicted"]
+        rows.append(
+            [
+                f"{name}: {case['title']}",
+                f"{case['completion_s']['fragmented']:.1f} s",
+                f"{case['completion_s']['regrouped']:.1f} s",
+                f"{case['reduction_percent']:.1f} %",
+                f"{predicted['reduction_percent']:.1f} %",
+                f"{published['reduction_percent']:.1f} %" if published else "",
+                f"{case['allreduce_over_ideal']:.2f}",
+            ]
+        )
+    head = ["case", "fragmented", "regrouped", "reduction", "model", "paper", "all-reduce / ideal"]
+    table(head, rows, numeric=1)
+    for variant in result["variants"].values():
+        typer.echo(
+            f"{variant['title']}, fragmented: {variant['completion_s']:.1f} s "
+            f"(model {variant['predicted']['completion_s']:.1f} s)"
+        )
+    live = result["live"]
+    if live:
+        identical = "identical" if live["parameters_identical"] else "NOT identical"
+        kept = "kept" if live["connections_unchanged"] else "NOT kept"
+        limit = "" if live["limit_ms"] is None else f" (limit {live['limit_ms']:.0f} ms)"
+        typer.echo(
+            f"Live regroup: blackout {live['blackout_ms']:.0f} ms{limit}, "
+            f"parameters {identical}, TCP connections {kept}"
+        )
+    fidelity = result["fidelity"]
+    typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r}" for r in fidelity["reasons"]))
+    if result["runtime"] != "docker":
+        typer.echo("Workers ran in network namespaces, not in containers.")
+    typer.echo(f"Report: {report_path}")
+
+
+cli_rest.register(app)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def main() -> None:
+    """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminate)
+    try:
+        code = app(standalone_mode=False)
+    except KeyboardInterrupt as error:
+        say("interrupted")
+        code = 128 + (error.number if isinstance(error, Interrupted) else int(signal.SIGINT))
+    except _expected_errors() as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            say(" ".join(str(error).split()) or type(error).__name__)
+        code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
+    except BrokenPipeError:
+        # The reader of our output has gone; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _expected_errors() -> tuple[type[BaseException], ...]:
+    """The classes of :data:`_USER_ERRORS` whose modules are in use, and those of the command-line parser."""
+    found: list[type[BaseException]] = []
+    for module, names in _USER_ERRORS.items():
+        loaded = sys.modules.get(module)
+        found += [getattr(loaded, name) for name in names if hasattr(loaded, name)]
+    return (*found, *cli_rest.USAGE_ERRORS)
+
+
+if __name__ == "__main__":
+    main()

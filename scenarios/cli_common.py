@@ -1,0 +1,62 @@
+"""What all commands share: lines, tables, JSON, and ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+
+
+class UserError(RuntimeError):
+    """The command cannot do what was asked; one line. ``exit_code``: 1 it did not work, 2 wrong input."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked us to end; handled like Ctrl-C. ``number`` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    typer.echo(f"ringlight: {text}", err=True)
+
+
+def fail(text: str, code: int = 1) -> NoReturn:
+    raise UserError(text, code)
+
+
+def show_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | None = None) -> None:
+    """Print a table; columns from ``numeric`` on are right-aligned. Plain where output is not a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    # Not a terminal: never cut or wrap what a script reads.
+    width = None if sys.stdout.isatty() else 400
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, title in enumerate(head):
+        right = numeric is not None and index >= numeric
+        shown.add_column(title, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*("" if cell is None else str(cell) for cell in row))
+    console = Console(width=width, highlight=False, markup=False)
+    if width is None:
+        console.print(shown)
+        return
+    with console.capture() as captured:
+        console.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))

@@ -1,0 +1,77 @@
+"""Labs that stay up after the command that built them: ``ringlight up`` and ``ringlight down``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scenarios.cli_common import UserError
+from scenarios.processes import DOWN_S, Addresses, LabProcesses, remove_lab
+from scenarios.schema import Scenario
+from testbed.lab import ENVIRONMENT, STATE_ROOT, Lab
+
+_FILE = "standing.json"
+
+
+def start_standing_lab(
+    scenario: Scenario, runtime: str, addresses: Addresses, notice: Callable[[str], None]
+) -> dict[str, Any]:
+    """Build the lab and leave its processes running; what ``up --json`` prints. Raises RunError."""
+    processes = LabProcesses(scenario, runtime, addresses, None, follow=False, notice=notice)
+    processes.start()
+    document = {
+        "lab": processes.lab.id,
+        "scenario": scenario.path,
+        "runtime": runtime,
+        "rest": addresses.rest,
+        "openflow": addresses.openflow,
+        "logs": str(processes.logs),
+        "pids": processes.pids,
+    }
+    (processes.state / _FILE).write_text(json.dumps(document), encoding="utf-8")
+    processes.leave()
+    return document
+
+
+def stop_standing_labs(lab_id: str | None, notice: Callable[[str], None]) -> list[str]:
+    """End one standing lab or all of them; the ids of those ended. Raises UserError, LabError."""
+    found = sorted(path.parent.name for path in STATE_ROOT.glob(f"*/{_FILE}"))
+    if lab_id is not None:
+        Lab(lab_id)
+        if lab_id not in found:
+            raise UserError(f"lab {lab_id} is not up; there is {', '.join(found) or 'none'}")
+        found = [lab_id]
+    for name in found:
+        lab = Lab(name)
+        pids = json.loads((lab.state_dir / _FILE).read_text(encoding="utf-8"))["pids"]
+        for role in ("controller", "testbed"):
+            _end(lab, role, pids.get(role), notice)
+        remove_lab(lab)
+    return found
+
+
+def _end(lab: Lab, role: str, pid: int | None, notice: Callable[[str], None]) -> None:
+    if pid is None or not _is_ours(lab, pid):
+        return
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_S
+    while _is_ours(lab, pid):
+        if time.monotonic() > deadline:
+            notice(f"the {role} did not end within {DOWN_S:.0f} s and was killed")
+            os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _is_ours(lab: Lab, pid: int) -> bool:
+    """Whether the process lives and belongs to the lab: a number may have been given to another since."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{ENVIRONMENT}={lab.id}".encode() in environment
