@@ -24,6 +24,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,6 +244,27 @@ def delete_group(netlink: IPRoute, group: int) -> None:
             raise NetworkError(f"interface group {group}: {os.strerror(error.code)}") from None
 
 
+def interfaces_called(prefix: str) -> list[str]:
+    """Interfaces of the calling thread's namespace whose names begin with ``prefix``."""
+    with IPRoute() as here:
+        names = [link.get("ifname") for link in here.get_links()]
+    return sorted(name for name in names if isinstance(name, str) and name.startswith(prefix))
+
+
+def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[str]:
+    """Remove a group and whatever is called ``prefix…``, and wait until it is gone. Raises NetworkError."""
+    found = interfaces_called(prefix)
+    deadline = time.monotonic() + timeout_s
+    with IPRoute() as here:
+        delete_group(here, group)
+        while left := interfaces_called(prefix):
+            if time.monotonic() > deadline:
+                raise NetworkError(f"interface {left[0]} could not be removed")
+            for name in left:
+                delete_link(here, name)
+    return found
+
+
 def address(
     netlink: IPRoute,
     index: int,
@@ -258,9 +280,7 @@ def address(
     """
     network = ipaddress.ip_interface(f"{ip}/{prefix}").network
     with failing(f"address {ip}/{prefix}"):
-        netlink.addr(
-            "add", index=index, address=ip, prefixlen=prefix, IFA_FLAGS=_IFA_F_NOPREFIXROUTE
-        )
+        netlink.addr("add", index=index, address=ip, prefixlen=prefix, IFA_FLAGS=_IFA_F_NOPREFIXROUTE)
         route: dict[str, Any] = {"dst": str(network), "oif": index, "scope": 253, "prefsrc": ip}
         if rto_min_s is not None:
             route["metrics"] = {"rto_min": max(1, round(rto_min_s * 1000))}
@@ -332,5 +352,12 @@ def shape_shared(
             if source:
                 key = f"0x{int(ipaddress.IPv4Address(source)):08x}/0xffffffff+12"
                 netlink.tc(
-                    "add-filter", "u32", index, parent=root, prio=1, protocol=_ETH_P_IP, target=leaf, keys=[key]
+                    "add-filter",
+                    "u32",
+                    index,
+                    parent=root,
+                    prio=1,
+                    protocol=_ETH_P_IP,
+                    target=leaf,
+                    keys=[key],
                 )

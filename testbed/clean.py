@@ -1,0 +1,181 @@
+"""Removes what labs left behind, found by label and by nothing else.
+
+The labs that exist are those with a state directory, a container, a bridge, a BPF directory or a process
+labelled so. Only then does a name that begins with ``rl<id>-`` mean anything: an interface or a namespace
+that merely looks alike is not ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed import services
+from testbed.emulation import netlink, openvswitch
+from testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
+
+if TYPE_CHECKING:
+    import docker
+
+log = logging.getLogger(__name__)
+
+PROCESS_END_S = 5.0
+
+
+def clean(lab_id: str | None = None) -> list[str]:
+    """Remove everything of one lab, or of all labs, living ones too; a line for each thing removed.
+
+    It may be repeated; the second time there is nothing to remove. Raises LabError for a bad id,
+    NetworkError, OpenVSwitchError or OSError when something cannot be removed.
+    """
+    removed = []
+    for lab in [Lab(lab_id)] if lab_id else find_labs():
+        removed += _end_processes(lab)
+        removed += clean_objects(lab)
+        if lab.state_dir.exists():
+            shutil.rmtree(lab.state_dir)
+            removed.append(f"state {lab.state_dir}")
+    for root in (STATE_ROOT, BPF_ROOT):
+        with suppress(OSError):
+            root.rmdir()
+    return removed
+
+
+def clean_stale() -> list[str]:
+    """As :func:`clean`, for the labs whose owner is dead."""
+    return [line for lab in find_labs() if is_stale(lab) for line in clean(lab.id)]
+
+
+def is_stale(lab: Lab) -> bool:
+    """Whether the lab was held once and is not any more. One that nobody ever held is left alone."""
+    held = any((lab.state_dir / name).exists() for name in ("lock", "owner.lock"))
+    return held and not lab.is_alive()
+
+
+def find_labs() -> list[Lab]:
+    """Every lab that has left a label somewhere."""
+    ids = {path.name for root in (STATE_ROOT, BPF_ROOT) if root.is_dir() for path in root.iterdir()}
+    ids |= {value for _, value in _labelled_processes()}
+    if (api := _docker()) is not None:
+        found = api.containers(all=True, filters={"label": CONTAINER_LABEL})
+        ids |= {container["Labels"][CONTAINER_LABEL] for container in found}
+        api.close()
+    if services.open_vswitch_running():
+        for table in ("Bridge", "QoS"):
+            out = openvswitch.vsctl("--bare", "--columns=external_ids", "list", table)
+            ids |= set(re.findall(rf"\b{OVS_LABEL}=(\S+)", out))
+    labs = []
+    for name in sorted(ids):
+        try:
+            labs.append(Lab(name))
+        except LabError as error:
+            log.warning("not ours, although it is labelled so: %s", error)
+    return labs
+
+
+def clean_objects(lab: Lab) -> list[str]:
+    """Remove all of a lab but its processes and its state directory."""
+    removed = _remove_containers(lab)
+    if services.open_vswitch_running():
+        removed += [f"bridge {name}" for name in openvswitch.remove_labelled(OVS_LABEL, lab.id)]
+    removed += [f"interface {name}" for name in netlink.remove_interfaces(lab.prefix, lab.link_group)]
+    if netlink.NETNS_DIR.is_dir():
+        for path in sorted(netlink.NETNS_DIR.glob(f"{lab.prefix}*")):
+            netlink.delete_namespace(path.name)
+            removed.append(f"namespace {path.name}")
+    if lab.bpf_dir.is_dir():
+        shutil.rmtree(lab.bpf_dir)
+        removed.append(f"BPF pins {lab.bpf_dir}")
+    return removed
+
+
+def _docker() -> docker.APIClient | None:
+    if not services.docker_running():
+        return None
+    import docker
+
+    return docker.APIClient(base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60)
+
+
+def _remove_containers(lab: Lab) -> list[str]:
+    api = _docker()
+    if api is None:
+        return []
+    import docker.errors
+
+    removed = []
+    with api:
+        found = api.containers(all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"})
+        for container in found:
+            if container.get("State") == "running":
+                with suppress(docker.errors.APIError):
+                    api.kill(container["Id"], "SIGKILL")
+        for container in found:
+            with suppress(docker.errors.NotFound):
+                api.remove_container(container["Id"], force=True, v=True)
+            removed.append(f"container {container['Names'][0].lstrip('/')}")
+    return removed
+
+
+def _labelled_processes() -> Iterator[tuple[int, str]]:
+    """Processes with a lab in their environment, without this one, its ancestors, and those in containers."""
+    spared = set(_ancestors())
+    own = os.readlink("/proc/self/ns/pid")
+    wanted = f"{ENVIRONMENT}=".encode()
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit() or int(path.name) in spared:
+            continue
+        try:
+            if os.readlink(path / "ns/pid") != own:
+                continue
+            words = (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for word in words:
+            if word.startswith(wanted):
+                yield int(path.name), word[len(wanted) :].decode(errors="replace")
+
+
+def _ancestors() -> Iterator[int]:
+    pid = os.getpid()
+    while pid > 1:
+        yield pid
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        pid = int(fields[1])
+    yield 1
+
+
+def _end_processes(lab: Lab) -> list[str]:
+    removed = []
+    waiting: list[int] = []
+    for pid, value in _labelled_processes():
+        if value != lab.id:
+            continue
+        with suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            # The number may have passed to another process since it was looked at.
+            if any(same == (pid, lab.id) for same in _labelled_processes()):
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                removed.append(f"process {pid} ({name})")
+                waiting.append(pid)
+            os.close(descriptor)
+    deadline = time.monotonic() + PROCESS_END_S
+    while any(_runs(pid) for pid in waiting) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return removed
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

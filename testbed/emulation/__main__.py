@@ -1,0 +1,134 @@
+"""``python -m testbed.emulation``: builds a lab, serves it until it is told to stop, takes it down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric
+from testbed.lab import ENVIRONMENT, Lab, LabError
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m testbed.emulation", description=__doc__)
+    parser.add_argument("--fabric", type=Path, required=True, help="the fabric as JSON, units as strings")
+    parser.add_argument("--lab", required=True, help="id: 3 or 4 lower-case letters and digits")
+    parser.add_argument("--state", type=Path, help="directory for its files (default: the lab's own)")
+    parser.add_argument("--runtime", choices=["docker", "namespace"], default="docker")
+    parser.add_argument("--time-dilation", type=_factor, default=1.0, help="D: emulated per real second")
+    parser.add_argument("--payload-scale", type=_factor, default=1.0, help="S: real per emulated byte")
+    parser.add_argument(
+        "--openflow", type=_address, default=("127.0.0.1", 6653), help="controller, host:port"
+    )
+    parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
+    parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
+    parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--die-with", type=int, metavar="PID", help="stop when this process ends")
+    return parser
+
+
+def load_fabric(path: Path) -> Fabric:
+    """Raises ValueError with one line that names file and key."""
+    try:
+        spec = FabricSpec.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{path}: {key}: {first['msg']}") from None
+    try:
+        return build_fabric(spec)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s")
+    try:
+        return _run(chosen)
+    except (LabError, RuntimeError, ValueError, OSError) as error:
+        sys.stderr.write(f"testbed: {error}\n")
+        return 1
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    lab = Lab(chosen.lab)
+    if os.geteuid() != 0:
+        raise LabError("root is needed to build networks; run again with sudo")
+    fabric = load_fabric(chosen.fabric)
+    # Every process that this one starts carries the label; so must this one, which clean looks for.
+    if os.environ.get(ENVIRONMENT) != lab.id:
+        os.environ[ENVIRONMENT] = lab.id
+        os.execv(sys.executable, [sys.executable, "-m", "testbed.emulation", *sys.argv[1:]])
+
+    from testbed.emulation.network import Emulation
+    from testbed.emulation.nodes import ControllerAddress
+    from testbed.emulation.testbed import Settings, Stopped, Testbed
+
+    testbed = Testbed(
+        Settings(
+            lab=lab,
+            fabric=fabric,
+            state=(chosen.state or lab.state_dir).absolute(),
+            runtime=chosen.runtime,
+            emulation=Emulation(
+                chosen.time_dilation, chosen.payload_scale, chosen.congestion_control, chosen.rto_min
+            ),
+            controller=ControllerAddress(*chosen.openflow),
+            image=chosen.image,
+            seed=chosen.seed,
+        )
+    )
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: Any) -> None:
+        received.append(number)
+        testbed.ask_to_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    parent = os.pidfd_open(chosen.die_with) if chosen.die_with else None
+    try:
+        testbed.start()
+    except Stopped:
+        return 128 + received[0] if received else 1
+    try:
+        logging.info("lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"]))
+        while not testbed.wait(0.25):
+            if parent is not None and select.select([parent], [], [], 0)[0]:
+                logging.warning("process %d has ended, and so does the lab", chosen.die_with)
+                break
+    finally:
+        testbed.stop()
+    return 130 if signal.SIGINT in received else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

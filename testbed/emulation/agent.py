@@ -1,0 +1,485 @@
+"""The server agent: starts, watches and ends workers, over HTTP on a Unix socket.
+
+It is what an operator's agent on each GPU server would be; here one serves all servers of a lab. It keeps
+what it knows in memory and in the workers' directories, and answers every question from there: a controller
+that was restarted asks from cursor 0 and hears everything again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import select
+import shutil
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import docker.errors
+import requests
+import uvicorn
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from fabric.topology import Fabric
+from testbed.emulation.netlink import NetworkError
+from testbed.emulation.network import LabNetwork
+from testbed.emulation.nodes import WORKER_UID, Outcome, WorkerError, WorkerHost, WorkerPlace, describe
+from testbed.emulation.openvswitch import OpenVSwitchError
+from testbed.lab import Lab
+
+log = logging.getLogger(__name__)
+
+PARALLEL_STARTS = 8
+MAX_LINE_BYTES = 1 << 20
+Name = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")
+Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
+
+
+class AgentError(RuntimeError):
+    """A request cannot be met; ``status`` is the HTTP status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WorkerRequest(BaseModel):
+    """One worker to start: ``spec`` is handed to it as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    job: str = Name
+    rank: int = Field(ge=0, lt=1 << 16)
+    gpu: str
+    spec: dict[str, Any]
+
+
+class ReleaseRequest(BaseModel):
+    """Let held workers go at ``at`` (seconds of CLOCK_MONOTONIC)."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[str]
+    at: float
+
+
+@dataclass
+class Worker:
+    """What the agent knows of one worker."""
+
+    host: WorkerHost
+    state: Literal["starting", "running", "exited", "removed"] = "starting"
+    outcome: Outcome | None = None
+    read_bytes: int = 0
+    exited: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def place(self) -> WorkerPlace:
+        return self.host.place
+
+    def told(self) -> dict[str, Any]:
+        place = self.place
+        ended = self.outcome or Outcome(None, None, False, None, "")
+        told = {"id": place.id, "job": place.job, "rank": place.rank, "gpu": place.gpu, "state": self.state}
+        return told | asdict(ended)
+
+
+class Agent:
+    """Workers of one lab. All methods may be called from several threads.
+
+    ``make_host``: makes the (not yet started) Mininet node for a place; it is what tells the runtimes apart.
+    ``directory``: workers' directories are made in its ``workers``.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        fabric: Fabric,
+        network: LabNetwork,
+        make_host: Callable[[WorkerPlace], WorkerHost],
+        directory: Path,
+        *,
+        runtime: str,
+        command: tuple[str, ...],
+        image: str | None,
+    ) -> None:
+        self.lab = lab
+        self.fabric = fabric
+        self.network = network
+        self.runtime = runtime
+        self._make_host = make_host
+        self._directory = directory / "workers"
+        self._command = command
+        self._image = image
+        self._workers: dict[str, Worker] = {}
+        self._events: list[dict[str, Any]] = []
+        self._lock = threading.RLock()
+        self._closed = False
+        self._pool = ThreadPoolExecutor(PARALLEL_STARTS, "workers")
+        self._wake_read, self._wake_write = os.pipe()
+        self._watcher = threading.Thread(target=self._watch, name="deaths", daemon=True)
+        self._watcher.start()
+
+    # -- starting
+
+    def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
+        """Start workers in parallel, all or none. Raises AgentError naming the rank and the cause."""
+        chosen = list(wanted)
+        workers = self._reserve(chosen)
+        specs = {f"{r.job}-{r.rank}": r.spec for r in chosen}
+        try:
+            failures = [
+                (worker, error)
+                for worker, error in zip(
+                    workers, self._pool.map(lambda w: self._start(w, specs[w.place.id]), workers), strict=True
+                )
+                if error is not None
+            ]
+            if not failures:
+                try:
+                    self.network.attach(w.place.gpu for w in workers)
+                except Failures as error:
+                    failures = [(workers[0], str(error))]
+            if failures:
+                worker, reason = failures[0]
+                place = worker.place
+                raise AgentError(500, f"job {place.job} rank {place.rank} on {place.gpu}: {reason}")
+        except BaseException:
+            self._remove(workers)
+            raise
+        with self._lock:
+            for worker in workers:
+                if worker.state == "starting":
+                    worker.state = "running"
+        self._wake()
+        return [{"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers]
+
+    def _reserve(self, chosen: list[WorkerRequest]) -> list[Worker]:
+        """Check the requests and take their GPUs."""
+        if not chosen:
+            raise AgentError(422, "no workers are named")
+        with self._lock:
+            if self._closed:
+                raise AgentError(503, "the testbed is stopping")
+            places: dict[str, WorkerPlace] = {}
+            taken = {w.place.gpu: w.place.id for w in self._workers.values()}
+            for request in chosen:
+                name = f"{request.job}-{request.rank}"
+                if request.gpu not in self.fabric.gpus:
+                    raise AgentError(
+                        422, f"job {request.job} rank {request.rank}: there is no GPU {request.gpu}"
+                    )
+                if name in self._workers or name in places:
+                    raise AgentError(409, f"there is a worker {name} already")
+                if request.gpu in taken:
+                    raise AgentError(409, f"GPU {request.gpu} is taken by worker {taken[request.gpu]}")
+                try:
+                    self.network.check_plugged(request.gpu)
+                except NetworkError as error:
+                    raise AgentError(422, str(error)) from None
+                taken[request.gpu] = name
+                places[name] = WorkerPlace(
+                    id=name,
+                    job=request.job,
+                    rank=request.rank,
+                    gpu=request.gpu,
+                    directory=self._directory / name,
+                    command=self._command,
+                    image=self._image,
+                )
+            workers = {name: Worker(self._make_host(place)) for name, place in places.items()}
+            self._workers |= workers
+            return list(workers.values())
+
+    def _start(self, worker: Worker, spec: dict[str, Any]) -> str | None:
+        """Start one worker and plug its NIC; the reason when that fails."""
+        place = worker.place
+        try:
+            make_worker_directory(place.directory, spec)
+            worker.host.launch()
+            self.network.plug(worker.host, self._neighbours(place, spec))
+        except Failures as error:
+            return str(error)
+        return None
+
+    def _neighbours(self, place: WorkerPlace, spec: dict[str, Any]) -> list[tuple[str, str]]:
+        peers = spec.get("peers")
+        gpus = [self.fabric.gpu_by_ip(ip) for ip in peers] if isinstance(peers, list) else []
+        return [(gpu.ip, gpu.mac) for gpu in gpus if gpu is not None and gpu.name != place.gpu]
+
+    # -- watching
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_write, b"!")
+
+    def _watch(self) -> None:
+        """Wait for deaths; the kernel tells of each at once."""
+        while not self._closed:
+            with self._lock:
+                alive = {w.host.pidfd: w for w in self._workers.values() if w.state == "running"}
+            poll = select.poll()
+            poll.register(self._wake_read, select.POLLIN)
+            for descriptor in alive:
+                if descriptor is not None:
+                    poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll(1000):
+                if descriptor == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                elif (worker := alive.get(descriptor)) is not None:
+                    self._ended(worker)
+
+    def _ended(self, worker: Worker) -> None:
+        died = time.monotonic()
+        with self._lock:
+            if worker.state != "running":
+                return
+        outcome = worker.host.outcome()
+        with self._lock:
+            if worker.state != "running":
+                return
+            self._read_events(worker)
+            worker.outcome = outcome
+            worker.state = "exited"
+            ended = {k: v for k, v in asdict(outcome).items() if k != "stderr_tail"}
+            self._events.append(self._marked(worker, {"t": died, "event": "exited", **ended}))
+        worker.exited.set()
+        log.info("worker %s ended: %s", worker.place.id, describe(outcome))
+
+    def _marked(self, worker: Worker, event: dict[str, Any]) -> dict[str, Any]:
+        return event | {"job": worker.place.job, "worker": worker.place.id, "rank": worker.place.rank}
+
+    def _read_events(self, worker: Worker) -> None:
+        """Take up the whole lines that the worker has appended since the last time."""
+        try:
+            data = read_from(worker.place.directory / "events.jsonl", worker.read_bytes)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("events of worker %s cannot be read: %s", worker.place.id, error.strerror)
+            return
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) > MAX_LINE_BYTES:
+            whole = len(data)
+        worker.read_bytes += whole
+        for line in data[:whole].splitlines():
+            event = parse_event(line)
+            if event is None:
+                log.warning("worker %s wrote a line that is no event: %.80r", worker.place.id, line)
+            else:
+                self._events.append(self._marked(worker, event))
+
+    def report(self, cursor: int) -> dict[str, Any]:
+        """State of every worker, and the events from number ``cursor`` on."""
+        with self._lock:
+            for worker in self._workers.values():
+                if worker.state == "running":
+                    self._read_events(worker)
+            return {
+                "cursor": len(self._events),
+                "workers": [w.told() for w in self._workers.values()],
+                "events": self._events[cursor:],
+            }
+
+    # -- the rest of a worker's life
+
+    def release(self, ids: Iterable[str], at: float) -> None:
+        """Write each worker's ``go`` file. Raises AgentError when there is no such worker."""
+        chosen = [self._get(name) for name in ids]
+        for worker in chosen:
+            write_whole(worker.place.directory / "go", json.dumps({"at": at}))
+
+    def _get(self, name: str) -> Worker:
+        with self._lock:
+            worker = self._workers.get(name)
+        if worker is None:
+            raise AgentError(404, f"there is no worker {name}")
+        return worker
+
+    def remove(self, name: str) -> None:
+        """End a worker and take its container and NIC away; its directory stays. Raises AgentError."""
+        errors = self._remove([self._get(name)])
+        if errors:
+            raise AgentError(500, f"worker {name}: {errors[0]}")
+
+    def _remove(self, workers: list[Worker], *, unplug: bool = True) -> list[str]:
+        """End workers in parallel; what went wrong. Their GPUs are free afterwards.
+
+        ``unplug``: not needed when the whole network goes next.
+        """
+        with self._lock:
+            for worker in workers:
+                self._read_events(worker)
+                worker.state = "removed"
+        self._wake()
+        errors = []
+        for worker in workers:
+            worker.host.kill()
+        if unplug:
+            try:
+                self.network.unplug(w.host for w in workers)
+            except Failures as error:
+                errors.append(str(error))
+        errors += [e for e in self._pool.map(self._end, workers) if e is not None]
+        with self._lock:
+            for worker in workers:
+                self._workers.pop(worker.place.id, None)
+                self.network.forget(worker.host)
+        for reason in errors:
+            log.error("removing workers: %s", reason)
+        return errors
+
+    def _end(self, worker: Worker) -> str | None:
+        try:
+            worker.host.remove()
+        except docker.errors.APIError as error:
+            return f"{worker.place.id}: {error.explanation or error}"
+        except (requests.RequestException, *Failures) as error:
+            return f"{worker.place.id}: {error}"
+        return None
+
+    def close(self) -> list[str]:
+        """End all workers and the agent; what went wrong."""
+        with self._lock:
+            self._closed = True
+            workers = list(self._workers.values())
+        errors = self._remove(workers, unplug=False) if workers else []
+        self._wake()
+        self._watcher.join(10)
+        self._pool.shutdown()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        return errors
+
+
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """One line of a worker's events; None when it is none (a worker is not trusted to write only those)."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
+    """Up to ``limit`` bytes of a worker's file from ``offset`` on.
+
+    The worker chooses what the name stands for: a link out of its directory or a pipe is not followed.
+    Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        file.seek(offset)
+        return file.read(limit)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or none.
+
+    The directory belongs to the worker, who may have put links there: a new name is made and moved.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.rename(path)
+
+
+def make_worker_directory(directory: Path, spec: dict[str, Any]) -> None:
+    """A directory with ``spec.json`` that the worker owns. One that is there is kept under another name."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists():
+        numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
+        used = [int(m[1]) for p in directory.parent.iterdir() if (m := numbers.fullmatch(p.name))]
+        directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
+    directory.mkdir(mode=0o700)
+    try:
+        write_whole(directory / "spec.json", json.dumps(spec))
+        os.chown(directory, WORKER_UID, WORKER_UID)
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def make_app(agent: Agent) -> FastAPI:
+    """The HTTP interface of an agent."""
+    app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
+
+    @app.exception_handler(AgentError)
+    def failed(_request: Request, error: AgentError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=error.status)
+
+    @app.get("/v1/health")
+    def health() -> dict[str, Any]:
+        return {"lab": agent.lab.id, "runtime": agent.runtime, "gpus": list(agent.fabric.gpus)}
+
+    @app.post("/v1/workers")
+    def start(request: WorkerRequest) -> dict[str, Any]:
+        return agent.start_all([request])[0]
+
+    @app.post("/v1/workers/batch")
+    def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
+        return agent.start_all(wanted)
+
+    @app.post("/v1/workers/release")
+    def release(request: ReleaseRequest) -> dict[str, Any]:
+        agent.release(request.ids, request.at)
+        return {"released": request.ids, "at": request.at}
+
+    @app.get("/v1/workers")
+    def report(cursor: int = Query(0, ge=0)) -> JSONResponse:
+        # As it is: checking every event of a poll ten times a second would cost more than the rest.
+        return JSONResponse(agent.report(cursor))
+
+    @app.delete("/v1/workers/{name}")
+    def remove(name: str) -> dict[str, Any]:
+        agent.remove(name)
+        return {"id": name, "removed": True}
+
+    return app
+
+
+class AgentServer:
+    """Serves an agent on a Unix socket that only root may use, in a thread of its own."""
+
+    def __init__(self, agent: Agent, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(path))
+        path.chmod(0o600)
+        self._path = path
+        config = uvicorn.Config(make_app(agent), log_level="warning", access_log=False, lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="agent", daemon=True
+        )
+
+    def start(self, timeout_s: float = 10.0) -> None:
+        """Returns once it answers. Raises TimeoutError."""
+        self._socket.listen(128)
+        self._thread.start()
+        deadline = time.monotonic() + timeout_s
+        while not self._server.started:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server agent did not start within {timeout_s:g} s")
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)

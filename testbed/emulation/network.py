@@ -1,0 +1,309 @@
+"""The network of a lab: one Mininet object that owns its bridges, optical switches, cables and workers.
+
+What is fixed in the fabric (links between switches) is built once. A GPU's cable comes and goes with the
+worker that holds the GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mininet.net import Mininet
+from pyroute2 import IPRoute
+
+from fabric.topology import Fabric, Port
+from testbed.emulation import netlink, openvswitch
+from testbed.emulation.netlink import NetworkError
+from testbed.emulation.nodes import (
+    Cable,
+    ControllerAddress,
+    Jack,
+    OpticalNode,
+    PacketSwitch,
+    ShellLess,
+    WorkerHost,
+    WorkerPlace,
+    has_kernel_datapath,
+)
+from testbed.lab import OVS_LABEL, Lab
+
+log = logging.getLogger(__name__)
+
+#: Datapath id of the first Open vSwitch bridge that stands for an optical switch.
+OPTICAL_DPID = 0x100
+ADDRESS_PREFIX = 16
+NIC = "eth0"
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """How reality is scaled, and what TCP does.
+
+    ``time_dilation`` D: emulated seconds per real second. ``payload_scale`` S: real bytes per emulated byte.
+    Rates are divided by D·S and times multiplied by D. ``rto_min_s``: emulated seconds, None for the
+    kernel's own.
+    """
+
+    time_dilation: float = 1.0
+    payload_scale: float = 1.0
+    congestion_control: str = "reno"
+    rto_min_s: float | None = 0.02
+
+    def rate_bps(self, real_bps: float) -> float:
+        """Emulated bits per second of a link of ``real_bps``."""
+        return real_bps / (self.time_dilation * self.payload_scale)
+
+    def seconds(self, real_s: float) -> float:
+        return real_s * self.time_dilation
+
+
+def check_fabric(fabric: Fabric) -> None:
+    """Raises ValueError naming what this testbed cannot build."""
+    for index, link in enumerate(fabric.links):
+        if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
+            raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
+
+
+class LabNetwork(Mininet):  # type: ignore[misc]
+    """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
+
+    Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
+    """
+
+    inited = True  # Mininet would change settings of the whole machine.
+
+    def __init__(self, lab: Lab, fabric: Fabric, emulation: Emulation, controller: ControllerAddress) -> None:
+        check_fabric(fabric)
+        super().__init__(switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False)
+        self.lab = lab
+        self.fabric = fabric
+        self.emulation = emulation
+        self.target = controller
+        self._nodes: dict[str, ShellLess] = {}
+        self._cables: dict[str, Cable] = {}
+        self._qos: str | None = None
+        self._lock = threading.RLock()
+
+    # -- the fixed part
+
+    def build(self) -> None:
+        """Make the switches: bridges (not yet known to Open vSwitch) and optical switches' namespaces."""
+        for switch in self.fabric.packet_switches.values():
+            self._add_bridge(switch.name, switch.dpid)
+        for index, optical in enumerate(self.fabric.optical_switches.values()):
+            if optical.driver == "openflow":
+                self._add_bridge(optical.name, OPTICAL_DPID + index)
+            else:
+                node = self.addHost(
+                    f"{self.lab.prefix}{optical.name}",
+                    cls=OpticalNode,
+                    lab=self.lab,
+                    netns=self.lab.namespace(optical.name),
+                )
+                self._nodes[optical.name] = node
+        self.built = True
+
+    def start(self) -> None:
+        """Plug the links between switches and hand the bridges to Open vSwitch."""
+        ports = [
+            port
+            for link in self.fabric.links
+            if not self._has_gpu(link.a, link.b)
+            for port in self._connect(link.a, link.b)
+        ]
+        words = ["--id=@noop", "create", "QoS", "type=linux-noop", f"external_ids:{OVS_LABEL}={self.lab.id}"]
+        for bridge in self.switches:
+            bridge.start([self.target])
+            words += bridge.take_commands()
+        self._qos = openvswitch.vsctl(*words).split()[0]
+        for bridge in self.switches:
+            bridge.qos = self._qos
+        self._finish(ports)
+
+    def _add_bridge(self, name: str, dpid: int) -> None:
+        bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid)
+        self._nodes[name] = bridge
+
+    def _has_gpu(self, *ports: Port) -> bool:
+        return any(port.node in self.fabric.gpus for port in ports)
+
+    def _interface(self, port: Port) -> str:
+        """What a switch's port is called where it is."""
+        node = self._nodes[port.node]
+        return (
+            f"p{port.number}" if isinstance(node, OpticalNode) else self.lab.interface(port.node, port.number)
+        )
+
+    def _connect(self, a: Port, b: Port) -> list[Port]:
+        """A cable between two switches' ports; both ports."""
+        self.addLink(
+            self._nodes[a.node],
+            self._nodes[b.node],
+            port1=a.number,
+            port2=b.number,
+            intfName1=self._interface(a),
+            intfName2=self._interface(b),
+        )
+        return [a, b]
+
+    def _finish(self, ports: Iterable[Port]) -> None:
+        """Bring up, shape and read back the ports that are in this namespace."""
+        here = [port for port in ports if isinstance(self._nodes[port.node], PacketSwitch)]
+        with IPRoute() as root:
+            for port in here:
+                index = netlink.set_up(root, self._interface(port))
+                self._shape(root, index, port)
+        openvswitch.check_ports({self._interface(port): port.number for port in here})
+        if here and not has_kernel_datapath():
+            openvswitch.widen_buffers(self.lab.prefix)
+
+    def _shape(self, root: IPRoute, index: int, port: Port) -> None:
+        link = self.fabric.link_at[port]
+        rate, queue = self.emulation.rate_bps(link.rate_bps), self.emulation.seconds(link.queue_s)
+        if port.node in self.fabric.optical_switches:
+            return  # Light is not queued inside an optical switch.
+        if link.other(port).node in self.fabric.packet_switches:
+            sources = [gpu.ip for gpu in self.fabric.gpus.values()]
+            netlink.shape_shared(root, index, rate, queue, sources)
+        else:
+            netlink.shape(root, index, rate, queue)
+
+    # -- workers
+
+    def add_worker(self, cls: type[WorkerHost], place: WorkerPlace, **params: Any) -> WorkerHost:
+        """A node for a worker, not yet started."""
+        with self._lock:
+            name = self.lab.container(place.id)
+            host: WorkerHost = self.addHost(name, cls=cls, lab=self.lab, place=place, **params)
+            return host
+
+    def check_plugged(self, gpu: str) -> None:
+        """Raises NetworkError when the fabric has no link at the GPU's NIC port."""
+        if Port(gpu, 0) not in self.fabric.link_at:
+            raise NetworkError(f"GPU {gpu} is not plugged into anything")
+
+    def plug(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
+        """Give a started worker its NIC: a cable to where its GPU's port is plugged in, as ``eth0``.
+
+        ``neighbours``: ``(ip, mac)`` of its peers, so that no ARP is needed in the dark. A packet switch
+        learns of the port in :meth:`attach`.
+        """
+        gpu = self.fabric.gpus[host.place.gpu]
+        near = Port(gpu.name, 0)
+        self.check_plugged(gpu.name)
+        link = self.fabric.link_at[near]
+        far = link.other(near)
+        name = self._interface(far)
+        node = self._nodes[far.node]
+        self._clear(node, name)
+        with self._lock:
+            cable = self.addLink(
+                node, host, port1=far.number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
+            )
+            self._cables[gpu.name] = cable
+        emulation = self.emulation
+        rate = emulation.rate_bps(link.rate_bps)
+
+        def inside() -> None:
+            netlink.configure_namespace(emulation.congestion_control)
+            with IPRoute() as own:
+                netlink.set_up(own, "lo")
+                index = netlink.index_of(own, NIC)
+                netlink.shape(own, index, rate, emulation.seconds(link.queue_s))
+                if not has_kernel_datapath():
+                    netlink.set_checksum_offload_off(NIC)
+                netlink.set_up(own, NIC)
+                netlink.address(
+                    own,
+                    index,
+                    gpu.ip,
+                    ADDRESS_PREFIX,
+                    rto_min_s=emulation.rto_min_s,
+                    neighbours=neighbours,
+                )
+
+        assert host.namespace is not None
+        netlink.in_namespace(host.namespace, inside)
+
+    def _clear(self, node: ShellLess, name: str) -> None:
+        """Remove an interface that a worker which has just died left: the kernel takes its time."""
+
+        def delete() -> None:
+            with IPRoute() as here:
+                netlink.delete_link(here, name)
+
+        if node.namespace is None:
+            delete()
+        else:
+            netlink.in_namespace(node.namespace, delete)
+
+    def attach(self, gpus: Iterable[str]) -> None:
+        """Make the packet switches take up the ports of plugged GPUs, all in one transaction."""
+        words: list[str] = []
+        ports: list[Port] = []
+        for name in gpus:
+            near = Port(name, 0)
+            far = self.fabric.link_at[near].other(near)
+            node = self._nodes[far.node]
+            if isinstance(node, PacketSwitch):
+                ports.append(far)
+                words += node.add_port_command(self._cables[name].intf1)
+        if ports:
+            openvswitch.vsctl(*words[1:])
+            self._finish(ports)
+
+    def unplug(self, hosts: Iterable[WorkerHost]) -> None:
+        """Take away the NICs of workers; those that are already gone with their worker too."""
+        words: list[str] = []
+        gone: list[tuple[ShellLess, str]] = []
+        with self._lock:
+            for host in hosts:
+                cable = self._cables.pop(host.place.gpu, None)
+                if cable is None:
+                    continue
+                node, name = cable.intf1.node, cable.intf1.name
+                if isinstance(node, PacketSwitch):
+                    words += ["--", "--if-exists", "del-port", str(node), name]
+                gone.append((node, name))
+                self.delLink(cable)
+        if words:
+            openvswitch.vsctl(*words[1:])
+        for node, name in gone:
+            self._clear(node, name)
+
+    def forget(self, host: WorkerHost) -> None:
+        """Take a worker out of Mininet's lists."""
+        with self._lock:
+            if host in self.hosts:
+                self.hosts.remove(host)
+                self.nameToNode.pop(host.name, None)
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Remove everything that :meth:`start` made, also when it was made only in part.
+
+        Every part is tried; the first error is raised at the end.
+        """
+        errors: list[Exception] = []
+        try:
+            openvswitch.remove_labelled(OVS_LABEL, self.lab.id)
+        except openvswitch.OpenVSwitchError as error:
+            errors.append(error)
+        for node in self._nodes.values():
+            try:
+                node.terminate()
+            except NetworkError as error:
+                errors.append(error)
+        try:
+            netlink.remove_interfaces(self.lab.prefix, self.lab.link_group)
+        except NetworkError as error:
+            errors.append(error)
+        for made in (self.hosts, self.switches, self.links, self._nodes, self._cables, self.nameToNode):
+            made.clear()
+        if errors:
+            raise errors[0]

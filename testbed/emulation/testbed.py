@@ -1,0 +1,332 @@
+"""One lab as a whole: built in order, written to the inventory, and taken down in the reverse order."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import docker
+import docker.errors
+import requests
+
+from fabric.topology import Fabric
+from testbed import clean, services
+from testbed.emulation import openvswitch
+from testbed.emulation.agent import Agent, AgentServer
+from testbed.emulation.netlink import NetworkError
+from testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
+from testbed.emulation.nodes import (
+    ROOT,
+    ControllerAddress,
+    DockerHost,
+    NamespaceHost,
+    WorkerHost,
+    WorkerPlace,
+    docker_reason,
+)
+from testbed.emulation.optical.profiles import PROFILES
+from testbed.lab import Lab
+
+log = logging.getLogger(__name__)
+
+Runtime = Literal["docker", "namespace"]
+OPTICAL_START_S = 30.0
+OPTICAL_STOP_S = 1.0
+
+
+class TestbedError(RuntimeError):
+    """The testbed cannot be built; one line."""
+
+
+class Stopped(TestbedError):
+    """It was told to stop while it was being built."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker."""
+
+    lab: Lab
+    fabric: Fabric
+    state: Path
+    runtime: Runtime = "docker"
+    emulation: Emulation = field(default_factory=Emulation)
+    controller: ControllerAddress = field(default_factory=lambda: ControllerAddress("127.0.0.1", 6653))
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    seed: int = 0
+
+
+class Testbed:
+    """Owns every process and object of one lab. Raises TestbedError and the errors of what it builds.
+
+    :meth:`ask_to_stop` may be called at any moment, also from a signal handler.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.inventory: dict[str, Any] = {}
+        self.agent: Agent | None = None
+        self.network: LabNetwork | None = None
+        self._undo = ExitStack()
+        self._optical: dict[str, subprocess.Popen[bytes]] = {}
+        self._reported: set[str] = set()
+        self._stop = threading.Event()
+
+    def ask_to_stop(self) -> None:
+        self._stop.set()
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise Stopped("stopped while it was being built")
+
+    def start(self) -> None:
+        """Build everything; when that fails, take down what was built and raise."""
+        try:
+            self._build()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it was told to stop within ``timeout_s``. Says when an optical switch has died."""
+        asked = self._stop.wait(timeout_s)
+        for name, process in self._optical.items():
+            if not asked and process.poll() is not None and name not in self._reported:
+                self._reported.add(name)
+                log.error(
+                    "the process of optical switch %s has ended (%s); its light stays as it is",
+                    name,
+                    _ending(process.returncode),
+                )
+        return asked
+
+    def stop(self) -> None:
+        """Take everything down. Every part is tried; what fails is logged."""
+        self._stop.set()
+        self._undo.close()
+
+    def _build(self) -> None:
+        settings, lab = self.settings, self.settings.lab
+        self._undo.callback(self._remove_state)
+        self._undo.enter_context(lab.hold())
+        self._undo.enter_context(lab.own())
+        settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (settings.state / "inventory.json").unlink(missing_ok=True)
+        for line in [*clean.clean_stale(), *clean.clean_objects(lab)]:
+            log.info("left by an earlier run and removed: %s", line)
+        if not services.open_vswitch_running():
+            raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
+        api, image = self._check_runtime()
+        self._go_on()
+
+        network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller)
+        self.network = network
+        self._undo.callback(self._attempt, "the network", network.stop)
+        network.build()
+        self._undo.callback(shutil.rmtree, lab.bpf_dir, ignore_errors=True)
+        self._undo.callback(self._stop_optical)
+        self._launch_optical()
+        self._go_on()
+        network.start()
+        self._go_on()
+
+        def make_host(place: WorkerPlace) -> WorkerHost:
+            if api is None:
+                return network.add_worker(NamespaceHost, place)
+            return network.add_worker(DockerHost, place, api=api)
+
+        agent = Agent(
+            lab,
+            settings.fabric,
+            network,
+            make_host,
+            settings.state,
+            runtime=settings.runtime,
+            command=settings.command or worker_command(settings.runtime),
+            image=image,
+        )
+        self.agent = agent
+        self._undo.callback(agent.close)
+        server = AgentServer(agent, settings.state / "agent.sock")
+        self._undo.callback(server.stop)
+        server.start()
+        self._write_inventory(self._await_optical())
+
+    def _attempt(self, what: str, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except (NetworkError, openvswitch.OpenVSwitchError, OSError) as error:
+            log.error("taking down %s: %s", what, error)
+
+    def _check_runtime(self) -> tuple[docker.APIClient | None, str | None]:
+        """Docker's client and the image, when workers are containers."""
+        if self.settings.runtime == "namespace":
+            return None, None
+        try:
+            api = docker.APIClient(
+                base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60, max_pool_size=32
+            )
+        except (docker.errors.DockerException, requests.RequestException):
+            raise TestbedError("Docker is not running or does not answer; run: ringlight doctor") from None
+        self._undo.callback(api.close)
+        image = self.settings.image
+        if image is None:
+            from containers.image import image_tag
+
+            image = image_tag()
+        try:
+            api.inspect_image(image)
+        except docker.errors.ImageNotFound:
+            raise TestbedError(f"there is no worker image {image}; run: ringlight setup") from None
+        except (docker.errors.APIError, requests.RequestException) as error:
+            raise TestbedError(f"Docker: {docker_reason(error)}") from None
+        return api, image
+
+    # -- optical switches
+
+    def _launch_optical(self) -> None:
+        settings = self.settings
+        for index, switch in enumerate(settings.fabric.optical_switches.values()):
+            if switch.driver != "scpi":
+                continue
+            ready = settings.state / f"{switch.name}.ready"
+            ready.unlink(missing_ok=True)
+            command = [
+                *(sys.executable, "-m", "testbed.emulation.optical"),
+                *("--name", switch.name, "--lab", settings.lab.id, "--size", str(switch.size)),
+                *("--listen", "127.0.0.1:0", "--ready", str(ready), "--profile", switch.profile),
+                *("--netns", settings.lab.namespace(switch.name)),
+                *("--pins", str(settings.lab.bpf_dir / switch.name)),
+                *("--time-dilation", str(settings.emulation.time_dilation)),
+                *("--seed", str(settings.seed + index)),
+            ]
+            environment = {**settings.lab.environment(), "PYTHONPATH": str(ROOT)}
+            with (settings.state / f"{switch.name}.log").open("wb") as output:
+                self._optical[switch.name] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    cwd="/",
+                    start_new_session=True,
+                )
+
+    def _await_optical(self) -> dict[str, str]:
+        """Address of each optical switch's management port, once it answers there."""
+        deadline = time.monotonic() + OPTICAL_START_S
+        addresses: dict[str, str] = {}
+        for name, process in self._optical.items():
+            ready = self.settings.state / f"{name}.ready"
+            while not ready.exists():
+                self._go_on()
+                if process.poll() is not None:
+                    raise TestbedError(f"optical switch {name} did not start: {self._last_words(name)}")
+                if time.monotonic() > deadline:
+                    raise TestbedError(f"optical switch {name} was not ready within {OPTICAL_START_S:.0f} s")
+                time.sleep(0.01)
+            addresses[name] = str(json.loads(ready.read_text())["address"])
+            self._identify(name, addresses[name], deadline)
+        return addresses
+
+    def _identify(self, name: str, address: str, deadline: float) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            left = max(0.1, deadline - time.monotonic())
+            with socket.create_connection((host, int(port)), timeout=left) as connection:
+                connection.sendall(b"*IDN?\n")
+                if not connection.recv(1024):
+                    raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        except OSError as error:
+            raise TestbedError(f"optical switch {name} at {address}: {error.strerror or error}") from None
+
+    def _last_words(self, name: str) -> str:
+        with suppress(OSError):
+            lines = (self.settings.state / f"{name}.log").read_text(errors="replace").strip().splitlines()
+            if lines:
+                return lines[-1]
+        return _ending(self._optical[name].returncode)
+
+    def _stop_optical(self) -> None:
+        for process in self._optical.values():
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + OPTICAL_STOP_S
+        for process in self._optical.values():
+            try:
+                process.wait(max(0.01, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(5)
+
+    # -- inventory and files
+
+    def _write_inventory(self, addresses: dict[str, str]) -> None:
+        lab, fabric = self.settings.lab, self.settings.fabric
+        optical: dict[str, Any] = {}
+        for index, switch in enumerate(fabric.optical_switches.values()):
+            profile = PROFILES[switch.profile].dilated(self.settings.emulation.time_dilation).declared()
+            entry: dict[str, Any] = {"driver": switch.driver, "profile": profile}
+            if switch.driver == "scpi":
+                entry |= {"address": addresses[switch.name], "pid": self._optical[switch.name].pid}
+            else:
+                entry |= {"dpid": OPTICAL_DPID + index, "bridge": lab.bridge(switch.name)}
+            optical[switch.name] = entry
+        packet = {
+            s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
+        }
+        self.inventory = {
+            "lab": lab.id,
+            "runtime": self.settings.runtime,
+            "agent": f"unix:{self.settings.state / 'agent.sock'}",
+            "packet_switches": packet,
+            "optical_switches": optical,
+        }
+        path = self.settings.state / "inventory.json"
+        temporary = path.with_name(".inventory.json")
+        temporary.write_text(json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    def _remove_state(self) -> None:
+        """Remove our files; the directories too unless somebody else keeps files there."""
+        state, lab = self.settings.state, self.settings.lab
+        names = ["inventory.json", "agent.sock"]
+        names += [f"{name}.{kind}" for name in self._optical for kind in ("ready", "log")]
+        for name in names:
+            (state / name).unlink(missing_ok=True)
+        if state == lab.state_dir:
+            shutil.rmtree(state / "workers", ignore_errors=True)
+        if not lab.is_alive():
+            for name in ("lock", "owner.lock"):
+                (lab.state_dir / name).unlink(missing_ok=True)
+        for directory in {state, lab.state_dir}:
+            with suppress(OSError):
+                directory.rmdir()
+
+
+def worker_command(runtime: Runtime) -> tuple[str, ...]:
+    """The training worker; in a container by the image's Python, else by this one."""
+    python = "python3" if runtime == "docker" else sys.executable
+    return (python, "-m", "containers.worker", "{job}")
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "it runs"
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}"
