@@ -158,6 +158,14 @@ class Bench:
         finally:
             datapath.close()
 
+    def plugged(self) -> list[int]:
+        """Ingress ports of the interfaces that the kernel program knows."""
+        datapath = Datapath.resume(self.pins)
+        try:
+            return list(datapath.plugged().values())
+        finally:
+            datapath.close()
+
     def filters(self) -> list[str]:
         """The ingress filter of each faceplate interface, with the id of its program."""
         result = subprocess.run(
@@ -388,7 +396,9 @@ def test_nics_come_and_go_and_cross_connects_stay(bench: Bench) -> None:
             bench.end()
             bench.unplug(3)
             bench.plug(3)
+            bench.unplug(5)
             scpi = bench.start()
+            assert sorted(bench.plugged()) == [2, 3, 4, 6]
             assert scpi.ask(f":pmon:pow? (@1,3,{egress(2)})") == "(-60.0,0.0,-60.0)"
         bench.plug(1)
         eventually(lambda: power() == [0.0, 0.0], "light again")
