@@ -35,7 +35,6 @@ _USER_ERRORS = {
     "scenarios.cli_common": ("UserError",),
     "testbed.services": ("ServiceError",),
     "testbed.lab": ("LabError",),
-    "testbed.clean": ("CleanError",),
     "testbed.emulation.netlink": ("NetworkError",),
     "testbed.emulation.openvswitch": ("OpenVSwitchError",),
     "testbed.emulation.optical.build": ("BuildError",),
@@ -244,11 +243,13 @@ def doctor(as_json: Json = False) -> None:
 @app.command(rich_help_panel=MACHINE)
 def clean(as_json: Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
-    from testbed.clean import clean_all
+    from testbed.clean import clean as clean_machine
 
-    removed = clean_all()
+    if os.geteuid() != 0:
+        fail("root is needed to remove networks and containers; run again with sudo")
+    removed = clean_machine()
     if as_json:
-        show_json({"removed": list(removed)})
+        show_json({"removed": removed})
         return
     for line in removed:
         typer.echo(line)

@@ -46,7 +46,10 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib import metadata
 
-        typer.echo(metadata.version("ringlight"))
+        try:
+            typer.echo(metadata.version("ringlight"))
+        except metadata.PackageNotFoundError:
+            typer.echo("not installed; run from a source tree")
         raise typer.Exit
 
 

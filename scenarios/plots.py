@@ -6,6 +6,7 @@ drawn in the placeholder colours below, which :func:`page_svg` turns into CSS.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import statistics
@@ -26,7 +27,14 @@ from matplotlib.path import Path as Curve
 from fabric.topology import Port, optical_neighbour
 from fabric.units import format_rate
 from scenarios.records import JobRun, Run
-from scenarios.results import beacon_gaps, dark_intervals, moved_gpus, regroup_window, utilisation_series
+from scenarios.results import (
+    beacon_gaps,
+    dark_intervals,
+    moved_gpus,
+    phases,
+    regroup_window,
+    utilisation_series,
+)
 from scenarios.schema import Scenario
 
 INK, QUIET, RULE, FACE = "#1b2129", "#6a7381", "#c9ced6", "#f4f5f7"
@@ -391,6 +399,15 @@ def ring_edges_crossing(run: Run) -> int:
     return math.ceil(crossing / 2)
 
 
+#: The controller's phases by the name of the moment that ends them.
+_STEPS = {
+    "planned": "plan",
+    "light_removed": "remove light",
+    "rules_written": "write rules",
+    "light_added": "add light",
+    "verified": "verify",
+}
+
 # --- the live regroup -----------------------------------------------------------------------------
 
 
@@ -424,11 +441,11 @@ def _regroup_rows(axis: Axes, run: Run, regroup: Mapping[str, Any], begin: float
     """Controller phases, dark cross-connects, beacon gaps, all on one millisecond axis."""
     moved = moved_gpus(regroup)
     rows: list[tuple[str, float, float, str]] = []
-    steps = sorted((t, name) for name, t in regroup["timeline"].items() if isinstance(t, int | float))
-    for (t, name), (after, _) in zip(steps, [*steps[1:], (end, "")], strict=True):
-        rows.append((name.replace("_", " "), t, after, QUIET))
-    for k, (off, lit) in enumerate(dark_intervals(regroup)):
-        rows.append((f"dark on the wire, {k + 1}", off, lit, _LIGHT))
+    for (_, t), (name, reached) in itertools.pairwise(phases(regroup)):
+        if name in _STEPS:
+            rows.append((_STEPS[name], t, reached, QUIET))
+    for name, off, lit in dark_intervals(regroup):
+        rows.append((f"dark: {name}", off, lit, _LIGHT))
     colours = job_colours(list(run.jobs))
     for gap in beacon_gaps(run, moved, (begin, end))[:10]:
         label = f"no beacon {gap['from']} → {gap['to']}"

@@ -161,7 +161,8 @@ class LabProcesses:
             *("--fabric", str(self.state / "fabric.json"), "--lab", self.lab.id),
             *("--state", str(self.state), "--runtime", self.runtime),
             *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
-            *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min)),
+            *("--openflow", self.addresses.openflow, "--congestion-control", tcp.congestion_control),
+            *("--rto-min", repr(tcp.rto_min * scale.time)),
         ]
 
     def _controller_command(self) -> list[str]:
@@ -296,8 +297,8 @@ def ended(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def remove_lab(lab: Lab) -> None:
-    """Remove what is left of one lab, with the testbed's own means."""
-    from testbed.clean import clean_lab
+def remove_lab(lab: Lab) -> list[str]:
+    """Remove what is left of one lab, with the testbed's own means; a line for each thing removed."""
+    from testbed.clean import clean
 
-    clean_lab(lab)
+    return clean(lab.id)

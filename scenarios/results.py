@@ -286,19 +286,35 @@ def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:
     return {Port.parse(move["gpu"]).node for move in regroup["plan"]["moves"]}
 
 
+def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """(phase, CLOCK_MONOTONIC seconds at which it was reached) of a regroup, in order."""
+    return sorted(((e["phase"], float(e["t"])) for e in regroup["timeline"]), key=lambda entry: entry[1])
+
+
 def regroup_window(regroup: Mapping[str, Any]) -> tuple[float, float]:
     """First and last time (CLOCK_MONOTONIC seconds) of a regroup's timeline."""
-    times = [float(t) for t in regroup["timeline"].values() if isinstance(t, int | float)]
+    times = [t for _, t in phases(regroup)]
     return min(times), max(times)
 
 
-def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """(dark from, lit again) of every cross-connect that the regroup made, as the device reports them."""
+def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """(cross-connect, dark from, lit again) of every cross-connect that a regroup made, as its optical
+    switch's driver reports them; (CLOCK_MONOTONIC seconds). Empty where nothing is reported."""
     return [
-        (result["t_dark"], result["t_lit"])
-        for result in regroup.get("results") or []
-        if result.get("t_dark") is not None and result.get("t_lit") is not None
+        (f"{switch} {entry['ingress']}→{entry['egress']}", entry["t_dark"], entry["t_lit"])
+        for switch, results in (regroup.get("results") or {}).items()
+        for entry in results
+        if entry.get("t_dark") is not None and entry.get("t_lit") is not None
     ]
+
+
+def light_off_s(regroup: Mapping[str, Any]) -> float | None:
+    """Seconds from the controller's command to remove light until it knows the new light to be there: an
+    upper bound of the dark time on the wire but for the receivers' re-training. None if nothing moved."""
+    reached = dict(phases(regroup))
+    if "remove_light" not in reached or "light_added" not in reached:
+        return None
+    return reached["light_added"] - reached["remove_light"]
 
 
 def beacon_gaps(run: Run, moved: set[str], window: tuple[float, float]) -> list[dict[str, Any]]:
@@ -339,7 +355,8 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     moved = moved_gpus(regroup)
     window = regroup_window(regroup)
     gaps = beacon_gaps(run, moved, window)
-    dark = [1000 * (lit - off) for off, lit in dark_intervals(regroup)]
+    dark = [1000 * (lit - off) for _, off, lit in dark_intervals(regroup)]
+    off = light_off_s(regroup)
     during = [
         it.stall_s
         for job in run.jobs.values()
@@ -352,9 +369,9 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     beacon = gaps[0]["ms"] if gaps else 0.0
     profiles = environment.get("optical_profiles") or {}
     declared = {
-        name: [1000 * float(bound) for bound in profile["dark_bounds_s"]]
+        name: [1000 * float(profile[f"dark_{bound}_s"]) for bound in ("min", "typ", "max")]
         for name, profile in profiles.items()
-        if "dark_bounds_s" in profile
+        if "dark_max_s" in profile
     }
     worst_dark = max((bounds[-1] for bounds in declared.values()), default=None)
     predicted = {
@@ -369,6 +386,7 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
         "blackout_ms": max(beacon, 1000 * counted, max(dark, default=0.0)),
         "beacon_gap_ms": beacon,
         "wire_dark_ms": max(dark, default=None),
+        "light_off_ms": None if off is None else 1000 * off,
         "tcp_stall_ms": 1000 * stall,
         "tcp_stall_before_ms": 1000 * usual,
         "dark_time_declared_ms": declared,

@@ -166,16 +166,22 @@ class Synthesis:
             regroup={
                 "state": "DONE",
                 "plan": {"moves": moves, "fibres_moved": len(moves)},
-                "timeline": {"planned": t0 - 0.01, "dark": t0, "rules": t0 + 0.012, "lit": t1},
-                "results": [
-                    {
-                        "ingress": 1,
-                        "egress": 2,
-                        "state": "CONNECTED",
-                        "t_dark": t0 + 0.01,
-                        "t_lit": t0 + 0.036,
-                    }
+                "timeline": [
+                    {"t": t0 - 0.012, "phase": "requested"},
+                    {"t": t0 - 0.003, "phase": "start"},
+                    {"t": t0, "phase": "planned"},
+                    {"t": t0, "phase": "remove_light"},
+                    {"t": t0 + 0.011, "phase": "light_removed"},
+                    {"t": t0 + 0.014, "phase": "rules_written"},
+                    {"t": t1 - 0.006, "phase": "light_added"},
+                    {"t": t1, "phase": "verified"},
                 ],
+                "results": {
+                    "ocs0": [
+                        {"ingress": 4, "egress": 23, "t_dark": t0 + 0.01, "t_lit": t1 - 0.009},
+                        {"ingress": 9, "egress": 18, "t_dark": t0 + 0.01, "t_lit": t1 - 0.007},
+                    ]
+                },
             },
         )
 
@@ -239,7 +245,9 @@ ENVIRONMENT: dict[str, Any] = {
     "kernel": "6.1.0-synthetic",
     "processors": 2,
     "versions": {"open_vswitch": "3.1.0"},
-    "optical_profiles": {"ocs0": {"name": "mems", "dark_bounds_s": [0.02, 0.025, 0.03]}},
+    "optical_profiles": {
+        "ocs0": {"name": "mems", "dark_min_s": 0.03, "dark_typ_s": 0.0325, "dark_max_s": 0.035}
+    },
 }
 
 
