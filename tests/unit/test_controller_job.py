@@ -1,0 +1,368 @@
+"""A job's states, reservation of GPUs, and the job manager with an agent that follows a script."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.bus import EventBus
+from controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from controller.job import CAUSE_GRACE_S, Job, JobState, Rank, note_event, note_workers, progress
+from controller.jobs import JobManager, worker_spec
+from controller.reservation import reserve
+from controller.store import Store
+from tests.unit.test_controller_rules import FABRIC
+
+GPUS = ("g0", "g1", "g2", "g3", "g4", "g5")
+SWITCHES = {"g0": "tor0", "g1": "tor0", "g2": "tor0", "g3": "tor1", "g4": "tor1", "g5": None}
+
+
+def make_job(size: int = 3) -> Job:
+    ranks = [Rank(i, f"g{i}") for i in range(size)]
+    return Job("red", "red", ranks, {}, hold=True, t_submitted=0.0, state=JobState.STARTING, started=True)
+
+
+def say(job: Job, rank: int, event: str, t: float = 1.0, **more: Any) -> None:
+    note_event(job, {"t": t, "event": event, "job": job.id, "worker": job.worker(rank), **more})
+
+
+def workers(job: Job, **exited: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The agent's list; ``r1={...}`` says how rank 1 exited, the others run."""
+    found = {}
+    for rank in job.ranks:
+        gone = exited.get(f"r{rank.rank}")
+        state = {"state": "running"} if gone is None else {"state": "exited", **gone}
+        found[job.worker(rank.rank)] = state
+    return found
+
+
+def test_ready_needs_every_rank_and_started_means_running() -> None:
+    job = make_job()
+    for rank in (0, 1):
+        say(job, rank, "ready")
+    note_workers(job, workers(job))
+    assert progress(job, 1.0) is JobState.STARTING
+    say(job, 2, "ready")
+    assert progress(job, 1.0) is JobState.READY
+    job.state = JobState.READY
+    say(job, 0, "started")
+    assert progress(job, 1.0) is JobState.RUNNING
+
+
+def test_success_needs_every_exit_code_and_waits_for_the_last_words() -> None:
+    job = make_job(2)
+    job.state = JobState.RUNNING
+    say(job, 0, "done")
+    note_workers(job, workers(job, r0={"exit_code": 0}, r1={"exit_code": 0}))
+    assert progress(job, 1.0) is JobState.RUNNING
+    say(job, 1, "done")
+    assert progress(job, 1.1) is JobState.SUCCEEDED
+
+
+def test_the_cause_is_named_and_not_its_consequences() -> None:
+    job = make_job()
+    job.state = JobState.RUNNING
+    say(job, 2, "failed", t=4.0, reason="connection reset", peer=1)
+    note_workers(job, workers(job, r2={"exit_code": 3}))
+    assert progress(job, 5.0) is JobState.RUNNING, "the cause may come later than the consequence"
+    note_workers(
+        job, workers(job, r0={"exit_code": 3}, r1={"exit_code": 137, "signal": 9}, r2={"exit_code": 3})
+    )
+    assert progress(job, 5.5) is JobState.FAILED
+    assert job.error == "rank 1 on GPU g1 was killed by SIGKILL"
+
+
+def test_without_a_cause_the_first_to_complain_is_named_after_the_grace() -> None:
+    job = make_job()
+    job.state = JobState.RUNNING
+    say(job, 0, "failed", t=4.2, reason="no byte for 15 s", peer=2)
+    say(job, 1, "failed", t=4.1, reason="no byte for 15 s", peer=0)
+    note_workers(job, workers(job, r0={"exit_code": 3}, r1={"exit_code": 3}))
+    assert progress(job, 5.0) is JobState.RUNNING
+    assert progress(job, 5.1 + CAUSE_GRACE_S) is JobState.FAILED
+    assert job.error == "rank 1 on GPU g1 lost a peer: no byte for 15 s (rank 0)"
+
+
+@pytest.mark.parametrize(
+    ("exited", "said"),
+    [
+        ({"exit_code": 137, "signal": 9, "oom": True}, "rank 1 on GPU g1 ran out of memory"),
+        ({"exit_code": 2, "error": "bad spec"}, "rank 1 on GPU g1 ended with exit code 2: bad spec"),
+        (
+            {"exit_code": 1, "stderr_tail": "Traceback\n  …\nValueError: no"},
+            "rank 1 on GPU g1 ended with exit code 1: ValueError: no",
+        ),
+        ({"exit_code": None, "signal": 99}, "rank 1 on GPU g1 was killed by signal 99"),
+    ],
+)
+def test_each_cause_in_words(exited: Mapping[str, Any], said: str) -> None:
+    job = make_job()
+    note_workers(job, workers(job, r1=exited))
+    assert progress(job, 0.0) is JobState.FAILED
+    assert job.error == said
+
+
+def test_a_worker_that_vanishes_fails_the_job() -> None:
+    job = make_job()
+    left = workers(job)
+    del left[job.worker(1)]
+    note_workers(job, left)
+    assert progress(job, 0.0) is JobState.FAILED
+    assert "rank 1 on GPU g1 is gone" in (job.error or "")
+
+
+def test_record_round_trip() -> None:
+    job = make_job()
+    job.state, job.error, job.ranks[1].signal = JobState.FAILED, "x", 9
+    assert Job.from_record(job.record()).document() == job.document()
+
+
+@given(st.integers(1, 8), st.dictionaries(st.sampled_from(GPUS), st.just("blue")))
+def test_counted_reservation_takes_free_gpus_only(count: int, holders: dict[str, str]) -> None:
+    free = len(GPUS) - len(holders)
+    if count > len(GPUS):
+        with pytest.raises(InvalidError):
+            reserve(GPUS, holders, SWITCHES, count)
+    elif count > free:
+        with pytest.raises(ConflictError):
+            reserve(GPUS, holders, SWITCHES, count)
+    else:
+        chosen = reserve(GPUS, holders, SWITCHES, count)
+        assert len(set(chosen)) == count
+        assert not set(chosen) & holders.keys()
+
+
+def test_counted_reservation_prefers_one_switch_tightly() -> None:
+    assert reserve(GPUS, {}, SWITCHES, 2) == ("g3", "g4")
+    assert reserve(GPUS, {}, SWITCHES, 3) == ("g0", "g1", "g2")
+    assert reserve(GPUS, {}, SWITCHES, 6) == ("g0", "g1", "g2", "g3", "g4", "g5")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error", "said"),
+    [
+        (["g0", "g9"], InvalidError, "rank 1: there is no GPU g9"),
+        (["g0", "g0"], InvalidError, "rank 1: GPU g0 is used twice"),
+        (["g0", "g1"], ConflictError, "rank 1: GPU g1 is reserved by job blue"),
+    ],
+)
+def test_named_reservation_refuses(ranks: list[str], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        reserve(GPUS, {"g1": "blue"}, SWITCHES, ranks)
+
+
+def test_linktest_target_by_rank() -> None:
+    job = make_job()
+    job.spec = {"linktest": {"seconds": 1.0, "to": [1, None, 0]}}
+    assert [worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)] == [1, None, 0]
+    job.spec = {"linktest": {"seconds": 1.0, "to": 2}}
+    assert [worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)] == [2, 2, None]
+
+
+class ScriptedAgent:
+    """The agent's calls, answered from memory; the test plays the workers."""
+
+    address = "script"
+
+    def __init__(self) -> None:
+        self.alive: dict[str, dict[str, Any]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.released: list[tuple[list[str], float]] = []
+        self.specs: dict[str, dict[str, Any]] = {}
+        self.refuse: Exception | None = None
+        self.lock = threading.Lock()
+
+    def start(self, batch: Sequence[Mapping[str, Any]]) -> list[Any]:
+        if self.refuse is not None:
+            raise self.refuse
+        with self.lock:
+            for entry in batch:
+                name = f"{entry['job']}-{entry['rank']}"
+                self.alive[name] = {
+                    "id": name,
+                    "job": entry["job"],
+                    "rank": entry["rank"],
+                    "state": "running",
+                }
+                self.specs[name] = entry["spec"]
+        return []
+
+    def release(self, ids: Sequence[str], at: float) -> None:
+        self.released.append((list(ids), at))
+
+    def workers(self, cursor: int) -> Mapping[str, Any]:
+        with self.lock:
+            listed = [dict(worker) for worker in self.alive.values()]
+            return {"cursor": len(self.events), "workers": listed, "events": self.events[cursor:]}
+
+    def remove(self, worker: str) -> None:
+        with self.lock:
+            self.alive.pop(worker, None)
+
+    def close(self) -> None:
+        pass
+
+    def say(self, worker: str, event: str, **more: Any) -> None:
+        with self.lock:
+            job = worker.rpartition("-")[0]
+            self.events.append({"t": time.monotonic(), "event": event, "job": job, "worker": worker, **more})
+
+    def exit(self, worker: str, code: int, signal: int | None = None) -> None:
+        with self.lock:
+            self.alive[worker] |= {"state": "exited", "exit_code": code, "signal": signal}
+
+
+class Site:
+    """A job manager over a scripted agent; ``restart`` is what a crash and a new start do."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.agent = ScriptedAgent()
+        self.manager = self._manager()
+
+    def _manager(self) -> JobManager:
+        manager = JobManager(
+            FABRIC,
+            self.agent,  # type: ignore[arg-type]
+            Store(self.directory),
+            EventBus(),
+            lambda: SWITCHES,
+            busy_s=0.005,
+            idle_s=0.01,
+        )
+        manager.start()
+        return manager
+
+    def restart(self) -> None:
+        self.manager.stop()
+        self.manager = self._manager()
+
+    def submit(self, name: str, ranks: list[str], hold: bool = True) -> dict[str, Any]:
+        return self.manager.submit(name, ranks, {"gradient_bytes": 9640}, hold=hold)
+
+    def wait(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def wait_state(self, job: str, state: JobState) -> dict[str, Any]:
+        self.wait(lambda: self.manager.job(job)["state"] == state.value)
+        return self.manager.job(job)
+
+    def make_ready(self, job: str) -> None:
+        size = len(self.manager.job(job)["ranks"])
+        self.wait(lambda: f"{job}-0" in self.agent.alive)
+        for rank in range(size):
+            self.agent.say(f"{job}-{rank}", "ready")
+        self.wait_state(job, JobState.READY)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    made = Site(tmp_path / "state")
+    yield made
+    made.manager.stop()
+
+
+def test_a_held_job_from_submit_to_success(site: Site) -> None:
+    assert site.submit("red", ["g0", "g1"])["state"] == "STARTING"
+    site.make_ready("red")
+    spec = site.agent.specs["red-1"]
+    assert spec["peers"] == [FABRIC.gpus["g0"].ip, FABRIC.gpus["g1"].ip]
+    assert (spec["rank"], spec["world_size"], spec["job"]) == (1, 2, "red")
+    with pytest.raises(ConflictError, match="GPU g1 is reserved by job red"):
+        site.submit("blue", ["g1"])
+    before = time.monotonic()
+    site.manager.release(["red"], 0.2)
+    ids, at = site.agent.released[0]
+    assert ids == ["red-0", "red-1"]
+    assert before + 0.2 <= at < before + 5
+    for rank in (0, 1):
+        site.agent.say(f"red-{rank}", "done")
+        site.agent.exit(f"red-{rank}", 0)
+    site.wait_state("red", JobState.SUCCEEDED)
+    site.wait(lambda: not site.agent.alive)
+    assert [e["event"] for e in site.manager.events("red", 2)["events"]] == ["done", "done"]
+    site.wait(lambda: not site.manager._holders())
+    assert site.submit("red", ["g0"])["id"] == "red-2"
+
+
+def test_a_job_that_is_not_held_is_released_by_itself(site: Site) -> None:
+    site.submit("red", ["g0"], hold=False)
+    site.wait(lambda: "red-0" in site.agent.alive)
+    site.agent.say("red-0", "ready")
+    site.wait_state("red", JobState.RUNNING)
+    assert site.agent.released[0][0] == ["red-0"]
+
+
+def test_a_killed_worker_fails_its_job_and_no_other(site: Site) -> None:
+    site.submit("red", ["g0", "g1"])
+    site.submit("blue", ["g2"])
+    site.make_ready("red")
+    site.make_ready("blue")
+    site.manager.release(["red", "blue"], 0.0)
+    site.agent.exit("red-0", 3)
+    time.sleep(0.05)
+    site.agent.exit("red-1", 137, 9)
+    job = site.wait_state("red", JobState.FAILED)
+    assert job["error"] == "rank 1 on GPU g1 was killed by SIGKILL"
+    site.wait(lambda: set(site.agent.alive) == {"blue-0"})
+    assert site.manager.job("blue")["state"] == "RUNNING"
+
+
+def test_release_is_all_or_none(site: Site) -> None:
+    site.submit("red", ["g0"])
+    site.make_ready("red")
+    site.submit("blue", ["g1"])
+    with pytest.raises(ConflictError, match="job blue is STARTING, not READY"):
+        site.manager.release(["red", "blue"], 0.0)
+    with pytest.raises(NotFoundError):
+        site.manager.release(["green"], 0.0)
+    assert site.agent.released == []
+
+
+def test_cancel_and_refused_start_free_the_gpus(site: Site) -> None:
+    site.submit("red", ["g0"])
+    site.make_ready("red")
+    assert site.manager.cancel("red")["state"] == "CANCELLED"
+    assert site.manager.cancel("red")["state"] == "CANCELLED"
+    site.agent.refuse = UnavailableError("no image")
+    site.submit("blue", ["g1"])
+    assert site.wait_state("blue", JobState.FAILED)["error"] == "not started: no image"
+    site.wait(lambda: not site.manager._holders())
+
+
+def test_jobs_are_adopted_after_a_restart(site: Site) -> None:
+    site.submit("red", ["g0", "g1"])
+    site.make_ready("red")
+    site.manager.release(["red"], 0.0)
+    site.restart()
+    assert site.manager.job("red")["state"] == "RUNNING"
+    with pytest.raises(ConflictError, match="reserved by job red"):
+        site.submit("blue", ["g0"])
+    site.wait(lambda: len(site.manager.events("red", 0)["events"]) == 2)
+    for rank in (0, 1):
+        site.agent.say(f"red-{rank}", "done")
+        site.agent.exit(f"red-{rank}", 0)
+    site.wait_state("red", JobState.SUCCEEDED)
+
+
+def test_a_restart_while_workers_were_being_started(site: Site) -> None:
+    site.submit("red", ["g0", "g1"])
+    site.wait(lambda: "red-1" in site.agent.alive)
+    site.manager.stop()
+    record = site.manager._store.read("jobs")
+    record["jobs"][0]["started"] = False
+    site.manager._store.write("jobs", record)
+    site.agent.remove("red-1")
+    site.restart()
+    assert "restarted" in site.wait_state("red", JobState.FAILED)["error"]
+    site.wait(lambda: not site.agent.alive)

@@ -1,0 +1,180 @@
+"""The controller's small parts: store, events, attachment, access, inventory, statistics, requests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from controller.__main__ import _address, read_fabric
+from controller.access import is_loopback, read_token
+from controller.attachment import attachments, circuit_pairs, lit_circuits
+from controller.bus import EventBus
+from controller.errors import StartError
+from controller.inventory import read_inventory, wait_for_inventory
+from controller.openflow.messages import PortStats
+from controller.requests import JobRequest
+from controller.stats import rates
+from controller.store import Store
+from fabric.crossconnect import CrossConnect
+from fabric.topology import Port
+from tests.unit.test_controller_rules import FABRIC, PORTS, light
+
+
+def test_store_replaces_whole_documents(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    assert store.read("jobs") is None
+    store.write("jobs", {"a": 1})
+    store.write("jobs", {"b": 2})
+    assert store.read("jobs") == {"b": 2}
+    assert [p.name for p in (tmp_path / "state").iterdir()] == ["jobs.json"]
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "state" / "jobs.json").write_text("{")
+    with pytest.raises(ValueError, match=r"jobs\.json"):
+        store.read("jobs")
+
+
+def test_bus_orders_replays_and_drops_the_oldest() -> None:
+    bus = EventBus(keep=3)
+    for number in range(5):
+        bus.publish("job", number=number)
+    late = bus.subscribe(after=3)
+    first, second = late.next(0.1), late.next(0.1)
+    assert first is not None
+    assert second is not None
+    assert (first["number"], second["number"]) == (3, 4)
+    assert late.next(0.0) is None
+    for number in range(1500):
+        bus.publish("job", number=number)
+    oldest = late.next(0.1)
+    assert oldest is not None
+    assert oldest["number"] == 500
+    bus.close()
+    assert bus.closed
+
+
+def test_attachments_follow_the_light() -> None:
+    ends = attachments(FABRIC, light(PORTS[:6]))
+    assert ends[Port("tor0", 1)] == Port("g0", 0)
+    assert ends[Port("tor1", 3)] is None
+    assert ends[Port("tor0", 6)] == Port("tor1", 5)
+    assert circuit_pairs(FABRIC, light(PORTS[:6])) == [
+        (Port(f"g{i}", 0), port) for i, port in enumerate(PORTS[:6])
+    ]
+
+
+def test_a_circuit_lit_one_way_only_is_no_duplex_circuit() -> None:
+    there = {"ocs0": [CrossConnect(1, 18 + 7)]}
+    (circuit,) = lit_circuits(FABRIC, there)
+    assert circuit == {
+        "ends": ["g0", "tor0:1"],
+        "path": ["g0:0", "ocs0:1", "ocs0:7", "tor0:1"],
+        "duplex": False,
+    }
+    assert circuit_pairs(FABRIC, there) == []
+
+
+def stats(number: int, rx: int, tx: int) -> PortStats:
+    return PortStats(number, 0, 0, rx, tx, 0, 0, 0, 0)
+
+
+def test_rates_are_bits_per_second_and_skip_what_cannot_be_compared() -> None:
+    before = {1: stats(1, 1000, 0), 2: stats(2, 500, 500)}
+    now = [stats(1, 2000, 125), stats(2, 100, 600), stats(3, 9, 9)]
+    assert rates(before, now, 0.5) == {1: (16000.0, 2000.0)}
+
+
+def test_access(tmp_path: Path) -> None:
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("localhost")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("192.0.2.1")
+    path = tmp_path / "token"
+    for bad in ("short", "two words but long enough", ""):
+        path.write_text(bad)
+        with pytest.raises(StartError, match="token"):
+            read_token(path)
+    path.write_text("0123456789abcdef\n")
+    assert read_token(path) == "0123456789abcdef"
+    with pytest.raises(StartError, match="absent"):
+        read_token(tmp_path / "absent")
+
+
+def inventory_document() -> dict[str, Any]:
+    return {
+        "lab": "abcd",
+        "packet_switches": {f"tor{t}": {"dpid": t + 1, "bridge": "x"} for t in range(3)},
+        "optical_switches": {"ocs0": {"driver": "scpi"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lab": None}, "lab"),
+        ({"packet_switches": {"tor0": {"dpid": 1}}}, "packet_switches.tor1 is missing"),
+        ({"optical_switches": {}}, "optical_switches.ocs0 is missing"),
+        ({"time_dilation": 0}, "time_dilation"),
+    ],
+)
+def test_inventory_errors_name_file_and_key(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    path = tmp_path / "inventory.json"
+    path.write_text(json.dumps(inventory_document()))
+    assert read_inventory(path, FABRIC).lab == "abcd"
+    path.write_text(json.dumps(inventory_document() | change))
+    with pytest.raises(StartError, match=said) as caught:
+        read_inventory(path, FABRIC)
+    assert "inventory.json" in str(caught.value)
+
+
+def test_waiting_for_the_inventory_has_an_end(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"no inventory after 0\.05 s"):
+        wait_for_inventory(tmp_path / "absent.json", FABRIC, 0.05, lambda: False)
+    assert wait_for_inventory(tmp_path / "absent.json", FABRIC, 60, lambda: True) is None
+
+
+def test_fabric_file_and_address_errors(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.json"
+    for text, said in (
+        ("{", "fabric.json"),
+        (json.dumps({"servers": {}}), "servers"),
+        (json.dumps({"colour": 1}), "fabric.json"),
+    ):
+        path.write_text(text)
+        with pytest.raises(StartError, match=said):
+            read_fabric(path)
+    assert _address("--rest", "[::1]:80") == ("::1", 80)
+    for bad in ("8080", "localhost:", "a:b", "127.0.0.1:70000"):
+        with pytest.raises(StartError, match="--rest"):
+            _address("--rest", bad)
+
+
+TRAIN = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.1, "iterations": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ranks": ["g0"]}, "either ranks"),
+        ({"gpus": None}, "either ranks"),
+        ({"iterations": None}, "needs iterations"),
+        ({"iterations": 0}, "iterations"),
+        ({"collective": "star"}, "star"),
+        ({"name": "Red!"}, "name"),
+        ({"linktest": {"to": [1]}}, "linktest.to"),
+        ({"color": 1}, "color"),
+    ],
+)
+def test_job_requests_are_strict(change: dict[str, Any], said: str) -> None:
+    assert JobRequest.model_validate(TRAIN).worker_settings() == {
+        "workload": "train",
+        "collective": "ring",
+        "gradient_bytes": 9640,
+        "compute_s": 0.1,
+        "iterations": 2,
+    }
+    with pytest.raises(ValidationError, match=said):
+        JobRequest.model_validate(TRAIN | change)
