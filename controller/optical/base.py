@@ -698,17 +698,21 @@ class OpticalSwitchDriver(ABC):
         """A reading once all is as planned, or as late as it could still become so."""
         if plan.add and settle:
             deadline.sleep_until(lit_by)
+        snapshot = self._reading(deadline)
         while True:
-            snapshot = self._reading(deadline)
             pending = any(snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove))
             late = any(xc not in snapshot.cross_connects for xc in plan.add) or any(
                 xc in snapshot.cross_connects for xc in plan.remove if xc not in plan.add
             )
             soon = time.monotonic() + POLL_S
-            if (pending and settle and soon < deadline.at) or (late and soon < lit_by):
+            if not (pending and settle) and not (late and soon < lit_by):
+                return snapshot
+            try:
                 deadline.sleep_until(soon)
-                continue
-            return snapshot
+                snapshot = self._reading(deadline)
+            except DeadlineExceeded:
+                # The last reading says what is still missing.
+                return snapshot
 
     def _unknown(self, reason: str) -> Indeterminate:
         """The error for an unknown outcome. Until a command still under way has landed, nothing is read."""

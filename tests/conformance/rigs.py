@@ -73,6 +73,10 @@ class Rig(ABC):
         """Another writer makes a cross-connect."""
 
     @abstractmethod
+    def wipe(self) -> None:
+        """The switch loses all its cross-connects, as in a cold start."""
+
+    @abstractmethod
     def writes(self) -> list[str]:
         """Write commands seen on the wire since the last call."""
 
@@ -269,12 +273,17 @@ class ScpiRig(Rig):
     def packets(self, cross_connect: CrossConnect) -> int:
         return self.maps.counters(cross_connect.egress).tx_packets
 
-    def external_connect(self, cross_connect: CrossConnect) -> None:
+    def _tell(self, command: str) -> None:
         host, port = self.address.split(":")
         with socket.create_connection((host, int(port)), timeout=5) as other:
-            line = f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress});*opc?\n"
-            other.sendall(line.encode())
+            other.sendall(f"{command};*opc?\n".encode())
             assert other.recv(100) == b"1\n"
+
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        self._tell(f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress})")
+
+    def wipe(self) -> None:
+        self._tell(":oxc:swit:disc:all")
 
     def writes(self) -> list[str]:
         seen, self.proxy.seen = self.proxy.seen, []
@@ -347,6 +356,7 @@ class OpenFlowRig(Rig):
             self.plane = FaultyPlane(self._plane)
             self._make_bridge(ends)
             self._plane.wait_for([self.DPID], START_S)
+            self.wipe()
         except BaseException:
             self.close()
             raise
@@ -386,8 +396,7 @@ class OpenFlowRig(Rig):
     def _flows(self) -> dict[CrossConnect, tuple[float, int]]:
         """Duration (s) and packets of each cross-connect's flow."""
         found = {}
-        text = run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-flows", self._bridge)
-        for line in text.splitlines():
+        for line in self._ofctl("dump-flows").splitlines():
             match = _FLOW.search(line)
             if match is None:
                 continue
@@ -411,7 +420,15 @@ class OpenFlowRig(Rig):
             f"cookie=0x99,priority={openflow.PRIORITY},in_port={cross_connect.ingress},"
             f"actions=output:{cross_connect.egress - SIZE}"
         )
-        run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", self._bridge, flow)
+        self._ofctl("add-flow", flow)
+
+    def wipe(self) -> None:
+        """As Open vSwitch starts a bridge that no controller has locked: it floods."""
+        self._ofctl("del-flows")
+        self._ofctl("add-flow", "priority=0,actions=NORMAL")
+
+    def _ofctl(self, verb: str, *arguments: str) -> str:
+        return run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", verb, self._bridge, *arguments)
 
     def writes(self) -> list[str]:
         seen, self.plane.seen = self.plane.seen, []

@@ -423,6 +423,37 @@ class TestOpticalDriver:
         driver.converge((), delete=[6])
         assert [a for a in driver.alarms() if a.kind == "LOS"] == []
 
+    def test_light_without_a_cross_connect_goes_nowhere(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(2, 3)])
+        for _ in range(2):
+            before = {number: host.nic_received() for number, host in rig.hosts.items()}
+            with Stream(rig.hosts[1]) as stream:
+                stream.wait(20)
+            time.sleep(0.05)
+            assert {number: host.nic_received() for number, host in rig.hosts.items()} == before
+            # And again with what the driver makes of a switch that came back from nothing.
+            rig.wipe()
+            driver.converge([xc(2, 3)])
+
+    def test_light_can_go_back_where_it_came_from(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([xc(1, 1)])
+        assert rig.truth() == {xc(1, 1)} == standing(driver)
+        before = rig.hosts[1].nic_received()
+        with Stream(rig.hosts[1]) as stream:
+            stream.wait(20)
+        time.sleep(0.05)
+        assert rig.hosts[1].nic_received() - before == len(stream.sent)
+
+    def test_a_switch_that_lost_everything_is_seen_and_set_right(
+        self, rig: Rig, driver: OpticalSwitchDriver
+    ) -> None:
+        driver.converge(cycle(1, 2, 3))
+        rig.wipe()
+        assert driver.snapshot().cross_connects == {}
+        driver.converge(cycle(1, 2, 3))
+        assert rig.truth() == cycle(1, 2, 3)
+        assert [a for a in driver.alarms() if a.kind == "SWITCH"] == []
+
     def test_power(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         if not driver.capabilities().power:
             assert driver.power_dbm([1]) == {1: None}

@@ -305,6 +305,8 @@ def test_a_port_disabled_after_planning(switch: Switch, driver: MemoryDriver) ->
     assert driver.set_port_enabled(9, False).enabled is False
     with pytest.raises(PortDisabled):
         driver.apply(plan)
+    with pytest.raises(PortDisabled):
+        driver.plan(straight(1))
     assert switch.wire == []
 
 

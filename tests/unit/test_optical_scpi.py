@@ -209,8 +209,11 @@ def test_an_endless_error_queue_and_a_wrong_opc_are_indeterminate() -> None:
         (lambda line: "1\n" if "opc" in line else '-1,"more"\n', "does not end"),
         (lambda line: "0\n", "opc"),
     ):
-        with client(reply) as (scpi, _), pytest.raises(Indeterminate, match=complaint):
-            scpi.command(":oxc:swit:conn:add (@1),(@17)", Deadline(2))
+        with client(reply) as (scpi, script):
+            for _ in range(2):
+                with pytest.raises(Indeterminate, match=complaint):
+                    scpi.command(":oxc:swit:conn:add (@1),(@17)", Deadline(2))
+            assert script.connections == 2
 
 
 def test_a_late_reply_ends_the_connection() -> None:
