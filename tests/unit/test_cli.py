@@ -1,0 +1,117 @@
+"""The command as a user meets it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
+
+
+def ringlight(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scenarios.cli", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("ringlight: ")
+    return lines[0]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, scenarios.cli as c\n"
+        "try: c.app(['--help'], standalone_mode=False)\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'matplotlib', 'networkx', 'pydantic', 'httpx', 'scipy', 'docker', 'fastapi'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert time.monotonic() - started < 5
+    assert done.stderr.strip() == "[]"
+    for command in ("demo", "run", "doctor", "regroup", "ocs", "circuits", "job"):
+        assert command in done.stdout
+
+
+def test_check_says_what_a_scenario_is() -> None:
+    done = ringlight("check", str(BUNDLED), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["gpus"] == ["g0", "g1", "g2", "g3", "g4", "g5"]
+    assert found["predicted_completion_s"]["a"]["red"] > 0
+    assert "sound" in ringlight("check", str(BUNDLED)).stdout
+
+
+def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    raw = yaml.safe_load(BUNDLED.read_text())
+    raw["parameters"]["uplink_rate"]["value"] = "0 Gbit/s"
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(raw, sort_keys=False))
+    for command in ("check", "run", "up"):
+        done = ringlight(command, str(path))
+        assert done.returncode == 2
+        assert "bad.yaml: fabric.links[14].rate" in one_line(done)
+    assert not (ROOT / "runs").exists() or not list((ROOT / "runs").glob("*bad*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["blub"], 2, "No such command 'blub'"),
+        (["check", "nowhere.yaml"], 2, "nowhere.yaml: cannot be read"),
+        (["run", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),
+        (["report", "nowhere"], 2, "scenario.yaml"),
+        (["ocs", "replace", "ocs0", "1:21"], 2, "'1:21' is not INGRESS-EGRESS"),
+        (["circuits", "set", "g0"], 2, "'g0' is not A=B"),
+        (["job", "submit", "red", "--gpus", "2", "--compute", "3"], 2, "'3' is not a time"),
+        (["job", "submit", "red"], 2, "either --ranks or --gpus"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str) -> None:
+    done = ringlight(*arguments)
+    assert done.returncode == code
+    assert part in one_line(done)
+
+
+@pytest.mark.parametrize("command", [["switches"], ["topology", "--json"], ["job", "list"], ["events"]])
+def test_no_controller_is_one_line_with_its_address(command: list[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    done = ringlight(*command, RINGLIGHT_CONTROLLER=address)
+    assert done.returncode == 1
+    assert f"no controller answers at http://{address}" in one_line(done)
+
+
+def test_runs_need_root(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("we are root")
+    done = ringlight("run", str(BUNDLED), "--runs", str(tmp_path))
+    assert done.returncode == 1
+    assert "root is needed" in done.stderr
