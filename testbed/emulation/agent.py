@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fabric.topology import Fabric
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
-from testbed.emulation.nodes import WORKER_UID, Outcome, WorkerError, WorkerHost, WorkerPlace, describe
+from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
 from testbed.emulation.openvswitch import OpenVSwitchError
 from testbed.lab import Lab
 
@@ -205,7 +205,7 @@ class Agent:
         """Start one worker and plug its NIC; the reason when that fails."""
         place = worker.place
         try:
-            make_worker_directory(place.directory, spec)
+            make_worker_directory(place.directory, spec, worker.host.uid)
             worker.host.launch()
             self.network.plug(worker.host, self._neighbours(place, spec))
         except Failures as error:
@@ -315,7 +315,7 @@ class Agent:
     def _remove(self, workers: list[Worker], *, unplug: bool = True) -> list[str]:
         """End workers in parallel; what went wrong. Their GPUs are free afterwards.
 
-        ``unplug``: not needed when the whole network goes next.
+        With ``unplug`` false the bridges go altogether, meanwhile.
         """
         with self._lock:
             for worker in workers:
@@ -325,12 +325,18 @@ class Agent:
         errors = []
         for worker in workers:
             worker.host.kill()
-        if unplug:
-            try:
+        bridges = None if unplug else self._pool.submit(self.network.remove_bridges)
+        try:
+            if unplug:
                 self.network.unplug(w.host for w in workers)
-            except Failures as error:
-                errors.append(str(error))
+        except Failures as error:
+            errors.append(str(error))
         errors += [e for e in self._pool.map(self._end, workers) if e is not None]
+        try:
+            if bridges is not None:
+                bridges.result()
+        except Failures as error:
+            errors.append(str(error))
         with self._lock:
             for worker in workers:
                 self._workers.pop(worker.place.id, None)
@@ -397,8 +403,8 @@ def write_whole(path: Path, text: str) -> None:
     temporary.rename(path)
 
 
-def make_worker_directory(directory: Path, spec: dict[str, Any]) -> None:
-    """A directory with ``spec.json`` that the worker owns. One that is there is kept under another name."""
+def make_worker_directory(directory: Path, spec: dict[str, Any], uid: int) -> None:
+    """A directory with ``spec.json`` that user ``uid`` owns. One that is there is kept under another name."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     if directory.exists():
         numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
@@ -407,7 +413,7 @@ def make_worker_directory(directory: Path, spec: dict[str, Any]) -> None:
     directory.mkdir(mode=0o700)
     try:
         write_whole(directory / "spec.json", json.dumps(spec))
-        os.chown(directory, WORKER_UID, WORKER_UID)
+        os.chown(directory, uid, uid)
     except OSError:
         shutil.rmtree(directory, ignore_errors=True)
         raise

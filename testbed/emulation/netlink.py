@@ -111,6 +111,11 @@ def open_namespace(pid: int) -> int:
         return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
+def is_own_namespace(descriptor: int | None) -> bool:
+    """Whether it is the network namespace of this process, or none."""
+    return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net"))
+
+
 def create_namespace(name: str) -> int:
     """A named network namespace, as ``ip netns add`` makes; a descriptor of it. Raises NetworkError."""
     path = NETNS_DIR / name

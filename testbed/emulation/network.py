@@ -284,6 +284,19 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     # -- the end
 
+    def remove_bridges(self) -> None:
+        """Take the bridges away from Open vSwitch. Raises OpenVSwitchError; may be repeated."""
+        with self._lock:
+            bridges, self.switches[:] = list(self.switches), []
+            record, self._qos = self._qos, None
+        if record is None:
+            if bridges:
+                openvswitch.remove_labelled(OVS_LABEL, self.lab.id)
+            return
+        words = [word for bridge in bridges for word in ("--", "--if-exists", "del-br", str(bridge))]
+        openvswitch.vsctl(*words[1:])
+        openvswitch.vsctl("--if-exists", "destroy", "QoS", record)
+
     def stop(self) -> None:
         """Remove everything that :meth:`start` made, also when it was made only in part.
 
@@ -291,7 +304,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """
         errors: list[Exception] = []
         try:
-            openvswitch.remove_labelled(OVS_LABEL, self.lab.id)
+            self.remove_bridges()
         except openvswitch.OpenVSwitchError as error:
             errors.append(error)
         for node in self._nodes.values():

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,12 @@ class WorkerPlace:
 
 
 class WorkerHost(ShellLess):
-    """A host that is one worker. Start it, then plug its NIC; ``pidfd`` becomes readable when it dies."""
+    """A host that is one worker. Start it, then plug its NIC; ``pidfd`` becomes readable when it dies.
+
+    ``uid``: the user that it runs as and that owns its directory.
+    """
+
+    uid = WORKER_UID
 
     def __init__(self, name: str, *, lab: Lab, place: WorkerPlace, **params: Any) -> None:
         self.lab = lab
@@ -269,6 +275,10 @@ class DockerHost(WorkerHost):
 
     No capabilities, no way to gain any, a read-only root file system, an unprivileged user, bounded memory
     and processes; its own directory at /job is the only place it can write to.
+
+    Docker is told that there is no network at all: the container then has an empty network namespace made
+    by the kernel, without Docker's own set-up of it, which takes half of the time of a start (measured for
+    8 containers on two busy cores: 0.6 s instead of 1.4 s).
     """
 
     def __init__(self, name: str, *, api: docker.APIClient, **params: Any) -> None:
@@ -293,6 +303,8 @@ class DockerHost(WorkerHost):
             if not state["Pid"]:
                 raise ProcessLookupError
             self._found(int(state["Pid"]))
+            if netlink.is_own_namespace(self.namespace):
+                raise WorkerError(f"{what}: Docker gave it the machine's own network")
         except (ProcessLookupError, netlink.NetworkError):
             ended = self.outcome()
             raise WorkerError(f"{what} ended at once: {describe(ended)}") from None
@@ -301,6 +313,7 @@ class DockerHost(WorkerHost):
         place, lab = self.place, self.lab
         limits = self.api.create_host_config(
             network_mode="none",
+            ipc_mode="none",
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             read_only=True,
@@ -322,7 +335,7 @@ class DockerHost(WorkerHost):
                 JOB_LABEL: place.job,
                 RANK_LABEL: str(place.rank),
             },
-            network_disabled=False,
+            network_disabled=True,
             stop_signal="SIGKILL",
             host_config=limits,
         )["Id"]
@@ -361,13 +374,15 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
     """A worker as a process in a network namespace of its own, for machines without Docker.
 
     It has no capabilities and cannot gain any, and runs as an unprivileged user where that user can read
-    the program; unlike a container it sees the machine's file system and processes.
+    the program, else as root without the powers of root (it may then still write to files of root). Unlike
+    a container it sees the machine's file system and processes.
     """
 
     def __init__(self, name: str, **params: Any) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self._reap = threading.Lock()
         self.netns: str | None = None
+        self.uid = WORKER_UID if program_is_readable() else 0
         super().__init__(name, **params)
 
     def launch(self) -> None:
@@ -385,7 +400,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
             # A child inherits the namespace of the thread that forks it.
             with (place.directory / "stderr.txt").open("wb") as errors:
                 return subprocess.Popen(
-                    [*_without_privileges(), *command],
+                    [*_without_privileges(self.uid), *command],
                     cwd=place.directory,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -432,12 +447,16 @@ def worker_environment() -> dict[str, str]:
     return {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _without_privileges() -> Sequence[str]:
+def _without_privileges(uid: int) -> Sequence[str]:
     """The command that drops all privileges and becomes the one that follows it."""
-    drop = ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
-    if readable_by_others(Path(sys.executable)) and readable_by_others(ROOT):
-        return [*drop, f"--reuid={WORKER_UID}", f"--regid={WORKER_UID}", "--clear-groups"]
-    return drop
+    user = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    return ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", *user]
+
+
+@cache
+def program_is_readable() -> bool:
+    """Whether any user may run this Python and read this source tree."""
+    return readable_by_others(Path(sys.executable)) and readable_by_others(ROOT)
 
 
 def readable_by_others(path: Path) -> bool:

@@ -126,7 +126,7 @@ class Testbed:
         self._undo.enter_context(lab.own())
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         (settings.state / "inventory.json").unlink(missing_ok=True)
-        for line in [*clean.clean_stale(), *clean.clean_objects(lab)]:
+        for line in [*clean.clean_stale(), *clean.clean_leftovers(lab)]:
             log.info("left by an earlier run and removed: %s", line)
         if not services.open_vswitch_running():
             raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
