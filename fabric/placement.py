@@ -38,7 +38,7 @@ EXACT_CHOICES = 64
 #: Branch-and-bound nodes per solve; a count, not a time, so that the answer does not depend on the machine.
 EXACT_NODES = 2000
 #: Packing orders tried and best packings refined, by the heuristic.
-PACKINGS = 12
+PACKINGS = 6
 REFINED = 2
 ROTATIONS = 4
 REFINE_PASSES = 8
@@ -324,10 +324,15 @@ def _search(problem: _Problem, seed: int) -> IntArray:
     packed = [_pack(problem, order, by_stay) for order in orders for by_stay in (False, True)]
     packed.sort(key=lambda place: _score(problem, place))
     starts = packed[:REFINED]
-    now = problem.home.copy()
-    _fill(problem, now)
-    starts.append(now)
+    starts.append(_stay(problem))
     return min((_refine(problem, place) for place in starts), key=lambda place: _score(problem, place))
+
+
+def _stay(problem: _Problem) -> IntArray:
+    """The present placement, dark items put where there is room."""
+    place = problem.home.copy()
+    _fill(problem, place)
+    return place
 
 
 def _demand(problem: _Problem, items: IntArray, switches: IntArray) -> IntArray:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fabric.collectives import (
     ALL_REDUCE,
     Schedule,
+    Transfer,
     apply_schedule,
     bytes_sent,
     chunk_bounds,
@@ -83,6 +84,13 @@ def test_all_ranks_end_with_the_same_bits_and_the_sum(n: int, length: int, seed:
     assert len({result.tobytes() for result in results}) == 1
     assert results[0].dtype == np.float32
     np.testing.assert_allclose(results[0], np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+
+
+def test_a_sender_sends_what_it_had_before_the_step() -> None:
+    exchange = Schedule(2, 1, (Transfer(0, 0, 1, 0, "reduce"), Transfer(0, 1, 0, 0, "reduce")))
+    assert sums_once(exchange)
+    results = apply_schedule(exchange, [np.array([1], np.float32), np.array([2], np.float32)])
+    assert [result.tolist() for result in results] == [[3], [3]]
 
 
 def test_the_wrong_vectors_are_refused() -> None:

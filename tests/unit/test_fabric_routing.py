@@ -135,6 +135,13 @@ def test_the_six_gpu_rules() -> None:
     assert Rule("tor1", fabric.gpus["g0"].ip, 5) in rules
 
 
+def test_a_tie_goes_to_the_lowest_name() -> None:
+    fabric = make_fabric([[0] * 4], [], copper_gpus=[0, 3], trunks=[(0, 2), (2, 3), (0, 1), (1, 3)])
+    router = Router(fabric, lit_graph(fabric, []))
+    assert router.path("g0", "g1") == ["g0", "tor0", "tor1", "tor3", "g1"]
+    assert router.path("g1", "g0") == ["g1", "tor3", "tor1", "tor0", "g0"]
+
+
 def test_no_change_is_no_batch() -> None:
     fabric = six_gpu_fabric()
     graph = lit_graph(fabric, list(fabric.circuits))
