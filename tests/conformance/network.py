@@ -69,11 +69,15 @@ class Host:
 
 
 class Stream:
-    """Numbered packets from one host to whoever its light reaches; ``sent[i]`` is when packet i left (s)."""
+    """Numbered packets from one host to whoever its light reaches.
+
+    Packet i left between ``sent[i]`` and ``left[i]`` (monotonic seconds); the sender may be held up there.
+    """
 
     def __init__(self, host: Host, interval_s: float = 0.001) -> None:
         self.mark = secrets.randbits(32)
         self.sent: list[float] = []
+        self.left: list[float] = []
         self._host, self._interval_s = host, interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
@@ -100,6 +104,7 @@ class Stream:
         while not self._stop.is_set():
             self.sent.append(time.monotonic())
             self._host.socket.sendto(_PACKET.pack(self.mark, number), self._host.broadcast)
+            self.left.append(time.monotonic())
             number += 1
             time.sleep(self._interval_s)
 

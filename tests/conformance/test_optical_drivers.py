@@ -371,12 +371,12 @@ class TestOpticalDriver:
             last, first = before[-1], after[0]
             assert before == list(range(last + 1))
             assert after == list(range(first, len(stream.sent)))
-            dark.append(stream.sent[first] - stream.sent[last])
+            dark.append(stream.left[first] - stream.sent[last])
             added = next(r for r in result.results if r.action == "add")
             assert added.t_dark is not None
             assert added.t_lit is not None
             # What the driver reports holds the darkness seen on the wire.
-            assert added.t_dark <= stream.sent[last + 1]
+            assert added.t_dark <= stream.left[last + 1]
             assert added.t_lit >= stream.sent[first - 1] - 0.05
             logging.info(
                 "dark for %.1f ms, reported %.1f ms", dark[-1] * 1e3, (added.t_lit - added.t_dark) * 1e3
