@@ -148,12 +148,15 @@ def note_event(job: Job, event: Mapping[str, Any]) -> None:
         rank.error = f"{event.get('reason')}{about}"
 
 
-def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Take in the agent's list of workers (by worker name)."""
+def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]], *, complete: bool = True) -> None:
+    """Take in the agent's list of workers (by worker name).
+
+    ``complete``: all of the job's had been started before the list was made, so one that is missing is gone.
+    """
     for rank in job.ranks:
         worker = workers.get(job.worker(rank.rank))
         if worker is None:
-            if job.started and rank.state != "exited":
+            if complete and rank.state != "exited":
                 rank.state = "gone"
                 rank.error = rank.error or "its worker was removed by someone else"
             continue

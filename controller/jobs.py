@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,10 @@ from fabric.topology import Fabric
 log = logging.getLogger(__name__)
 
 _JOBS = "jobs"
+#: Longest time that starting a job's workers may take, seconds.
+_START_S = 120.0
+#: Longest wait for the workers of an ended job to go from GPUs that the next job has, seconds.
+_VACATE_S = 60.0
 
 
 class JobManager:
@@ -48,6 +52,8 @@ class JobManager:
         self._busy_s = busy_s
         self._idle_s = idle_s
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._starting: set[str] = set()
         self._jobs: dict[str, Job] = {}
         self._cursor = 0
         self._born = time.monotonic()
@@ -72,6 +78,8 @@ class JobManager:
         """Stop following; the workers go on."""
         self._stop.set()
         self._wake.set()
+        with self._changed:
+            self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(10.0)
         deadline = time.monotonic() + 2.0
@@ -90,10 +98,10 @@ class JobManager:
     def submit(
         self, name: str, wanted: Sequence[str] | int, spec: Mapping[str, Any], *, hold: bool
     ) -> dict[str, Any]:
-        """Reserve GPUs and have the workers started; the job as a document, in state STARTING.
+        """Reserve GPUs and have the workers started; the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many. Raises InvalidError, ConflictError,
-        UnavailableError.
+        ``wanted``: GPU names in rank order, or how many. The job is PENDING while an ended job's workers
+        are still being removed from its GPUs. Raises InvalidError, ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._lock:
@@ -108,7 +116,6 @@ class JobManager:
             )
             self._jobs[job.id] = job
             self._enter(job, JobState.PENDING)
-            self._enter(job, JobState.STARTING)
             document = job.document()
         self._spawn(self._start_workers, job, agent)
         self._wake.set()
@@ -177,7 +184,15 @@ class JobManager:
         return job
 
     def _holders(self) -> dict[str, str]:
-        return {gpu: job.id for job in self._jobs.values() if not job.clean for gpu in job.gpus}
+        return {gpu: job.id for job in self._jobs.values() if not job.state.ended for gpu in job.gpus}
+
+    def _vacated(self, job: Job) -> bool:
+        """Whether no worker of an ended job is on this job's GPUs any more."""
+        return not any(
+            other.state.ended and not other.clean and set(other.gpus) & set(job.gpus)
+            for other in self._jobs.values()
+            if other is not job
+        )
 
     def _new_id(self, name: str) -> str:
         number, job_id = 1, name
@@ -187,30 +202,39 @@ class JobManager:
         return job_id
 
     def _start_workers(self, job: Job, agent: AgentClient) -> None:
+        with self._changed:
+            vacated = self._changed.wait_for(
+                lambda: job.state.ended or self._stop.is_set() or self._vacated(job), _VACATE_S
+            )
+            if job.state.ended or self._stop.is_set():
+                return
+            if not vacated:
+                job.error = f"not started: its GPUs were not freed within {_VACATE_S:g} s"
+                self._end(job, JobState.FAILED)
+                return
+            self._starting.add(job.id)
+            self._enter(job, JobState.STARTING)
         peers = [self._fabric.gpus[gpu].ip for gpu in job.gpus]
         workers = [
-            {
-                "job": job.id,
-                "rank": rank.rank,
-                "gpu": rank.gpu,
-                "spec": worker_spec(job, rank.rank, peers),
-            }
-            for rank in job.ranks
+            {"job": job.id, "rank": r.rank, "gpu": r.gpu, "spec": worker_spec(job, r.rank, peers)}
+            for r in job.ranks
         ]
+        error: ControllerError | None = None
         try:
-            agent.start(workers)
-        except ControllerError as error:
-            with self._lock:
-                if not job.state.ended:
-                    job.error = f"not started: {error}"
-                    self._end(job, JobState.FAILED)
-            return
+            agent.start(workers, timeout_s=_START_S)
+        except ControllerError as failure:
+            error = failure
+        finally:
+            with self._changed:
+                self._starting.discard(job.id)
+                self._changed.notify_all()
         with self._lock:
-            job.started = True
-            self._save()
-            cancelled = job.state.ended
-        if cancelled:
-            self._remove_workers(job)
+            if error is None:
+                job.started = True
+                self._save()
+            elif not job.state.ended:
+                job.error = f"not started: {error}"
+                self._end(job, JobState.FAILED)
         self._wake.set()
 
     def _enter(self, job: Job, state: JobState) -> None:
@@ -227,15 +251,16 @@ class JobManager:
 
     def _remove_workers(self, job: Job) -> None:
         """Remove every worker of a job that has ended, then free its GPUs; tried until it works."""
-        if self._agent is None:
-            return
+        with self._changed:
+            self._changed.wait_for(lambda: job.id not in self._starting or self._stop.is_set(), _START_S)
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(self._remove_worker, job.workers))
         if self._stop.is_set():
             return
-        with self._lock:
+        with self._changed:
             job.clean = True
             self._save()
+            self._changed.notify_all()
         self._bus.publish("job_clean", job=job.id, gpus=list(job.gpus))
 
     def _remove_worker(self, worker: str) -> None:
@@ -269,14 +294,20 @@ class JobManager:
         task.start()
 
     def _run(self) -> None:
+        if self._agent is None:
+            return
         first = True
+        period_s = 0.0
         while not self._stop.is_set():
+            self._wake.wait(period_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
             with self._lock:
                 busy = any(not (job.state.ended and job.clean) for job in self._jobs.values())
-            self._wake.wait(self._busy_s if busy else self._idle_s)
-            self._wake.clear()
-            if self._stop.is_set() or self._agent is None:
-                continue
+                # An answer may be older than a start that ends while it is on its way.
+                complete = {job.id for job in self._jobs.values() if job.started}
+            period_s = self._busy_s if busy else self._idle_s
             try:
                 answer = self._agent.workers(self._cursor)
             except ControllerError as error:
@@ -288,14 +319,17 @@ class JobManager:
                 self._bus.publish("agent", state="up")
                 self._agent_error = None
             try:
-                self._digest(answer, first)
+                self._digest(answer, complete, first)
             except Exception:
                 # One odd answer must not end the watch over all jobs.
                 log.exception("the agent's answer could not be used")
             first = False
 
-    def _digest(self, answer: Mapping[str, Any], first: bool) -> None:
-        """Take in one answer of the agent and move every job on."""
+    def _digest(self, answer: Mapping[str, Any], complete: Collection[str], first: bool) -> None:
+        """Take in one answer of the agent and move every job on.
+
+        ``complete``: jobs whose workers had all been started when it was asked.
+        """
         release: list[Job] = []
         with self._lock:
             self._cursor = answer["cursor"]
@@ -309,7 +343,7 @@ class JobManager:
                     self._resume(job, workers)
                 if job.state.ended:
                     continue
-                note_workers(job, workers)
+                note_workers(job, workers, complete=job.id in complete)
                 state = progress(job, time.monotonic())
                 if state is job.state:
                     continue
@@ -328,6 +362,9 @@ class JobManager:
             self._spawn(self._remove_workers, job)
         elif job.state is JobState.READY and not job.hold:
             self._spawn(self.release, [job.id], 0.05)
+        elif job.state is JobState.PENDING and self._agent is not None:
+            if job.t_submitted < self._born:
+                self._spawn(self._start_workers, job, self._agent)
         elif not job.state.ended and not job.started:
             if all(worker in workers for worker in job.workers):
                 job.started = True

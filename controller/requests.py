@@ -60,7 +60,7 @@ class JobRequest(Body):
     Times in seconds, sizes in bytes, as emulated. ``hold``: stay READY until released.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
     ranks: list[str] | None = Field(default=None, min_length=1)
     gpus: int | None = Field(default=None, ge=1)
     hold: bool = False

@@ -118,6 +118,12 @@ def test_a_worker_that_vanishes_fails_the_job() -> None:
     assert "rank 1 on GPU g1 is gone" in (job.error or "")
 
 
+def test_a_list_made_before_the_start_was_over_proves_nothing() -> None:
+    job = make_job()
+    note_workers(job, {}, complete=False)
+    assert progress(job, 0.0) is JobState.STARTING
+
+
 def test_record_round_trip() -> None:
     job = make_job()
     job.state, job.error, job.ranks[1].signal = JobState.FAILED, "x", 9
@@ -178,8 +184,12 @@ class ScriptedAgent:
         self.specs: dict[str, dict[str, Any]] = {}
         self.refuse: Exception | None = None
         self.lock = threading.Lock()
+        self.stuck, self.slow = threading.Event(), threading.Event()
+        self.stuck.set()
+        self.slow.set()
 
-    def start(self, batch: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def start(self, batch: Sequence[Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
+        assert self.slow.wait(10)
         if self.refuse is not None:
             raise self.refuse
         with self.lock:
@@ -203,6 +213,7 @@ class ScriptedAgent:
             return {"cursor": len(self.events), "workers": listed, "events": self.events[cursor:]}
 
     def remove(self, worker: str) -> None:
+        assert self.stuck.wait(10)
         with self.lock:
             self.alive.pop(worker, None)
 
@@ -273,7 +284,7 @@ def site(tmp_path: Path) -> Any:
 
 
 def test_a_held_job_from_submit_to_success(site: Site) -> None:
-    assert site.submit("red", ["g0", "g1"])["state"] == "STARTING"
+    assert site.submit("red", ["g0", "g1"])["state"] == "PENDING"
     site.make_ready("red")
     spec = site.agent.specs["red-1"]
     assert spec["peers"] == [FABRIC.gpus["g0"].ip, FABRIC.gpus["g1"].ip]
@@ -291,7 +302,6 @@ def test_a_held_job_from_submit_to_success(site: Site) -> None:
     site.wait_state("red", JobState.SUCCEEDED)
     site.wait(lambda: not site.agent.alive)
     assert [e["event"] for e in site.manager.events("red", 2)["events"]] == ["done", "done"]
-    site.wait(lambda: not site.manager._holders())
     assert site.submit("red", ["g0"])["id"] == "red-2"
 
 
@@ -322,7 +332,7 @@ def test_release_is_all_or_none(site: Site) -> None:
     site.submit("red", ["g0"])
     site.make_ready("red")
     site.submit("blue", ["g1"])
-    with pytest.raises(ConflictError, match="job blue is STARTING, not READY"):
+    with pytest.raises(ConflictError, match="job blue is (PENDING|STARTING), not READY"):
         site.manager.release(["red", "blue"], 0.0)
     with pytest.raises(NotFoundError):
         site.manager.release(["green"], 0.0)
@@ -337,7 +347,31 @@ def test_cancel_and_refused_start_free_the_gpus(site: Site) -> None:
     site.agent.refuse = UnavailableError("no image")
     site.submit("blue", ["g1"])
     assert site.wait_state("blue", JobState.FAILED)["error"] == "not started: no image"
-    site.wait(lambda: not site.manager._holders())
+    assert site.submit("green", ["g0", "g1"])["state"] == "PENDING"
+
+
+def test_the_next_job_starts_once_the_last_ones_workers_are_gone(site: Site) -> None:
+    site.submit("red", ["g0", "g1"])
+    site.make_ready("red")
+    site.agent.stuck.clear()
+    site.manager.cancel("red")
+    site.submit("blue", ["g1", "g2"])
+    time.sleep(0.05)
+    assert site.manager.job("blue")["state"] == "PENDING"
+    assert "blue-0" not in site.agent.alive
+    site.agent.stuck.set()
+    site.wait_state("blue", JobState.STARTING)
+    site.wait(lambda: set(site.agent.alive) == {"blue-0", "blue-1"})
+
+
+def test_a_job_cancelled_while_its_workers_start_leaves_none(site: Site) -> None:
+    site.agent.slow.clear()
+    site.submit("red", ["g0"])
+    site.wait_state("red", JobState.STARTING)
+    site.manager.cancel("red")
+    site.agent.slow.set()
+    site.submit("blue", ["g0"])
+    site.wait(lambda: set(site.agent.alive) == {"blue-0"})
 
 
 def test_jobs_are_adopted_after_a_restart(site: Site) -> None:

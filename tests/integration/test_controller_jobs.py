@@ -1,0 +1,256 @@
+"""Jobs of real workers under the real server agent, driven through the controller's REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from testbed.lab import Lab, new_lab
+from tests.integration.controller_rig import FABRIC, free_port
+
+pytestmark = pytest.mark.root
+
+WAIT_S = 60.0
+#: Ranks alternate between the packet switches, so that all of the ring crosses.
+SPREAD = ["g0", "g2"]
+TRAIN = {"gradient_bytes": 96400, "compute_s": 0.05, "iterations": 10, "seed": 7, "hold": True}
+
+
+class Run:
+    """A testbed process with namespace workers, and a controller process."""
+
+    def __init__(self) -> None:
+        self.lab: Lab = new_lab()
+        self._held = self.lab.hold()
+        self.state = self.lab.state_dir / "run"
+        self.state.mkdir(mode=0o700)
+        self.rest, self.openflow = free_port(), free_port()
+        self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=20.0, trust_env=False)
+        self.testbed: subprocess.Popen[bytes] | None = None
+        self.controller: subprocess.Popen[bytes] | None = None
+        (self.state / "fabric.json").write_text(json.dumps(FABRIC))
+        try:
+            self.testbed = self._start(
+                *("testbed.emulation", "--lab", self.lab.id, "--runtime", "namespace"),
+                *("--payload-scale", "100", "--openflow", f"127.0.0.1:{self.openflow}"),
+            )
+            self.start_controller()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        common = ("--fabric", str(self.state / "fabric.json"), "--state", str(self.state))
+        with (self.state / f"{module}.txt").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *common, *arguments],
+                env=self.lab.environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_controller(self) -> None:
+        self.controller = self._start(
+            *("controller", "--inventory", str(self.state / "inventory.json")),
+            *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}"),
+        )
+
+        def healthy() -> bool:
+            for process in (self.controller, self.testbed):
+                assert process is not None
+                assert process.poll() is None, self.logs()
+            with contextlib.suppress(httpx.TransportError):
+                return bool(self.api.get("/v1/health").json()["status"] == "ok")
+            return False
+
+        self.wait(healthy, "not healthy")
+
+    def logs(self) -> str:
+        return " | ".join(path.read_text()[-1500:] for path in self.state.glob("*.txt"))
+
+    def wait(self, condition: Any, complaint: str, timeout_s: float = WAIT_S) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"{complaint}: {self.logs()}"
+            time.sleep(0.05)
+        return value
+
+    def submit(self, name: str, ranks: list[str], **more: Any) -> str:
+        answer = self.api.post("/v1/jobs", json={"name": name, "ranks": ranks, **TRAIN, **more})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job: str) -> dict[str, Any]:
+        return dict(self.api.get(f"/v1/jobs/{job}").json())
+
+    def wait_state(self, job: str, state: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
+        def there() -> bool:
+            now = self.job(job)
+            ended = now["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
+            assert not ended or now["state"] == state, now
+            return bool(now["state"] == state)
+
+        self.wait(there, f"{job} is not {state}", timeout_s)
+        return self.job(job)
+
+    def release(self, *jobs: str) -> None:
+        answer = self.api.post("/v1/jobs/release", json={"jobs": list(jobs), "delay_s": 0.1})
+        assert answer.status_code == 200, answer.text
+
+    def events(self, job: str, kind: str) -> list[dict[str, Any]]:
+        events = self.api.get(f"/v1/jobs/{job}/events").json()["events"]
+        return [event for event in events if event["event"] == kind]
+
+    def worker_pid(self, worker: str) -> int:
+        """The process that runs in a worker's directory."""
+        wanted = self.state / "workers" / worker
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and (entry / "cwd").readlink() == wanted:
+                    return int(entry.name)
+        raise AssertionError(f"no process of worker {worker}")
+
+    def close(self) -> None:
+        self.api.close()
+        for process in (self.controller, self.testbed):
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait(5)
+        self._held.close()
+        _remove_tree(self.lab.state_dir)
+
+
+def _remove_tree(directory: Path) -> None:
+    if directory.is_dir() and not directory.is_symlink():
+        for path in directory.iterdir():
+            _remove_tree(path)
+        directory.rmdir()
+    else:
+        directory.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Run]:
+    run = Run()
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+@pytest.fixture
+def run(shared: Run) -> Iterator[Run]:
+    """The run with no job going on and the fabric's own circuits lit."""
+    answer = shared.api.put("/v1/circuits", json={"circuits": FABRIC["circuits"]})
+    assert answer.status_code == 200, answer.text
+    yield shared
+    for job in shared.api.get("/v1/jobs").json():
+        shared.api.delete(f"/v1/jobs/{job['id']}")
+
+
+def test_two_jobs_train_side_by_side(run: Run) -> None:
+    red, blue = run.submit("red", SPREAD), run.submit("blue", ["g1", "g3"])
+    refused = run.api.post("/v1/jobs", json={"name": "third", "ranks": ["g1"], **TRAIN})
+    assert refused.status_code == 409
+    assert "GPU g1 is reserved by job blue" in refused.json()["detail"]
+    too_big = run.api.post("/v1/jobs", json={"name": "third", "gpus": 5, **TRAIN})
+    assert too_big.status_code == 422
+    assert too_big.json()["detail"] == "the job wants 5 GPUs; the fabric has 4"
+    for job in (red, blue):
+        run.wait_state(job, "READY")
+    run.release(red, blue)
+    for job in (red, blue):
+        run.wait_state(job, "SUCCEEDED")
+        assert len({e["parameters_sha256"] for e in run.events(job, "done")}) == 1
+        assert len(run.events(job, "iteration")) == 20
+    starts = [e["t"] for job in (red, blue) for e in run.events(job, "started")]
+    assert max(starts) - min(starts) < 1.0, "the jobs were not released together"
+
+
+def test_regroup_while_training_keeps_every_worker(run: Run) -> None:
+    red = run.submit("red", SPREAD, iterations=40)
+    blue = run.submit("blue", ["g1", "g3"], iterations=40)
+    for job in (red, blue):
+        run.wait_state(job, "READY")
+    dry = run.api.post("/v1/regroup", json={"dry_run": True}).json()
+    assert dry["state"] == "PLANNED"
+    assert dry["plan"]["crossing_bytes_before"] > 0
+    assert dry["plan"]["crossing_bytes_after"] == 0
+    assert dry["plan"]["fibres_moved"] == len(dry["plan"]["moves"]) == 2
+    for entry in dry["plan"]["predicted"]:
+        assert entry["after_s"] < entry["before_s"]
+    assert len(run.api.get("/v1/circuits").json()["circuits"]) == 4
+
+    run.release(red, blue)
+    run.wait(lambda: len(run.events(red, "iteration")) > 8, "no iterations")
+    made = run.api.post("/v1/regroup", json={}).json()
+    assert made["state"] == "APPLYING"
+    ended = run.wait(
+        lambda: (r := run.api.get(f"/v1/regroup/{made['id']}").json())["state"] != "APPLYING" and r,
+        "the regrouping did not end",
+    )
+    assert (ended["state"], ended["error"]) == ("DONE", None)
+    assert [p["phase"] for p in ended["timeline"]][-1] == "ended"
+    lit = {frozenset(c["ends"]) for c in run.api.get("/v1/circuits").json()["circuits"]}
+    assert lit == {frozenset(pair) for pair in dry["plan"]["circuits"]}
+    for job in (red, blue):
+        run.wait_state(job, "SUCCEEDED")
+        done = run.events(job, "done")
+        assert len({e["parameters_sha256"] for e in done}) == 1
+        ready = {e["worker"]: e["connections"] for e in run.events(job, "ready")}
+        assert {e["worker"]: e["connections"] for e in done} == ready, "a connection was made anew"
+    again = run.api.post("/v1/regroup", json={"jobs": [red]})
+    assert again.status_code == 409
+    assert red in again.json()["detail"]
+
+
+def test_a_killed_worker_fails_its_job_within_5_s_and_the_other_goes_on(run: Run) -> None:
+    red = run.submit("red", SPREAD, iterations=400)
+    blue = run.submit("blue", ["g1", "g3"], iterations=60)
+    for job in (red, blue):
+        run.wait_state(job, "READY")
+    run.release(red, blue)
+    run.wait(lambda: run.events(red, "iteration"), "no iterations")
+    os.kill(run.worker_pid(f"{red}-1"), signal.SIGKILL)
+    killed = time.monotonic()
+    job = run.wait_state(red, "FAILED", timeout_s=5.0)
+    assert job["error"] == "rank 1 on GPU g2 was killed by SIGKILL"
+    assert job["t_ended"] - killed < 5.0
+    assert run.wait_state(blue, "SUCCEEDED")["error"] is None
+
+
+def test_jobs_go_on_when_the_controller_is_killed_and_started_again(run: Run) -> None:
+    red = run.submit("red", SPREAD, iterations=60)
+    run.wait_state(red, "READY")
+    run.release(red)
+    run.wait(lambda: run.events(red, "iteration"), "no iterations")
+    assert run.controller is not None
+    run.controller.kill()
+    run.controller.wait(10)
+    run.start_controller()
+    assert run.job(red)["state"] in ("RUNNING", "SUCCEEDED")
+    run.wait_state(red, "SUCCEEDED")
+    assert len(run.events(red, "iteration")) == 120
+
+
+def test_a_job_that_is_not_held_runs_and_can_be_cancelled(run: Run) -> None:
+    red = run.submit("red", ["g0"], hold=False, iterations=1000)
+    run.wait_state(red, "RUNNING")
+    assert run.api.delete(f"/v1/jobs/{red}").json()["state"] == "CANCELLED"
+    assert run.job(red)["state"] == "CANCELLED"
