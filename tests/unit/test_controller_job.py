@@ -332,7 +332,7 @@ def test_release_is_all_or_none(site: Site) -> None:
     site.submit("red", ["g0"])
     site.make_ready("red")
     site.submit("blue", ["g1"])
-    with pytest.raises(ConflictError, match="job blue is (PENDING|STARTING), not READY"):
+    with pytest.raises(ConflictError, match=r"job blue is (PENDING|STARTING), not READY"):
         site.manager.release(["red", "blue"], 0.0)
     with pytest.raises(NotFoundError):
         site.manager.release(["green"], 0.0)
