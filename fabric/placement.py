@@ -596,23 +596,29 @@ def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tupl
     moves = {x[i, h]: -1.0 for i in ring_items if (i, h := int(problem.home[i])) in x}
     moves |= dict.fromkeys(y.values(), -1.0)
 
-    def placement(solution: npt.NDArray[np.float64]) -> IntArray:
+    def improve(best: IntArray, cost: dict[int, float]) -> tuple[IntArray, bool]:
+        """The better of ``best`` and the solver's placement, and whether the latter is proven minimal.
+
+        HiGHS has been known to return an infeasible solution as optimal, so it is checked.
+        """
+        solution, proven = programme.solve(cost)
+        if solution is None:
+            return best, False
         place = np.where(problem.group < 0, problem.home, -1)
         for (i, s), column in x.items():
             if solution[column] > 0.5:
                 place[i] = s
+        items = np.array(ring_items)
+        if np.any(place[items] < 0) or np.any(_demand(problem, items, place[items]) > problem.capacity):
+            return best, False
         _fill(problem, place)
-        return place
+        return min(best, place, key=lambda place: _score(problem, place)), proven
 
     best = incumbent
     proven = _score(problem, best)[0] <= bound
     if not proven:
-        solution, proven = programme.solve(crossing)
-        if solution is not None:
-            best = min(best, placement(solution), key=lambda place: _score(problem, place))
+        best, proven = improve(best, crossing)
     least = _crossing(problem, best) / problem.unit - constant
     programme.row(list(crossing.items()), -math.inf, least + 1e-4)
-    solution, fewest = programme.solve(moves)
-    if solution is not None:
-        best = min(best, placement(solution), key=lambda place: _score(problem, place))
+    best, fewest = improve(best, moves)
     return best, proven and fewest
