@@ -24,8 +24,10 @@ import numpy.typing as npt
 
 from fabric.collectives import Schedule, chunk_bounds
 
-#: Bytes received and added at a time: it stays in a core's level-2 cache until it is sent on.
+#: Bytes received, added and sent on at a time: few system calls, and they stay in a core's cache meanwhile.
 SEGMENT_BYTES = 256 * 1024
+#: A short chunk is cut into this many segments, so that a rank can send on while it still receives.
+SEGMENTS_PER_CHUNK = 8
 ITEM_BYTES = 4
 
 
@@ -53,13 +55,37 @@ class AllReduceReport:
 class _Receive:
     """A transfer into this rank. Positions are byte offsets in the vector."""
 
-    __slots__ = ("applied", "before", "end", "previous", "reduce", "start")
+    __slots__ = ("applied", "before", "end", "previous", "reduce", "segment", "start")
 
     def __init__(self, start: int, end: int, reduce: bool, previous: _Receive | None) -> None:
         self.start, self.end, self.reduce, self.previous = start, end, reduce, previous
         self.applied = start
+        share = -(-(end - start) // (SEGMENTS_PER_CHUNK * ITEM_BYTES)) * ITEM_BYTES
+        self.segment = min(SEGMENT_BYTES, share)
         #: Sends that must take their bytes before this receive changes them.
         self.before: list[_Send] = []
+
+    def ready(self) -> int:
+        """How far a later send of the chunk may go now: to the end of a segment."""
+        if self.applied == self.end:
+            return self.end
+        return self.applied - (self.applied - self.start) % self.segment
+
+    def limit(self) -> int:
+        """How far the next receive may go: one segment, and not beyond an earlier receive of the chunk.
+
+        It stops before what an earlier send has still to send, if that leaves anything to receive.
+        """
+        begin = self.applied
+        limit = self.end if self.previous is None else self.previous.applied
+        # Whole elements only; a ``replace`` may have stopped inside one.
+        limit = min(limit - limit % ITEM_BYTES, begin - begin % ITEM_BYTES + self.segment)
+        for send in self.before:
+            free = max(send.sent, send.aside_end)
+            free -= free % ITEM_BYTES
+            if begin < free < limit:
+                limit = free
+        return limit
 
 
 class _Send:
@@ -107,6 +133,9 @@ class _Link:
             send.sent = send.aside_end = send.start
         for receive in self.receives:
             receive.applied = receive.start
+
+    def unfinished(self) -> bool:
+        return self.next_send < len(self.sends) or self.next_receive < len(self.receives)
 
 
 class Transport:
@@ -169,8 +198,6 @@ class Transport:
         """
         if vector.dtype != np.float32 or vector.shape != (self._length,) or not vector.flags.c_contiguous:
             raise ValueError(f"expected {self._length} contiguous float32, got {vector.dtype}{vector.shape}")
-        if not self._links or not self._length:
-            return AllReduceReport(0, 0, 0.0)
         data = memoryview(vector).cast("B")  # type: ignore[arg-type]
         links = self._links
         for link in links:
@@ -179,8 +206,8 @@ class Transport:
         link_of = {link.socket.fileno(): link for link in links}
         moved_at = time.monotonic()
         max_stall_s = 0.0
-        unfinished = set(links)
-        while True:
+        unfinished = [link for link in links if link.unfinished()]
+        while unfinished:
             progress = False
             for link in links:
                 if link.can_write:
@@ -192,13 +219,7 @@ class Transport:
                 now = time.monotonic()
                 max_stall_s = max(max_stall_s, now - moved_at)
                 moved_at = now
-                unfinished = {
-                    link
-                    for link in unfinished
-                    if link.next_send < len(link.sends) or link.next_receive < len(link.receives)
-                }
-                if not unfinished:
-                    break
+                unfinished = [link for link in unfinished if link.unfinished()]
                 continue
             for link in links:
                 self._watch(poller, link)
@@ -224,7 +245,7 @@ class Transport:
             link.watched = events
 
     def _wait(
-        self, poller: select.poll, link_of: dict[int, _Link], unfinished: set[_Link], deadline: float
+        self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> None:
         ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1)
         if not ready and time.monotonic() >= deadline:
@@ -241,7 +262,7 @@ class Transport:
         progress = False
         while link.next_send < len(link.sends):
             send = link.sends[link.next_send]
-            ready = send.end if send.after is None else send.after.applied
+            ready = send.end if send.after is None else send.after.ready()
             if send.sent < send.aside_end:
                 assert send.aside is not None
                 part = send.aside[send.sent - send.start : send.aside_end - send.start]
@@ -272,22 +293,16 @@ class Transport:
         if link.next_receive >= len(link.receives):
             return False
         receive = link.receives[link.next_receive]
-        limit = receive.end if receive.previous is None else receive.previous.applied
-        limit -= limit % ITEM_BYTES
-        begin = receive.applied
-        if limit - begin > SEGMENT_BYTES:
-            limit = begin + SEGMENT_BYTES - begin % ITEM_BYTES
+        begin, limit = receive.applied, receive.limit()
         if limit <= begin:
             return False
-        for send in receive.before:
-            free = max(send.sent, send.aside_end)
-            free -= free % ITEM_BYTES
-            if begin < free < limit:
-                limit = free
-        for send in receive.before:
-            send.keep(data, limit)
         into = link.scratch[link.filled : limit - begin] if receive.reduce else data[begin:limit]
+        endangered = [send for send in receive.before if max(send.sent, send.aside_end) < limit]
         try:
+            if endangered:
+                link.socket.recv(1, socket.MSG_PEEK)
+                for send in endangered:
+                    send.keep(data, limit)
             count = link.socket.recv_into(into)
         except BlockingIOError:
             link.can_read = False

@@ -1,0 +1,251 @@
+"""The transport gives, over real TCP connections, bit for bit what ``apply_schedule`` says."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from containers.worker import transport
+from containers.worker.transport import PeerLost, Transport, peers_of
+from fabric.collectives import Op, Schedule, Transfer, apply_schedule, ring_all_reduce
+
+Vectors = list[npt.NDArray[np.float32]]
+
+
+@contextmanager
+def connected(schedule: Schedule, buffer_bytes: int = 0) -> Iterator[list[dict[int, socket.socket]]]:
+    """For each rank its connections by peer: TCP on loopback, or Unix sockets with small buffers.
+
+    TCP with buffers below its segment size crawls by its timers, so small buffers are tried on Unix sockets.
+    """
+    connections: list[dict[int, socket.socket]] = [{} for _ in range(schedule.world_size)]
+    with ExitStack() as stack:
+        for a, b in itertools.combinations(range(schedule.world_size), 2):
+            if b not in peers_of(schedule, a):
+                continue
+            near, far = small_pair(buffer_bytes) if buffer_bytes else tcp_pair()
+            connections[a][b], connections[b][a] = stack.enter_context(near), stack.enter_context(far)
+        yield connections
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), timeout=5)
+        return near, listener.accept()[0]
+
+
+def small_pair(buffer_bytes: int) -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    return pair
+
+
+def run(schedule: Schedule, vectors: Vectors, rounds: int = 1, buffer_bytes: int = 0) -> Vectors:
+    """One thread per rank; what each holds after ``rounds`` runs of the schedule."""
+    held = [vector.copy() for vector in vectors]
+    errors: list[BaseException] = []
+
+    def work(rank: int, own: dict[int, socket.socket]) -> None:
+        try:
+            engine = Transport(schedule, rank, own, len(held[rank]), peer_timeout_s=20)
+            for _ in range(rounds):
+                engine.all_reduce(held[rank])
+        except (PeerLost, ValueError, AssertionError) as error:
+            errors.append(error)
+
+    with connected(schedule, buffer_bytes) as connections:
+        threads = [
+            threading.Thread(target=work, args=(rank, own), daemon=True)
+            for rank, own in enumerate(connections)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        assert not any(thread.is_alive() for thread in threads)
+    assert not errors
+    return held
+
+
+def random_vectors(world_size: int, length: int, seed: int = 0) -> Vectors:
+    """Values of very different size, so that another order of summation gives other bits."""
+    random = np.random.RandomState(seed)
+    return [
+        (random.standard_normal(length) * 10.0 ** random.randint(-6, 7, length)).astype(np.float32)
+        for _ in range(world_size)
+    ]
+
+
+def same_bits(a: Vectors, b: Vectors) -> bool:
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("length", [0, 1, 3, 7, 1000, 100_003])
+def test_ring_is_bit_identical(world_size: int, length: int) -> None:
+    vectors = random_vectors(world_size, length)
+    schedule = ring_all_reduce(world_size)
+    assert same_bits(run(schedule, vectors), apply_schedule(schedule, vectors))
+
+
+def test_large_ring_again_and_again_through_small_buffers() -> None:
+    vectors = random_vectors(3, 700_001)
+    schedule = ring_all_reduce(3)
+    expected = vectors
+    for _ in range(3):
+        expected = apply_schedule(schedule, expected)
+    assert same_bits(run(schedule, vectors, rounds=3, buffer_bytes=4096), expected)
+
+
+@pytest.mark.parametrize("op", ["reduce", "replace"])
+def test_exchange_in_one_step_takes_the_values_from_before_it(op: Op) -> None:
+    """Both directions of one chunk at once, larger than the socket buffers: nothing is overwritten early."""
+    schedule = Schedule(2, 1, (Transfer(0, 0, 1, 0, op), Transfer(0, 1, 0, 0, op)))
+    vectors = random_vectors(2, 400_000)
+    assert same_bits(run(schedule, vectors, buffer_bytes=4096), apply_schedule(schedule, vectors))
+
+
+def test_crossed_order_in_one_step_cannot_deadlock() -> None:
+    """Each rank must receive into the chunk that it is second to send."""
+    transfers = (
+        Transfer(0, 0, 1, 0, "replace"),
+        Transfer(0, 0, 1, 1, "reduce"),
+        Transfer(0, 1, 0, 1, "replace"),
+        Transfer(0, 1, 0, 0, "reduce"),
+    )
+    schedule = Schedule(2, 2, transfers)
+    vectors = random_vectors(2, 800_000)
+    assert same_bits(run(schedule, vectors, buffer_bytes=4096), apply_schedule(schedule, vectors))
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    world_size = draw(st.integers(2, 4))
+    chunks = draw(st.integers(1, 4))
+    steps, ranks = st.integers(0, 5), st.integers(0, world_size - 1)
+    drawn = draw(
+        st.lists(
+            st.tuples(steps, ranks, ranks, st.integers(0, chunks - 1), st.sampled_from(get_args(Op))),
+            max_size=24,
+        )
+    )
+    transfers = [Transfer(*each) for each in drawn if each[1] != each[2]]
+    return Schedule(world_size, chunks, tuple(sorted(transfers, key=lambda t: t.step)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedule=schedules(), length=st.integers(1, 5000), seed=st.integers(0, 1000))
+def test_any_schedule_is_bit_identical(schedule: Schedule, length: int, seed: int) -> None:
+    vectors = random_vectors(schedule.world_size, length, seed)
+    # Overflow to infinity is fine: its bits must be the same too.
+    with np.errstate(all="ignore"):
+        expected = apply_schedule(schedule, vectors)
+        assert same_bits(run(schedule, vectors, buffer_bytes=2048), expected)
+
+
+@settings(max_examples=15, deadline=None)
+@given(schedule=schedules(), seed=st.integers(0, 1000))
+def test_any_schedule_larger_than_the_buffers(schedule: Schedule, seed: int) -> None:
+    vectors = random_vectors(schedule.world_size, 60_001, seed)
+    with np.errstate(all="ignore"):
+        expected = apply_schedule(schedule, vectors)
+        assert same_bits(run(schedule, vectors, buffer_bytes=2048), expected)
+
+
+def test_report_counts_bytes_and_stall() -> None:
+    schedule = ring_all_reduce(2)
+    with connected(schedule) as connections:
+        slow = Transport(schedule, 1, connections[1], 1000)
+        late = threading.Timer(0.2, slow.all_reduce, (np.ones(1000, dtype=np.float32),))
+        late.start()
+        report = Transport(schedule, 0, connections[0], 1000).all_reduce(np.ones(1000, dtype=np.float32))
+        late.join(timeout=5)
+    assert (report.bytes_sent, report.bytes_received) == (4000, 4000)
+    assert 0.15 < report.max_stall_s < 2.0
+
+
+def test_wrong_vector_and_missing_connection_are_refused() -> None:
+    schedule = ring_all_reduce(2)
+    with pytest.raises(ValueError, match="rank 0 has no connection to ranks \\[1\\]"):
+        Transport(schedule, 0, {}, 10)
+    with connected(schedule) as connections:
+        engine = Transport(schedule, 0, connections[0], 10)
+        for wrong in (np.ones(9, dtype=np.float32), np.ones(10), np.ones(20, dtype=np.float32)[::2]):
+            with pytest.raises(ValueError, match="expected 10 contiguous float32"):
+                engine.all_reduce(wrong)  # type: ignore[arg-type]
+
+
+def test_silent_peer_is_named_at_the_deadline() -> None:
+    schedule = ring_all_reduce(3)
+    with connected(schedule) as connections:
+        engine = Transport(schedule, 0, connections[0], 300_000, peer_timeout_s=0.3)
+        started = time.monotonic()
+        # Rank 0 awaits its bytes from rank 2; rank 1's buffers take all that is sent.
+        with pytest.raises(PeerLost, match=r"rank 2 lost: no byte moved for 0\.3 s") as caught:
+            engine.all_reduce(np.ones(300_000, dtype=np.float32))
+    assert caught.value.rank == 2
+    assert 0.3 <= time.monotonic() - started < 3.0
+
+
+def test_closed_peer_is_named() -> None:
+    schedule = ring_all_reduce(3)
+    with connected(schedule) as connections:
+        connections[2][0].close()
+        with pytest.raises(PeerLost) as caught:
+            Transport(schedule, 0, connections[0], 300).all_reduce(np.ones(300, dtype=np.float32))
+    assert caught.value.rank == 2
+
+
+def test_killed_peer_process_is_named() -> None:
+    """A peer that dies in the middle, by SIGKILL, with data under way in both directions."""
+    program = (
+        "import socket, sys\n"
+        "connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=5)\n"
+        "connection.recv(1000)\n"
+        "connection.sendall(b'x' * 1000)\n"
+        "print('half', flush=True)\n"
+        "connection.recv(1)\n"
+        "input()\n"
+    )
+    schedule = ring_all_reduce(2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        port = str(listener.getsockname()[1])
+        with subprocess.Popen(
+            [sys.executable, "-c", program, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as peer:
+            connection, _ = listener.accept()
+
+            def kill_when_half() -> None:
+                assert peer.stdout is not None
+                peer.stdout.readline()
+                os.kill(peer.pid, signal.SIGKILL)
+
+            killer = threading.Thread(target=kill_when_half, daemon=True)
+            killer.start()
+            engine = Transport(schedule, 0, {1: connection}, 4_000_000)
+            with connection, pytest.raises(PeerLost) as caught:
+                engine.all_reduce(np.ones(4_000_000, dtype=np.float32))
+            killer.join(timeout=5)
+    assert caught.value.rank == 1
+    assert peer.returncode == -signal.SIGKILL
+
+
+def test_segments_are_whole_elements() -> None:
+    assert transport.SEGMENT_BYTES % transport.ITEM_BYTES == 0
