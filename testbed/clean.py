@@ -58,8 +58,8 @@ def clean_stale() -> list[str]:
 
 def clean_leftovers(lab: Lab) -> list[str]:
     """As :func:`clean_objects`, before a lab of that id is built; quick when there is nothing."""
-    names = netlink.interfaces_called(lab.prefix) or list(netlink.NETNS_DIR.glob(f"{lab.prefix}*"))
-    return clean_objects(lab) if names or lab.bpf_dir.exists() else []
+    named = netlink.interfaces_called(lab.prefix) or any(netlink.NETNS_DIR.glob(f"{lab.prefix}*"))
+    return clean_objects(lab) if named or lab.bpf_dir.exists() else []
 
 
 def is_stale(lab: Lab) -> bool:

@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -29,6 +30,7 @@ ENVIRONMENT = "RINGLIGHT_LAB"
 STATE_ROOT = Path("/run/ringlight")
 BPF_ROOT = Path("/sys/fs/bpf/ringlight")
 INTERFACE_NAME_MAX = 15
+LOCK_RETRY_S = 0.3
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID = re.compile(r"[a-z0-9]{3,4}")
@@ -126,12 +128,18 @@ def new_lab() -> Lab:
 
 def _lock(path: Path, kind: int, taken: str) -> TextIO:
     file = path.open("a+", encoding="ascii")
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise LabError(taken) from None
-    return file
+    deadline = time.monotonic() + LOCK_RETRY_S
+    while True:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Somebody who asks whether the lab is alive has the lock for a moment, too.
+            if time.monotonic() < deadline:
+                time.sleep(0.01)
+                continue
+            file.close()
+            raise LabError(taken) from None
+        return file
 
 
 def _is_locked(path: Path) -> bool:

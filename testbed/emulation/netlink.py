@@ -38,6 +38,8 @@ MTU_BYTES = 9000
 FRAME_BYTES = MTU_BYTES + 14
 #: How late the kernel may look at a token bucket without losing rate, seconds.
 TIMER_SLACK_S = 200e-6
+#: Rates that a TBF can have, bits per second: its rate is 32 bits of bytes, its bucket 32 bits of 64 ns.
+RATE_BOUNDS_BPS = (10e3, 34e9)
 NETNS_DIR = Path("/run/netns")
 
 _CLONE_NEWNET = 0x40000000

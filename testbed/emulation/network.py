@@ -16,6 +16,7 @@ from mininet.net import Mininet
 from pyroute2 import IPRoute
 
 from fabric.topology import Fabric, Port
+from fabric.units import format_rate
 from testbed.emulation import netlink, openvswitch
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.nodes import (
@@ -68,6 +69,29 @@ def check_fabric(fabric: Fabric) -> None:
             raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
 
 
+def check_rates(fabric: Fabric, emulation: Emulation) -> None:
+    """Raises ValueError naming a link whose emulated rate the kernel's token buckets cannot have."""
+    low, high = netlink.RATE_BOUNDS_BPS
+    for index, link in enumerate(fabric.links):
+        rate = emulation.rate_bps(link.rate_bps)
+        if not low <= rate <= high:
+            way = "raise" if rate > high else "lower"
+            raise ValueError(
+                f"links[{index}]: {format_rate(link.rate_bps)} is emulated at {format_rate(rate)}, outside "
+                f"{format_rate(low)} to {format_rate(high)}; {way} the time or payload scale"
+            )
+
+
+def check_names(lab: Lab, fabric: Fabric) -> None:
+    """Raises ValueError when two things would be called alike, as port 1 of ``a`` and switch ``a-1`` are."""
+    switches = [*fabric.packet_switches, *fabric.optical_switches]
+    names = {lab.bridge(name): name for name in switches}
+    for port in fabric.link_at:
+        name = lab.interface(port.node, port.number)
+        if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(port):
+            raise ValueError(f"{names[name]} and {port} would both be called {name}; rename a switch")
+
+
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
@@ -78,6 +102,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def __init__(self, lab: Lab, fabric: Fabric, emulation: Emulation, controller: ControllerAddress) -> None:
         check_fabric(fabric)
+        check_names(lab, fabric)
+        check_rates(fabric, emulation)
         super().__init__(switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False)
         self.lab = lab
         self.fabric = fabric

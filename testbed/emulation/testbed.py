@@ -121,9 +121,16 @@ class Testbed:
 
     def _build(self) -> None:
         settings, lab = self.settings, self.settings.lab
+        held, owned = lab.hold(), None
+        try:
+            owned = lab.own()
+        finally:
+            if owned is None:
+                held.close()
+        # From here on the lab's files are ours to remove, once the locks have been let go.
         self._undo.callback(self._remove_state)
-        self._undo.enter_context(lab.hold())
-        self._undo.enter_context(lab.own())
+        self._undo.enter_context(held)
+        self._undo.enter_context(owned)
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         (settings.state / "inventory.json").unlink(missing_ok=True)
         for line in [*clean.clean_stale(), *clean.clean_leftovers(lab)]:
@@ -307,7 +314,8 @@ class Testbed:
         names = ["inventory.json", "agent.sock"]
         names += [f"{name}.{kind}" for name in self._optical for kind in ("ready", "log")]
         for name in names:
-            (state / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (state / name).unlink()
         if state == lab.state_dir:
             shutil.rmtree(state / "workers", ignore_errors=True)
         if not lab.is_alive():

@@ -1,0 +1,614 @@
+"""The testbed with real containers, namespaces, Open vSwitch and traffic control."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import docker
+import httpx
+import pytest
+
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric
+from testbed import clean, services
+from testbed.emulation import netlink, openvswitch
+from testbed.emulation import testbed as emulated
+from testbed.emulation.network import Emulation
+from testbed.emulation.nodes import ROOT, WORKER_UID
+from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
+
+pytestmark = pytest.mark.root
+
+#: What the workers of these tests run: it does what its spec says and tells what came of it.
+PROGRAM = """
+import json, os, socket, sys, time
+os.chdir(sys.argv[1])
+spec = json.load(open("spec.json"))
+def tell(event, **more):
+    with open("events.jsonl", "a") as file:
+        file.write(json.dumps({"t": time.monotonic(), "event": event, **more}) + "\\n")
+deadline = time.monotonic() + 10
+def keep_trying(function):
+    while True:
+        try:
+            return function()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+while spec["do"] != "end" and "eth0:" not in open("/proc/net/dev").read():
+    time.sleep(0.02)
+if spec["do"] == "receive":
+    listener = socket.socket()
+    keep_trying(lambda: listener.bind((spec["at"], 5000)))
+    listener.listen()
+    listener.settimeout(10)
+    connection, _ = listener.accept()
+    buffer, first, taken = bytearray(1 << 20), None, 0
+    while size := connection.recv_into(buffer):
+        now = time.monotonic()
+        if first is None:
+            first, window = now, (now + 0.4, now + spec["seconds"] - 0.1)
+        if window[0] <= now <= window[1]:
+            taken += size
+            start = locals().get("start", now)
+            last = now
+    tell("received", bps=taken * 8 / (last - start))
+elif spec["do"] == "send":
+    connection = keep_trying(lambda: socket.create_connection((spec["to"], 5000), 5))
+    end = time.monotonic() + spec["seconds"]
+    while time.monotonic() < end:
+        connection.sendall(bytes(1 << 16))
+    connection.close()
+elif spec["do"] == "look":
+    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+    try:
+        open("/written", "w")
+        root = "writable"
+    except OSError as error:
+        root = error.strerror
+    tell("looked", root=root, uid=os.getuid(), lab=os.environ.get("RINGLIGHT_LAB"),
+         caps={key: status[key].strip() for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")},
+         no_new_privileges=status["NoNewPrivs"].strip(), interfaces=sorted(os.listdir("/sys/class/net")),
+         congestion=open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip())
+elif spec["do"] in ("fail", "end"):
+    sys.exit("no gradient today")
+elif spec["do"] == "eat":
+    hoard = b"x" * (2 << 30)
+else:
+    time.sleep(100)
+"""
+
+
+def two_switches() -> Fabric:
+    """Four GPUs in pairs on two packet switches; NICs emulated at 100 and 400, the link at 32 Mbit/s."""
+    return build_fabric(
+        FabricSpec.model_validate(
+            {
+                "servers": {"s0": {"gpus": {f"g{i}": "test" for i in range(5)}}},
+                "packet_switches": {"tor0": {"ports": 4}, "tor1": {"ports": 4}},
+                "links": [
+                    {"ends": ["g0", "tor0:1"], "rate": "40 Gbit/s"},
+                    {"ends": ["g1", "tor0:2"], "rate": "40 Gbit/s"},
+                    {"ends": ["g2", "tor1:1"], "rate": "160 Gbit/s"},
+                    {"ends": ["g3", "tor1:2"], "rate": "160 Gbit/s"},
+                    {"ends": ["tor0:4", "tor1:4"], "rate": "12.8 Gbit/s"},
+                ],
+            }
+        )
+    )
+
+
+OPTICAL = {
+    "servers": {"s0": {"gpus": {"g0": "test", "g1": "test"}}},
+    "packet_switches": {"tor0": {"ports": 2}},
+    "optical_switches": {"ocs0": {"size": 4, "profile": "ideal"}},
+    "links": [
+        {"ends": ["g0", "ocs0:1"], "rate": "40 Gbit/s"},
+        {"ends": ["g1", "tor0:2"], "rate": "40 Gbit/s"},
+        {"ends": ["tor0:1", "ocs0:3"], "rate": "40 Gbit/s"},
+    ],
+}
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    from containers.image import ensure_image
+
+    return ensure_image(lambda _: None)
+
+
+class Rig:
+    """A testbed in this process and a client of its agent."""
+
+    def __init__(self, testbed: emulated.Testbed) -> None:
+        self.testbed = testbed
+        self.fabric = testbed.settings.fabric
+        self.lab = testbed.settings.lab
+        transport = httpx.HTTPTransport(uds=str(testbed.settings.state / "agent.sock"))
+        self.http = httpx.Client(transport=transport, base_url="http://agent", timeout=30)
+
+    def request(self, rank: int, gpu: str, job: str = "red", **spec: Any) -> dict[str, Any]:
+        return {"job": job, "rank": rank, "gpu": gpu, "spec": spec}
+
+    def start(self, *wanted: dict[str, Any]) -> httpx.Response:
+        return self.http.post("/v1/workers/batch", json=wanted)
+
+    def report(self, cursor: int = 0) -> dict[str, Any]:
+        answer: dict[str, Any] = self.http.get("/v1/workers", params={"cursor": cursor}).json()
+        return answer
+
+    def worker(self, name: str) -> dict[str, Any]:
+        return next(w for w in self.report()["workers"] if w["id"] == name)
+
+    def remove_all(self) -> None:
+        for worker in self.report()["workers"]:
+            assert self.http.delete(f"/v1/workers/{worker['id']}").status_code == 200
+
+    def forward(self) -> None:
+        """Flow rules that a controller would write: by destination, over the one link."""
+        for name, switch in self.testbed.inventory["packet_switches"].items():
+            rules = ["priority=5,arp,actions=drop"]
+            for gpu in self.fabric.gpus.values():
+                link = next((li for li in self.fabric.links if gpu.name in (li.a.node, li.b.node)), None)
+                if link is None:
+                    continue
+                port = link.b if link.a.node == gpu.name else link.a
+                out = port.number if port.node == name else 4
+                rules.append(f"priority=10,ip,nw_dst={gpu.ip},actions=output:{out}")
+            subprocess.run(
+                ["ovs-ofctl", "-O", "OpenFlow13", "add-flows", switch["bridge"], "-"],
+                input="\n".join(rules),
+                text=True,
+                check=True,
+                timeout=10,
+            )
+
+    def rates(self, pairs: list[tuple[str, str]], seconds: float) -> list[float]:
+        """Bits per second that arrive, for flows from one GPU to another at the same time."""
+        ips = {name: gpu.ip for name, gpu in self.fabric.gpus.items()}
+        peers = list(ips.values())
+        wanted = []
+        for i, (source, to) in enumerate(pairs):
+            wanted.append(self.request(2 * i, to, do="receive", at=ips[to], seconds=seconds, peers=peers))
+            wanted.append(
+                self.request(2 * i + 1, source, do="send", to=ips[to], seconds=seconds, peers=peers)
+            )
+        cursor = self.report()["cursor"]
+        answer = self.start(*wanted)
+        assert answer.status_code == 200, answer.text
+
+        def events() -> list[dict[str, Any]]:
+            return [e for e in self.report(cursor)["events"] if e["event"] == "received"]
+
+        until(lambda: len(events()) == len(pairs), 25, lambda: str(self.report()["workers"]))
+        found = {e["rank"]: e["bps"] for e in events()}
+        self.remove_all()
+        return [found[2 * i] for i in range(len(pairs))]
+
+
+def until(condition: Callable[[], Any], timeout_s: float, told: Callable[[], str] = str) -> float:
+    """Wait for a condition; how long it took, seconds."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > timeout_s:
+            pytest.fail(f"not within {timeout_s} s: {told()}")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@contextmanager
+def running(fabric: Fabric, runtime: Any, image: str | None = None) -> Iterator[Rig]:
+    lab = new_lab()
+    python = "python3" if runtime == "docker" else sys.executable
+    testbed = emulated.Testbed(
+        emulated.Settings(
+            lab=lab,
+            fabric=fabric,
+            state=lab.state_dir,
+            runtime=runtime,
+            emulation=Emulation(payload_scale=400),
+            image=image,
+            command=(python, "-c", PROGRAM, "{job}"),
+        )
+    )
+    testbed.start()
+    try:
+        yield Rig(testbed)
+    finally:
+        testbed.stop()
+        assert traces(lab) == []
+
+
+def traces(lab: Lab) -> list[str]:
+    """Everything that can be found of a lab, by other means than those of the program."""
+    found = []
+    for path in (lab.state_dir, lab.bpf_dir):
+        if path.exists():
+            found.append(f"{path}: {[p.name for p in path.rglob('*')]}")
+    for command in (
+        ["docker", "ps", "-a", "--filter", f"label={CONTAINER_LABEL}={lab.id}", "--format", "{{.Names}}"],
+        ["ip", "-o", "link"],
+        ["ip", "netns"],
+        ["ovs-vsctl", "list-br"],
+        ["ovs-vsctl", "--bare", "--columns=_uuid", "find", "QoS", f"external_ids:{OVS_LABEL}={lab.id}"],
+    ):
+        if command[0] == "docker" and not services.docker_running():
+            continue
+        out = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        ours = command[0] == "docker" or "find" in command
+        found += [line for line in out.splitlines() if line and (ours or lab.prefix in line)]
+    label = f"{ENVIRONMENT}={lab.id}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if label in path.read_bytes().split(b"\0"):
+                found.append(f"process {path.parent.name}: {(path.parent / 'cmdline').read_text()}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def docker_rig(image: str) -> Iterator[Rig]:
+    with running(two_switches(), "docker", image) as rig:
+        rig.forward()
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def namespace_rig() -> Iterator[Rig]:
+    with running(two_switches(), "namespace") as rig:
+        rig.forward()
+        yield rig
+
+
+@pytest.fixture(params=["docker", "namespace"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    used: Rig = request.getfixturevalue(f"{request.param}_rig")
+    yield used
+    used.remove_all()
+
+
+def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
+    # Of 9014 bytes on the wire 8948 are the stream's.
+    payload = 8948 / 9014
+    slow, fast = rig.rates([("g0", "g1"), ("g2", "g3")], 2.0)
+    assert slow == pytest.approx(100e6 * payload, rel=0.05)
+    assert fast == pytest.approx(400e6 * payload, rel=0.05)
+    first, second = rig.rates([("g0", "g2"), ("g1", "g3")], 3.0)
+    assert first + second == pytest.approx(32e6 * payload, rel=0.05)
+    assert max(first, second) / min(first, second) < 1.2
+
+
+def test_a_worker_has_few_privileges_in_a_container(docker_rig: Rig) -> None:
+    try:
+        docker_rig.start(docker_rig.request(0, "g0", do="look")).raise_for_status()
+        until(lambda: docker_rig.worker("red-0")["state"] == "exited", 10)
+        seen = next(e for e in docker_rig.report()["events"] if e["event"] == "looked")
+    finally:
+        docker_rig.remove_all()
+    assert set(seen["caps"].values()) == {"0000000000000000"}
+    assert seen["no_new_privileges"] == "1"
+    assert seen["root"] == "Read-only file system"
+    assert seen["uid"] == WORKER_UID
+    assert seen["lab"] == docker_rig.lab.id
+    assert "lo" in seen["interfaces"]
+    assert set(seen["interfaces"]) <= {"lo", "eth0"}
+
+
+def test_a_worker_has_no_capabilities_in_a_namespace(namespace_rig: Rig) -> None:
+    try:
+        namespace_rig.start(namespace_rig.request(0, "g0", do="look")).raise_for_status()
+        until(lambda: namespace_rig.worker("red-0")["state"] == "exited", 10)
+        seen = next(e for e in namespace_rig.report()["events"] if e["event"] == "looked")
+    finally:
+        namespace_rig.remove_all()
+    assert set(seen["caps"].values()) == {"0000000000000000"}
+    assert seen["no_new_privileges"] == "1"
+
+
+def test_settings_of_a_worker_s_network(rig: Rig) -> None:
+    peers = [gpu.ip for gpu in rig.fabric.gpus.values()]
+    rig.start(rig.request(0, "g0", do="wait", peers=peers)).raise_for_status()
+    assert rig.testbed.agent is not None
+    assert rig.testbed.network is not None
+    node = rig.testbed.network.get(rig.lab.container("red-0"))
+    gpu = rig.fabric.gpus["g0"]
+    shown = node.cmd("ip -d addr show eth0")
+    assert f"inet {gpu.ip}/16" in shown
+    assert gpu.mac in shown
+    assert "mtu 9000" in shown
+    assert "inet6" not in shown
+    assert "rto_min 20ms" in node.cmd("ip route")
+    assert rig.fabric.gpus["g1"].mac in node.cmd("ip neigh")
+    assert "rate 100Mbit" in node.cmd("tc qdisc show dev eth0")
+    read = "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
+    assert node.cmd(read).split() == ["reno", "0"]
+    assert "TX:" not in node.cmd("ip -s link show lo").split("lo:")[0]
+
+
+def test_a_death_is_noticed_and_the_gpu_can_be_used_again(rig: Rig) -> None:
+    answer = rig.start(*[rig.request(i, f"g{i}", do="wait") for i in range(3)])
+    assert answer.json()[2] == {"id": "red-2", "gpu": "g2", "state": "running"}
+    node = rig.testbed.network.get(rig.lab.container("red-1"))  # type: ignore[union-attr]
+    os.kill(node.pid, signal.SIGKILL)
+    until(lambda: rig.worker("red-1")["state"] == "exited", 3)
+    ended = rig.worker("red-1")
+    assert (ended["signal"], ended["exit_code"], ended["oom"]) == (9, None, False)
+    assert rig.worker("red-0")["state"] == "running"
+    events = rig.report()["events"]
+    assert [e["worker"] for e in events if e["event"] == "exited"][-1] == "red-1"
+    assert rig.start(rig.request(0, "g1", job="blue", do="wait")).status_code == 409
+    rig.remove_all()
+    # The port that died is there again, with another interface behind the same name.
+    assert rig.rates([("g0", "g1")], 1.0)[0] > 50e6
+
+
+def test_a_failing_worker_tells_why(rig: Rig) -> None:
+    rig.start(rig.request(0, "g0", do="fail")).raise_for_status()
+    until(lambda: rig.worker("red-0")["state"] == "exited", 10)
+    ended = rig.worker("red-0")
+    assert (ended["exit_code"], ended["signal"]) == (1, None)
+    assert ended["stderr_tail"].strip() == "no gradient today"
+
+
+def test_a_worker_that_ends_at_once_tells_why(docker_rig: Rig) -> None:
+    answer = docker_rig.start(docker_rig.request(0, "g0", do="wait"), docker_rig.request(1, "g1", do="end"))
+    if answer.status_code == 200:
+        until(lambda: docker_rig.worker("red-1")["state"] == "exited", 10)
+        assert docker_rig.worker("red-1")["stderr_tail"].strip() == "no gradient today"
+        docker_rig.remove_all()
+    else:
+        assert "job red rank 1 on g1: container" in answer.json()["detail"]
+        assert "exit code 1; it said: no gradient today" in answer.json()["detail"]
+    assert docker_rig.report()["workers"] == []
+
+
+def test_memory_is_limited(docker_rig: Rig) -> None:
+    try:
+        docker_rig.start(docker_rig.request(0, "g0", do="eat")).raise_for_status()
+        until(lambda: docker_rig.worker("red-0")["state"] == "exited", 20)
+        assert docker_rig.worker("red-0")["oom"]
+    finally:
+        docker_rig.remove_all()
+
+
+def test_workers_start_all_or_none(docker_rig: Rig, image: str) -> None:
+    name = docker_rig.lab.container("red-1")
+    api = docker.APIClient(version="auto")
+    other = api.create_container(image, ["true"], name=name)
+    try:
+        answer = docker_rig.start(*[docker_rig.request(i, f"g{i}", do="wait") for i in range(3)])
+        assert answer.status_code == 500
+        assert "job red rank 1 on g1" in answer.json()["detail"]
+        assert name in answer.json()["detail"]
+        assert docker_rig.report()["workers"] == []
+        assert api.inspect_container(other)["Name"] == f"/{name}", "what is not ours stays"
+        ports = openvswitch.vsctl("list-ports", docker_rig.lab.bridge("tor0")).split()
+        assert ports == [docker_rig.lab.interface("tor0", 4)]
+    finally:
+        api.remove_container(other, force=True)
+        api.close()
+
+
+def test_requests_that_do_not_fit_are_refused(namespace_rig: Rig) -> None:
+    ask = namespace_rig.request
+    for wanted, status, text in (
+        ([], 422, "no workers"),
+        ([ask(0, "g9")], 422, "there is no GPU g9"),
+        ([ask(0, "g4")], 422, "GPU g4 is not plugged into anything"),
+        ([ask(0, "g0"), ask(1, "g0")], 409, "GPU g0 is taken by worker red-0"),
+        ([ask(0, "g0"), ask(0, "g1")], 409, "there is a worker red-0 already"),
+    ):
+        answer = namespace_rig.start(*wanted)
+        assert answer.status_code == status
+        assert text in answer.json()["detail"]
+    assert namespace_rig.http.delete("/v1/workers/red-7").status_code == 404
+    assert namespace_rig.report()["workers"] == []
+
+
+def test_release_writes_the_start_time(namespace_rig: Rig) -> None:
+    namespace_rig.start(namespace_rig.request(0, "g0", do="wait")).raise_for_status()
+    body = {"ids": ["red-0"], "at": 12.5}
+    namespace_rig.http.post("/v1/workers/release", json=body).raise_for_status()
+    written = namespace_rig.testbed.settings.state / "workers" / "red-0" / "go"
+    assert json.loads(written.read_text()) == {"at": 12.5}
+    namespace_rig.remove_all()
+
+
+def test_an_optical_switch_that_dies_is_reported_and_not_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    with running(build_fabric(FabricSpec.model_validate(OPTICAL)), "namespace") as rig:
+        entry = rig.testbed.inventory["optical_switches"]["ocs0"]
+        rig.start(rig.request(0, "g0", do="wait")).raise_for_status()
+        os.kill(entry["pid"], signal.SIGKILL)
+        with caplog.at_level(logging.ERROR):
+            until(lambda: rig.testbed.wait(0.05) or caplog.messages, 5)
+        assert caplog.messages == [
+            "the process of optical switch ocs0 has ended (killed by SIGKILL); its light stays as it is"
+        ]
+        names = subprocess.run(
+            ["ip", "-n", rig.lab.namespace("ocs0"), "-o", "link"], capture_output=True, text=True, check=True
+        ).stdout
+        assert "p1@" in names
+        assert "p3@" in names
+
+
+def test_an_optical_switch_made_of_open_vswitch() -> None:
+    raw = {**OPTICAL, "optical_switches": {"ocs0": {"size": 4, "driver": "openflow", "profile": "ideal"}}}
+    with running(build_fabric(FabricSpec.model_validate(raw)), "namespace") as rig:
+        entry = rig.testbed.inventory["optical_switches"]["ocs0"]
+        assert entry["driver"] == "openflow"
+        rig.start(rig.request(0, "g0", do="wait")).raise_for_status()
+        shown = subprocess.run(
+            ["ovs-ofctl", "-O", "OpenFlow13", "show", entry["bridge"]],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert f"dpid:{entry['dpid']:016x}" in shown
+        for port in (1, 3):
+            assert f" {port}({rig.lab.interface('ocs0', port)})" in shown
+
+
+# -- the process
+
+
+def launch(lab: Lab, fabric: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "testbed.emulation", "--fabric", str(fabric), "--lab", lab.id),
+            *("--payload-scale", "400", *more),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def fabric_file(tmp_path: Path) -> Path:
+    path = tmp_path / "fabric.json"
+    path.write_text(json.dumps(OPTICAL))
+    return path
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = new_lab()
+    yield made
+    clean.clean(made.id)
+    assert traces(made) == []
+
+
+def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_else(
+    lab: Lab, fabric_file: Path, image: str
+) -> None:
+    process = launch(lab, fabric_file)
+    foreign = f"rl{'zz9' if lab.id != 'zz9' else 'zz8'}-other"
+    api = docker.APIClient(version="auto")
+    container = api.create_container(image, ["sleep", "60"], labels={"other.lab": lab.id}, name=foreign)
+    api.start(container)
+    netns = os.open("/dev/null", os.O_RDONLY)
+    try:
+        os.close(netns)
+        netns = netlink.create_namespace(foreign)
+        openvswitch.vsctl("add-br", foreign, "--", "set", "bridge", foreign, "datapath_type=netdev")
+        until((lab.state_dir / "inventory.json").exists, 20)
+        transport = httpx.HTTPTransport(uds=str(lab.state_dir / "agent.sock"))
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=30) as client:
+            wanted = [{"job": "red", "rank": i, "gpu": f"g{i}", "spec": {}} for i in range(2)]
+            client.post("/v1/workers/batch", json=wanted).raise_for_status()
+        process.kill()
+        process.wait(10)
+        assert not lab.is_alive()
+        assert clean.is_stale(lab)
+        removed = " ".join(clean.clean_stale())
+        for kind in (
+            "process",
+            f"container {lab.container('red-1')}",
+            "bridge",
+            "interface",
+            "namespace",
+            "BPF",
+        ):
+            assert kind in removed
+        assert traces(lab) == []
+        assert clean.clean(lab.id) == []
+        assert api.inspect_container(container)["State"]["Running"]
+        assert (netlink.NETNS_DIR / foreign).exists()
+        assert foreign in openvswitch.vsctl("list-br").split()
+    finally:
+        process.kill()
+        process.wait(10)
+        assert process.stderr is not None
+        process.stderr.close()
+        os.close(netns)
+        netlink.delete_namespace(foreign)
+        openvswitch.vsctl("--if-exists", "del-br", foreign)
+        api.remove_container(container, force=True)
+        api.close()
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 0.7, 1.0, 1.3])
+def test_interrupted_at_any_moment_it_leaves_nothing(lab: Lab, fabric_file: Path, delay_s: float) -> None:
+    process = launch(lab, fabric_file, "--runtime", "namespace")
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=15)
+    assert process.returncode != 0, errors
+    assert traces(lab) == []
+
+
+def test_it_ends_well_when_told_and_when_the_one_it_serves_has_died(lab: Lab, fabric_file: Path) -> None:
+    with subprocess.Popen(["sleep", "25"]) as served:
+        process = launch(lab, fabric_file, "--runtime", "namespace", "--die-with", str(served.pid))
+        until((lab.state_dir / "inventory.json").exists, 20)
+        second = launch(lab, fabric_file, "--runtime", "namespace")
+        _, errors = second.communicate(timeout=15)
+        assert second.returncode == 1
+        assert (
+            errors.splitlines()[-1]
+            == f"testbed: lab {lab.id} is already in use; stop it or choose another id"
+        )
+        assert (lab.state_dir / "inventory.json").exists(), "the first one goes on"
+        served.kill()
+        _, errors = process.communicate(timeout=15)
+    assert process.returncode == 0, errors
+    assert traces(lab) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--image", "ringlight-test:missing"], "there is no worker image ringlight-test:missing"),
+        (["--runtime", "namespace", "--fabric", "/dev/null"], "/dev/null: "),
+        (["--runtime", "namespace", "--payload-scale", "1"], "links[0]: 40 Gbit/s is emulated at 40 Gbit/s"),
+    ],
+)
+def test_what_cannot_be_built_gives_one_line_and_leaves_nothing(
+    lab: Lab, fabric_file: Path, more: list[str], text: str
+) -> None:
+    process = launch(lab, fabric_file, *more)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    last = errors.splitlines()[-1]
+    assert last.startswith("testbed: ")
+    assert text in last
+    assert "Traceback" not in errors
+    assert traces(lab) == []
+
+
+@pytest.mark.parametrize("service", ["DOCKER_SOCKET", "OVS_SOCKET"])
+def test_a_service_that_is_stopped_is_named(lab: Lab, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, service, Path("/nonexistent.sock"))
+    testbed = emulated.Testbed(emulated.Settings(lab=lab, fabric=two_switches(), state=lab.state_dir))
+    with pytest.raises(
+        emulated.TestbedError, match=r"(Docker|Open vSwitch) is not running or does not answer"
+    ):
+        testbed.start()
+    monkeypatch.undo()
+    assert traces(lab) == []
+
+
+def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) -> None:
+    # Bridges, cables and the optical switch are there when the agent's socket cannot be made.
+    (tmp_path / "agent.sock").mkdir()
+    fabric = build_fabric(FabricSpec.model_validate(OPTICAL))
+    scale = Emulation(payload_scale=400)
+    testbed = emulated.Testbed(
+        emulated.Settings(lab=lab, fabric=fabric, state=tmp_path, runtime="namespace", emulation=scale)
+    )
+    with pytest.raises(OSError, match=r"agent\.sock"):
+        testbed.start()
+    assert traces(lab) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["agent.sock"]
