@@ -318,13 +318,13 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
     try:
         code = app(standalone_mode=False)
-    except KeyboardInterrupt as error:
+    except Interrupted as error:
         say("interrupted")
-        code = 128 + (error.number if isinstance(error, Interrupted) else int(signal.SIGINT))
+        code = 128 + error.number
     except _expected_errors() as error:
         if type(error).__name__ != "NoArgsIsHelpError":
             say(" ".join(str(error).split()) or type(error).__name__)

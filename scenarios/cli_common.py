@@ -18,8 +18,8 @@ class UserError(RuntimeError):
         self.exit_code = exit_code
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal asked us to end; handled like Ctrl-C. ``number`` is the signal's."""
+class Interrupted(BaseException):
+    """A signal (Ctrl-C too) asked us to end; no handler of errors may take it for one. ``number``: its."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -245,7 +245,7 @@ class LabProcesses:
     def stop(self) -> None:
         """End both in order, then remove whatever of this lab is left. May be called again."""
         previous = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline.
             previous[number] = signal.signal(number, signal.SIG_IGN)
         try:

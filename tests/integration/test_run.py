@@ -1,0 +1,197 @@
+"""A scenario from the command line to the run folder, on a real lab; and what disturbances do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.clean import clean, clean_objects
+from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
+DEADLINE_S = 150.0
+
+
+class RunningCommand:
+    """``ringlight run`` as a process, its standard error collected while it runs."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "scenarios.cli", "run", str(MINI), "--runs", str(folder)]
+        self.process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._output: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._collect, args=(self.process.stderr, self.lines)),
+            threading.Thread(target=self._collect, args=(self.process.stdout, self._output)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _collect(stream: Iterator[str], lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """The first line that matches, once it is there."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if found := re.search(pattern, line):
+                    return found
+            assert self.process.poll() is None, "\n".join(self.lines)
+            time.sleep(0.05)
+        raise AssertionError(f"no line {pattern!r} in:\n" + "\n".join(self.lines))
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and standard output, once it has ended."""
+        code = self.process.wait(DEADLINE_S)
+        for reader in self._readers:
+            reader.join(10)
+        return code, "\n".join(self._output)
+
+    def lab(self) -> Lab:
+        return Lab(self.wait_for(r"lab (\w+) is up")[1])
+
+    def stop(self) -> None:
+        """For a test that failed: nothing may stay behind."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        for line in self.lines:
+            if found := re.search(r"lab (\w+) is up", line):
+                clean(found[1])
+
+
+def free_ports() -> list[str]:
+    """Arguments that choose two ports nobody uses."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        rest, openflow = one.getsockname()[1], two.getsockname()[1]
+    return ["--rest", f"127.0.0.1:{rest}", "--openflow", f"127.0.0.1:{openflow}"]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningCommand]:
+    command = RunningCommand(tmp_path / "runs", "--json", *free_ports())
+    yield command
+    command.stop()
+
+
+def assert_gone(lab: Lab) -> None:
+    assert clean_objects(lab) == []
+    assert not (STATE_ROOT / lab.id).exists()
+
+
+def containers(lab: Lab, *labels: str) -> list[str]:
+    filters = [f"--filter=label={label}" for label in (f"{CONTAINER_LABEL}={lab.id}", *labels)]
+    done = subprocess.run(
+        ["docker", "ps", "-q", *filters], capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout.split()
+
+
+def test_a_scenario_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
+    lab = running.lab()
+    code, output = running.end()
+    assert code == 0, "\n".join(running.lines)
+    printed = json.loads(output)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert printed == json.loads((folder / "result.json").read_text())
+    case = printed["cases"]["a"]
+    assert printed["complete"] is True
+    assert case["completion_s"]["regrouped"] < case["completion_s"]["fragmented"]
+    for job in case["jobs"].values():
+        for figures in job.values():
+            assert figures["parameters_identical"] is True
+            assert figures["connections_unchanged"] is True
+            assert figures["loss_last"] < figures["loss_first"]
+    live = printed["live"]
+    assert live["parameters_identical"] is True
+    assert live["connections_unchanged"] is True
+    assert live["all_ranks_finished"] is True
+    assert live["fibres_moved"] == 2
+    assert live["blackout_ms"] > 0
+    assert len(printed["fidelity"]["links"]) == 6
+    assert printed["fidelity"]["verdict"] in ("good", "doubtful", "bad")
+    for name in (
+        "report.html",
+        "throughput.csv",
+        "utilisation.csv",
+        "plots/figure3-a.png",
+        "plots/live-regroup.svg",
+    ):
+        assert (folder / name).stat().st_size > 0
+    assert json.loads((folder / "environment.json").read_text())["lab"] == lab.id
+    assert_gone(lab)
+
+
+def test_ctrl_c_leaves_nothing(running: RunningCommand) -> None:
+    lab = running.lab()
+    running.wait_for("measuring the links")
+    running.process.send_signal(signal.SIGINT)
+    code, output = running.end()
+    assert code == 130
+    assert output == ""
+    assert running.lines[-1] == "ringlight: interrupted"
+    assert_gone(lab)
+
+
+def test_a_killed_worker_is_one_line_with_rank_and_reason(running: RunningCommand, tmp_path: Path) -> None:
+    lab = running.lab()
+    running.wait_for("case a, fragmented")
+    deadline = time.monotonic() + 60
+    while not (victim := containers(lab, f"{GPU_LABEL}=g2")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    subprocess.run(["docker", "kill", *victim], capture_output=True, check=True, timeout=30)
+    code, output = running.end()
+    assert code == 1
+    assert output == ""
+    assert re.fullmatch(r"ringlight: .*job red failed: .*rank 1 on GPU g2.*SIGKILL.*", running.lines[-1]), (
+        running.lines[-1]
+    )
+    assert_gone(lab)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / "result.json").exists()
+
+
+def test_a_taken_port_is_one_line_before_anything_is_built(tmp_path: Path) -> None:
+    labs = set(STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else set()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = RunningCommand(tmp_path, "--rest", f"127.0.0.1:{port}")
+        code, _ = command.end()
+    assert code == 1
+    assert f"port {port} (--rest) cannot be used: Address already in use" in command.lines[-1]
+    now = set(STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else set()
+    assert not {path for path in now - labs if not any(path.iterdir())}
