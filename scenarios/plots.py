@@ -188,14 +188,7 @@ def _throughput(
     labelled: bool,
 ) -> None:
     gpus = run.jobs[job].gpus
-    points: dict[float, list[float]] = {}
-    for sample in series:
-        if sample.get("run") == run.name and sample.get("gpu") in gpus:
-            t = round(sample["t"] - run.released, 1)
-            if 0 <= t <= run.jobs[job].end - run.released:
-                points.setdefault(t, []).append(sample["rx_bps"] / 1e6)
-    times = sorted(points)
-    mean = [sum(points[t]) / len(gpus) for t in times]
+    times, mean = mean_throughput(run, job, series)
     limit = scenario.fabric.link_at[Port(gpus[0], 0)].rate_bps / scenario.rate_scale / 1e6
     axis.plot(times, mean, color=colour, linewidth=0.6, alpha=0.45)
     axis.plot(times, smooth(times, mean, _window(run.jobs[job])), color=colour, linewidth=1.8)
@@ -212,6 +205,25 @@ def _throughput(
             color=QUIET,
         )
     axis.set_ylim(0, limit * 1.2)
+
+
+def mean_throughput(
+    run: Run, job: str, series: Sequence[Mapping[str, Any]], step_s: float = SERIES_STEP_S
+) -> tuple[list[float], list[float]]:
+    """Times (seconds since the release, every ``step_s``) and mean Mbit/s that a GPU of the job sent."""
+    points: dict[int, dict[str, list[float]]] = {}
+    for sample in series:
+        since = sample["t"] - run.released
+        if (
+            sample.get("run") == run.name
+            and sample.get("gpu") in run.jobs[job].gpus
+            and 0 <= since <= run.jobs[job].end - run.released
+        ):
+            per_gpu = points.setdefault(int(since / step_s), {})
+            per_gpu.setdefault(sample["gpu"], []).append(sample["rx_bps"] / 1e6)
+    steps = sorted(points)
+    mean = [statistics.mean(statistics.mean(v) for v in points[k].values()) for k in steps]
+    return [k * step_s for k in steps], mean
 
 
 def _utilisation(axis: Axes, run: Run, job: str, colour: str) -> None:
@@ -416,8 +428,8 @@ def _live(scenario: Scenario, run: Run) -> Figure:
     regroup = run.regroup["regroup"]
     begin, end = regroup_window(regroup)
     colours = job_colours(list(run.jobs))
-    figure = Figure(figsize=(9.2, 5.2), layout="constrained")
-    upper, lower = figure.subplots(2, 1, height_ratios=(1, 1.25))
+    figure = Figure(figsize=(9.2, 5.6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, height_ratios=(1, 1.5))
     for name, job in run.jobs.items():
         by_index: dict[int, list[Any]] = {}
         for it in job.iterations:
@@ -441,14 +453,20 @@ def _regroup_rows(axis: Axes, run: Run, regroup: Mapping[str, Any], begin: float
     """Controller phases, dark cross-connects, beacon gaps, all on one millisecond axis."""
     moved = moved_gpus(regroup)
     rows: list[tuple[str, float, float, str]] = []
-    for (_, t), (name, reached) in itertools.pairwise(phases(regroup)):
-        if name in _STEPS:
+    for (before, t), (name, reached) in itertools.pairwise(phases(regroup)):
+        # The plan is checked once more on the switches' own reading; only the first one is of interest.
+        if name in _STEPS and before != "start":
             rows.append((_STEPS[name], t, reached, QUIET))
-    for name, off, lit in dark_intervals(regroup):
-        rows.append((f"dark: {name}", off, lit, _LIGHT))
+    dark = dark_intervals(regroup)
+    if dark:
+        _, off, lit = max(dark, key=lambda entry: entry[2] - entry[1])
+        label = "dark on the wire" if len(dark) == 1 else f"dark on the wire, longest of {len(dark)}"
+        rows.append((label, off, lit, _LIGHT))
     colours = job_colours(list(run.jobs))
-    for gap in beacon_gaps(run, moved, (begin, end))[:10]:
-        label = f"no beacon {gap['from']} → {gap['to']}"
+    longest: dict[str, dict[str, Any]] = {}
+    for gap in beacon_gaps(run, moved, light_window(regroup)):
+        longest.setdefault(f"no beacon {gap['from']} → {gap['to']}", gap)
+    for label, gap in list(longest.items())[:8]:
         rows.append((label, gap["t_start"], gap["t_end"], colours[gap["job"]]))
     for y, (_, start, stop, colour) in enumerate(rows):
         axis.barh(y, 1000 * (stop - start), left=1000 * (start - begin), height=0.62, color=colour)
@@ -466,5 +484,6 @@ def _regroup_rows(axis: Axes, run: Run, regroup: Mapping[str, Any], begin: float
     axis.grid(axis="y", visible=False)
     axis.grid(axis="x", visible=True)
     axis.margins(x=0.12)
+    axis.set_xlim(left=min(0.0, *(1000 * (row[1] - begin) for row in rows)))
     axis.set_xlabel("milliseconds since the regroup's first step")
     axis.set_title("The regroup, step by step")

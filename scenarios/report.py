@@ -35,6 +35,7 @@ h3 { font-size: 1rem; margin: 2rem 0 .4rem; }
 p { margin: .5rem 0 .9rem; max-width: 44rem; }
 p.lead { font-size: 1.1rem; }
 .quiet, small { color: var(--quiet); }
+p.quiet { font-size: .85rem; }
 .chips { display: flex; flex-wrap: wrap; gap: .4rem; margin: 1rem 0 0; padding: 0; list-style: none;
   font-size: .82rem; }
 .chips li { border: 1px solid var(--rule); border-radius: 99px; padding: .12rem .7rem; color: var(--quiet); }

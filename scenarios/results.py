@@ -297,6 +297,12 @@ def regroup_window(regroup: Mapping[str, Any]) -> tuple[float, float]:
     return min(times), max(times)
 
 
+def light_window(regroup: Mapping[str, Any]) -> tuple[float, float]:
+    """From the command that removes light to the end of a regroup (CLOCK_MONOTONIC seconds)."""
+    begin, end = regroup_window(regroup)
+    return dict(phases(regroup)).get("remove_light", begin), end
+
+
 def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]:
     """(cross-connect, dark from, lit again) of every cross-connect that a regroup made, as its optical
     switch's driver reports them; (CLOCK_MONOTONIC seconds). Empty where nothing is reported."""
@@ -318,7 +324,7 @@ def light_off_s(regroup: Mapping[str, Any]) -> float | None:
 
 
 def beacon_gaps(run: Run, moved: set[str], window: tuple[float, float]) -> list[dict[str, Any]]:
-    """Beacon gaps that touch a moved GPU (as receiver or sender) and overlap the regroup, longest first."""
+    """Beacon gaps that touch a moved GPU (as receiver or sender) and overlap the window, longest first."""
     gaps = []
     for job in run.jobs.values():
         for rank, done in job.done.items():
@@ -342,7 +348,7 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     """Figures of the regroup while the jobs train.
 
     Blackout is reported in three ways. ``beacon_gap_ms``: the longest time without a UDP beacon between
-    two ranks of which at least one was moved, overlapping the regroup (5 ms beacons, so up to 5 ms of it
+    two ranks of which at least one was moved, overlapping the change of light (5 ms beacons, so up to 5 ms of it
     is waiting; a path without a gap above 20 ms counts as none). ``wire_dark_ms``: the longest time for
     which the optical switch reports a moved cross-connect dark. ``tcp_stall_ms``: the longest time in
     which no byte of an all-reduce moved at some rank, in the iterations that overlap the regroup; it
@@ -354,7 +360,7 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     regroup = run.regroup["regroup"]
     moved = moved_gpus(regroup)
     window = regroup_window(regroup)
-    gaps = beacon_gaps(run, moved, window)
+    gaps = beacon_gaps(run, moved, light_window(regroup))
     dark = [1000 * (lit - off) for _, off, lit in dark_intervals(regroup)]
     off = light_off_s(regroup)
     during = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.plots import job_colours, ring_edges_crossing, smooth
+from scenarios.plots import job_colours, mean_throughput, ring_edges_crossing, smooth
 from scenarios.records import read_runs
 from scenarios.report import render
 from scenarios.results import build_result
@@ -176,6 +176,15 @@ def test_ring_edges_that_cross(synthesis: Synthesis) -> None:
     assert crossing["b-fragmented-1"] == 2
     assert crossing["variant-contiguous"] == 2
     assert crossing["a-regrouped-1"] == crossing["b-regrouped-1"] == 0
+
+
+def test_throughput_is_the_mean_over_gpus_however_often_they_are_sampled(synthesis: Synthesis) -> None:
+    run = next(run for run in read_runs(synthesis.events) if run.name == "a-regrouped-1")
+    once = [s for s in synthesis.series if s["run"] == run.name]
+    times, mean = mean_throughput(run, "red", once)
+    twice = [{**s, "t": s["t"] + shift} for s in once for shift in (0.0, 0.001)]
+    assert mean_throughput(run, "red", twice) == (times, pytest.approx(mean))
+    assert 80 < max(mean) <= 100
 
 
 def test_moving_average() -> None:
