@@ -28,8 +28,10 @@ from fabric.topology import Port, optical_neighbour
 from fabric.units import format_rate
 from scenarios.records import JobRun, Run
 from scenarios.results import (
+    SERIES_STEP_S,
     beacon_gaps,
     dark_intervals,
+    light_window,
     moved_gpus,
     phases,
     regroup_window,

@@ -348,12 +348,12 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     """Figures of the regroup while the jobs train.
 
     Blackout is reported in three ways. ``beacon_gap_ms``: the longest time without a UDP beacon between
-    two ranks of which at least one was moved, overlapping the change of light (5 ms beacons, so up to 5 ms of it
-    is waiting; a path without a gap above 20 ms counts as none). ``wire_dark_ms``: the longest time for
-    which the optical switch reports a moved cross-connect dark. ``tcp_stall_ms``: the longest time in
-    which no byte of an all-reduce moved at some rank, in the iterations that overlap the regroup; it
-    counts only when it exceeds every such stall of the iterations before the regroup, which have another
-    cause. ``blackout_ms`` is the worst of the three.
+    two ranks of which at least one was moved, overlapping the change of light (5 ms beacons, so up to 5
+    ms of it is waiting; a path without a gap above 20 ms counts as none). ``wire_dark_ms``: the longest
+    time for which the optical switch reports a moved cross-connect dark. ``tcp_stall_ms``: the longest
+    time in which no byte of an all-reduce moved at some rank, in the iterations that overlap the regroup;
+    it counts only when it exceeds every such stall of the iterations before the regroup, which have
+    another cause. ``blackout_ms`` is the worst of the three.
     """
     assert scenario.spec.live is not None
     assert run.regroup is not None
