@@ -55,7 +55,8 @@ class Team:
         self.name = name
         # A rank of ours on its own loopback address, gloo's at the interface it is told.
         environment = os.environ | {
-            "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         }  # fmt: skip
         port = free_port()
         self.members = [

@@ -73,6 +73,7 @@ def _iterate(
             time.sleep(left)
         compute_end = time.monotonic()
         report = transport.all_reduce(replica.buffer)
+        transport.wait_delivered()
         allreduce_end = time.monotonic()
         # What follows takes its time from the next iteration's emulated compute.
         replica.update(iteration)

@@ -12,8 +12,11 @@ waiting. So it can always move.
 
 from __future__ import annotations
 
+import fcntl
 import select
 import socket
+import sys
+import termios
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -29,6 +32,7 @@ SEGMENT_BYTES = 256 * 1024
 #: A short chunk is cut into this many segments, so that a rank can send on while it still receives.
 SEGMENTS_PER_CHUNK = 8
 ITEM_BYTES = 4
+ACKNOWLEDGEMENT_POLL_S = 0.0005
 
 
 class PeerLost(Exception):
@@ -230,6 +234,24 @@ class Transport:
             max_stall_s,
         )
 
+    def wait_delivered(self) -> None:
+        """Wait until the peers' hosts have acknowledged every byte sent, as an RDMA send completes.
+
+        A socket buffer is not scaled down with the payload: it can hold a whole scaled gradient, and
+        without this wait a rank would go on while what it sent has yet to cross the slowest link. Raises
+        PeerLost when the bytes left do not become fewer for ``peer_timeout_s``.
+        """
+        for link in self._links:
+            left = _unacknowledged(link.socket)
+            deadline = time.monotonic() + self._peer_timeout_s
+            while left:
+                time.sleep(ACKNOWLEDGEMENT_POLL_S)
+                before, left = left, _unacknowledged(link.socket)
+                if left < before:
+                    deadline = time.monotonic() + self._peer_timeout_s
+                elif time.monotonic() > deadline:
+                    raise PeerLost(link.peer, f"no byte acknowledged for {self._peer_timeout_s:g} s")
+
     @staticmethod
     def _watch(poller: select.poll, link: _Link) -> None:
         events = 0
@@ -328,6 +350,11 @@ class Transport:
         if receive.applied == receive.end:
             link.next_receive += 1
         return True
+
+
+def _unacknowledged(connection: socket.socket) -> int:
+    """Bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def peers_of(schedule: Schedule, rank: int) -> set[int]:

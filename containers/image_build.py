@@ -1,0 +1,219 @@
+"""Makes the worker image: the base from Debian packages, then the code layer. See ``containers.image``."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import requests
+
+from containers.image import (
+    DOCKERFILE,
+    EXCLUDED_PATHS,
+    LABEL,
+    PACKAGES,
+    ROOT,
+    ImageError,
+    Progress,
+    base_tag,
+    code_files,
+    image_tag,
+    suite,
+)
+
+BUILD_TIMEOUT_S = 600
+APT_SOURCES = Path("/etc/apt")
+
+log = logging.getLogger(__name__)
+
+
+def has_image(tag: str) -> bool:
+    """Whether Docker has an image of this name. Raises ImageError when Docker does not answer."""
+    with _docker() as client:
+        return _has(client, tag)
+
+
+def build_image(progress: Progress) -> None:
+    """Make the base image if it is missing, and the worker image on it. Raises ImageError."""
+    with _docker() as client:
+        if not _has(client, base_tag()):
+            progress(f"Making the base image from {suite()} packages (once)")
+            _make_base(client, progress)
+        progress("Making the worker image")
+        _make_worker(client)
+
+
+@contextmanager
+def _docker() -> Iterator[docker.APIClient]:
+    try:
+        client = docker.APIClient(version="auto", timeout=BUILD_TIMEOUT_S)
+    except (docker.errors.DockerException, requests.RequestException):
+        raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
+    try:
+        yield client
+    except (docker.errors.APIError, requests.RequestException) as error:
+        raise ImageError(f"Docker did not make the image: {error}") from None
+    finally:
+        client.close()
+
+
+def _has(client: docker.APIClient, tag: str) -> bool:
+    try:
+        client.inspect_image(tag)
+    except docker.errors.ImageNotFound:
+        return False
+    return True
+
+
+def _make_base(client: docker.APIClient, progress: Progress) -> None:
+    if shutil.which("mmdebstrap") is None:
+        progress("mmdebstrap is not installed: taking the base from a registry instead")
+        _build(client, base_tag(), {"Dockerfile": (ROOT / "containers/Dockerfile").read_bytes()}, None)
+        return
+    with tempfile.TemporaryDirectory(prefix="ringlight-") as scratch:
+        archive = Path(scratch) / "base.tar"
+        sources = Path(scratch) / "host.sources"
+        sources.write_text(host_sources(APT_SOURCES, suite()))
+        try:
+            _mmdebstrap(archive, [str(sources)] if sources.stat().st_size else [])
+        except ImageError as error:
+            if not sources.stat().st_size:
+                raise
+            # Some other source of the host may be broken; the distribution's own default may still serve.
+            log.warning("with the host's package sources: %s", error)
+            progress("The host's package sources failed; trying the distribution's default")
+            archive.unlink(missing_ok=True)
+            _mmdebstrap(archive, [])
+        repository, tag = base_tag().split(":")
+        changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
+        client.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
+
+
+def _mmdebstrap(archive: Path, mirrors: list[str]) -> None:
+    command = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        *(f"--dpkgopt=path-exclude={path}" for path in EXCLUDED_PATHS),
+        # The result is a tar file: nothing is lost when the machine stops in between.
+        "--dpkgopt=force-unsafe-io",
+        '--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/var/log/*',
+        suite(),
+        str(archive),
+        *mirrors,
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ImageError(f"mmdebstrap failed: {last}")
+
+
+def host_sources(directory: Path, codename: str) -> str:
+    """The host's package sources of its own suite, as deb822 text; empty when it has none.
+
+    Reads ``sources.list``, ``sources.list.d/*.list`` and ``*.sources`` in ``directory``. Other vendors'
+    suites and components are left out: the base needs only ``main`` of the distribution.
+    """
+    stanzas: list[dict[str, str]] = []
+    one_line = [directory / "sources.list", *sorted((directory / "sources.list.d").glob("*.list"))]
+    for path in one_line:
+        stanzas += _one_line_stanzas(path.read_text()) if path.is_file() else []
+    for path in sorted((directory / "sources.list.d").glob("*.sources")):
+        stanzas += _deb822_stanzas(path.read_text())
+    texts = []
+    for stanza in stanzas:
+        suites = [
+            s for s in stanza.get("suites", "").split() if s == codename or s.startswith(f"{codename}-")
+        ]
+        binary = "deb" in stanza.get("types", "").split()
+        on = stanza.get("enabled", "yes").lower() not in ("no", "false", "0")
+        if suites and binary and on and "main" in stanza.get("components", "").split():
+            fields = stanza | {"types": "deb", "suites": " ".join(suites), "components": "main"}
+            texts.append("".join(f"{name.title()}: {value}\n" for name, value in fields.items()))
+    return "\n".join(texts)
+
+
+def _deb822_stanzas(text: str) -> list[dict[str, str]]:
+    stanzas: list[dict[str, str]] = [{}]
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            stanzas.append({})
+        elif line[0].isspace():
+            stanzas[-1][name] += f"\n{line}"
+        elif ":" in line:
+            name, value = line.split(":", 1)
+            name = name.strip().lower()
+            stanzas[-1][name] = value.strip()
+    return [stanza for stanza in stanzas if stanza]
+
+
+def _one_line_stanzas(text: str) -> list[dict[str, str]]:
+    stanzas = []
+    for line in text.splitlines():
+        words = line.split("#")[0].replace("[", " [ ").replace("]", " ] ").split()
+        if not words or words[0] != "deb":
+            continue
+        options: dict[str, str] = {}
+        if words[1] == "[":
+            close = words.index("]")
+            pairs = (word.split("=", 1) for word in words[2:close] if "=" in word)
+            names = {"arch": "architectures", "signed-by": "signed-by", "trusted": "trusted"}
+            options = {names[key]: value for key, value in pairs if key in names}
+            words = [words[0], *words[close + 1 :]]
+        if len(words) >= 4:
+            components = " ".join(words[3:])
+            stanza = {"types": "deb", "uris": words[1], "suites": words[2], "components": components}
+            stanzas.append(stanza | options)
+    return stanzas
+
+
+def _make_worker(client: docker.APIClient) -> None:
+    files = {f"ringlight/{path.relative_to(ROOT)}": path.read_bytes() for path in code_files()}
+    recipe = DOCKERFILE.format(base=base_tag()).encode()
+    _build(client, image_tag(), {"Dockerfile": recipe} | files, "none")
+
+
+def _build(client: docker.APIClient, tag: str, files: dict[str, bytes], network: str | None) -> None:
+    """``docker build`` of these files; owned by root and readable by all, whatever the checkout's modes."""
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    context.seek(0)
+    steps = client.build(
+        fileobj=context,
+        custom_context=True,
+        tag=tag,
+        rm=True,
+        forcerm=True,
+        labels=LABEL,
+        network_mode=network,
+        decode=True,
+    )
+    failed = next((step["error"] for step in steps if "error" in step), None)
+    if failed:
+        raise ImageError(f"Docker did not build {tag}: {failed.strip()}")

@@ -1,0 +1,31 @@
+"""The base image comes from the host's own package sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from containers.image_build import host_sources
+
+
+def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text(
+        "# deb http://old.test/debian bookworm main\n"
+        "deb [arch=amd64 signed-by=/k.gpg] http://a.test/debian bookworm main contrib\n"
+        "deb-src http://a.test/debian bookworm main\n"
+        "deb http://vendor.test/linux bookworm stable\n"
+        "deb http://a.test/other noble main\n"
+    )
+    (tmp_path / "sources.list.d/more.sources").write_text(
+        "# a comment\nTypes: deb deb-src\nURIs: http://b.test/debian\nSuites: bookworm-security trixie\n"
+        "Components: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n\n"
+        "Types: deb\nURIs: http://c.test\nSuites: bookworm\nComponents: main\nEnabled: no\n"
+    )
+    assert host_sources(tmp_path, "bookworm") == (
+        "Types: deb\nUris: http://a.test/debian\nSuites: bookworm\nComponents: main\n"
+        "Architectures: amd64\nSigned-By: /k.gpg\n"
+        "\n"
+        "Types: deb\nUris: http://b.test/debian\nSuites: bookworm-security\nComponents: main\n"
+        "Signed-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
+    )
+    assert host_sources(tmp_path, "jammy") == ""
