@@ -289,8 +289,11 @@ def address(
     with failing(f"address {ip}/{prefix}"):
         netlink.addr("add", index=index, address=ip, prefixlen=prefix, IFA_FLAGS=_IFA_F_NOPREFIXROUTE)
         route: dict[str, Any] = {"dst": str(network), "oif": index, "scope": 253, "prefsrc": ip}
+        # Every segment is acknowledged at once: a delayed acknowledgement (40 ms) would look like wire time
+        # to a sender that waits for delivery.
+        route["metrics"] = {"quickack": 1}
         if rto_min_s is not None:
-            route["metrics"] = {"rto_min": max(1, round(rto_min_s * 1000))}
+            route["metrics"]["rto_min"] = max(1, round(rto_min_s * 1000))
         netlink.route("replace", **route)
         for other, mac in neighbours:
             netlink.neigh("replace", dst=other, lladdr=mac, ifindex=index, state=_NUD_PERMANENT)
