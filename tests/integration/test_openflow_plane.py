@@ -97,8 +97,10 @@ def test_replace_modify_and_strict_delete(plane: OpenFlowPlane) -> None:
     assert [e.priority for e in plane.flows(DPID, timeout_s=WAIT_S)] == [7]
 
 
-def test_masked_match_survives_the_round_trip(plane: OpenFlowPlane) -> None:
-    match = {"eth_type": 0x0800, "ipv4_dst": "10.82.0.0/255.255.0.0"}
+@pytest.mark.parametrize(
+    "match", [{"eth_type": 0x0800, "ipv4_dst": "10.82.0.0/255.255.0.0"}, {"metadata": "5/7"}]
+)
+def test_masked_match_survives_the_round_trip(plane: OpenFlowPlane, match: dict[str, int | str]) -> None:
     plane.send_flows(DPID, [FlowMod("add", 7, match, (1,))], timeout_s=WAIT_S)
     (entry,) = plane.flows(DPID, timeout_s=WAIT_S)
     assert entry.match == match
@@ -161,6 +163,7 @@ def test_reconnect_keeps_flows_and_tells_subscribers(site: Site, plane: OpenFlow
     plane.send_flows(DPID, [FlowMod("add", 7, TO_A, (3,))], timeout_s=WAIT_S)
     seen: list[SwitchEvent] = []
     unsubscribe = plane.subscribe(seen.append)
+    threads = threading.active_count()
     site.control(False)
     deadline = time.monotonic() + WAIT_S
     while plane.connected():
@@ -172,6 +175,9 @@ def test_reconnect_keeps_flows_and_tells_subscribers(site: Site, plane: OpenFlow
         assert time.monotonic() < deadline
         time.sleep(0.01)
     unsubscribe()
+    while threading.active_count() > threads:
+        assert time.monotonic() < deadline, f"left behind: {threading.enumerate()}"
+        time.sleep(0.01)
     assert [event.kind for event in seen[:2]] == ["disconnected", "connected"]
     # fail_mode secure: a switch keeps its flows while no controller is there.
     assert [e.priority for e in plane.flows(DPID, timeout_s=WAIT_S)] == [7]

@@ -79,6 +79,15 @@ def test_the_cause_is_named_and_not_its_consequences() -> None:
     assert job.error == "rank 1 on GPU g1 was killed by SIGKILL"
 
 
+def test_an_own_failure_is_the_cause_even_if_it_left_no_word() -> None:
+    job = make_job()
+    job.state = JobState.RUNNING
+    say(job, 0, "failed", t=4.0, reason="connection reset", peer=1)
+    note_workers(job, workers(job, r0={"exit_code": 3}, r1={"exit_code": 1}))
+    assert progress(job, 5.0) is JobState.FAILED
+    assert job.error == "rank 1 on GPU g1 ended with exit code 1"
+
+
 def test_without_a_cause_the_first_to_complain_is_named_after_the_grace() -> None:
     job = make_job()
     job.state = JobState.RUNNING
@@ -369,6 +378,7 @@ def test_a_job_cancelled_while_its_workers_start_leaves_none(site: Site) -> None
     site.submit("red", ["g0"])
     site.wait_state("red", JobState.STARTING)
     site.manager.cancel("red")
+    time.sleep(0.1)
     site.agent.slow.set()
     site.submit("blue", ["g0"])
     site.wait(lambda: set(site.agent.alive) == {"blue-0"})
