@@ -234,7 +234,9 @@ class LabProcesses:
         if controller is None or controller.poll() is None:
             self.check()
             return
-        reason = f"{ended(controller.returncode)}: {self._last('controller')}"
+        # A process that was killed had no say in it; what it last logged explains nothing.
+        said = f": {self._last('controller')}" if controller.returncode > 0 else ""
+        reason = ended(controller.returncode) + said
         if self.restarts >= RESTARTS:
             raise RunError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
         self.restarts += 1
@@ -279,12 +281,16 @@ class LabProcesses:
         self._lock = None
 
     def _last(self, name: str) -> str:
-        """Last line of a process's log that is not a stack frame."""
+        """The last line that a process wrote; of a structured log line its message."""
         try:
             lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+        try:
+            return str(json.loads(last)["message"])
+        except (ValueError, KeyError, TypeError):
+            return last
 
 
 def ended(code: int) -> str:
