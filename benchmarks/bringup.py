@@ -17,6 +17,7 @@ from typing import Any
 from fabric.schema import FabricSpec, build_fabric
 from testbed.emulation.agent import WorkerRequest
 from testbed.emulation.network import Emulation
+from testbed.emulation.nodes import ControllerAddress
 from testbed.emulation.testbed import Settings, Testbed
 from testbed.lab import new_lab
 
@@ -43,6 +44,7 @@ def once(containers: int, image: str | None, runtime: Any) -> dict[str, float]:
             state=lab.state_dir,
             runtime=runtime,
             emulation=Emulation(payload_scale=400),
+            controller=ControllerAddress("127.0.0.1", 9),  # nobody is there
             image=image,
             command=("sleep", "1000"),
         )

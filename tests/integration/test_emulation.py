@@ -24,11 +24,13 @@ from testbed import clean, services
 from testbed.emulation import netlink, openvswitch
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
-from testbed.emulation.nodes import ROOT, WORKER_UID
+from testbed.emulation.nodes import ROOT, WORKER_UID, ControllerAddress
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
 
 pytestmark = pytest.mark.root
 
+#: Nobody listens there: a controller that runs on this machine must not see these bridges.
+NOBODY = ControllerAddress("127.0.0.1", 9)
 #: What the workers of these tests run: it does what its spec says and tells what came of it.
 PROGRAM = """
 import json, os, socket, sys, time
@@ -223,6 +225,7 @@ def running(fabric: Fabric, runtime: Any, image: str | None = None) -> Iterator[
             state=lab.state_dir,
             runtime=runtime,
             emulation=Emulation(payload_scale=400),
+            controller=NOBODY,
             image=image,
             command=(python, "-c", PROGRAM, "{job}"),
         )
@@ -474,7 +477,7 @@ def launch(lab: Lab, fabric: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "testbed.emulation", "--fabric", str(fabric), "--lab", lab.id),
-            *("--payload-scale", "400", *more),
+            *("--payload-scale", "400", "--openflow", f"{NOBODY.host}:{NOBODY.port}", *more),
         ],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
@@ -615,7 +618,9 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
     fabric = build_fabric(FabricSpec.model_validate(OPTICAL))
     scale = Emulation(payload_scale=400)
     testbed = emulated.Testbed(
-        emulated.Settings(lab=lab, fabric=fabric, state=tmp_path, runtime="namespace", emulation=scale)
+        emulated.Settings(
+            lab=lab, fabric=fabric, state=tmp_path, runtime="namespace", emulation=scale, controller=NOBODY
+        )
     )
     with pytest.raises(OSError, match=r"agent\.sock"):
         testbed.start()
