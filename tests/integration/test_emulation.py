@@ -286,14 +286,20 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 
 def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
-    # Of 9014 bytes on the wire 8948 are the stream's.
+    # Of 9014 bytes on the wire 8948 are the stream's. A link is never faster than its rate; that it is not
+    # slower can only be seen while the machine has time for it, so a busy one is asked again.
     payload = 8948 / 9014
-    slow, fast = rig.rates([("g0", "g1"), ("g2", "g3")], 2.0)
-    assert slow == pytest.approx(100e6 * payload, rel=0.05)
-    assert fast == pytest.approx(400e6 * payload, rel=0.05)
-    shared = rig.rates([("g0", "g2"), ("g1", "g3"), ("g5", "g6")], 3.0)
-    assert sum(shared) == pytest.approx(32e6 * payload, rel=0.05)
-    assert max(shared) / min(shared) < 1.15
+    for attempt in range(4):
+        slow, fast = rig.rates([("g0", "g1"), ("g2", "g3")], 2.0)
+        shared = rig.rates([("g0", "g2"), ("g1", "g3"), ("g5", "g6")], 3.0)
+        found = [slow / 100e6, fast / 400e6, sum(shared) / 32e6]
+        assert max(found) < payload * 1.05
+        evenness = max(shared) / min(shared)
+        if min(found) > payload * 0.95 and evenness < 1.15:
+            break
+        logging.warning("attempt %d: %s of the rates, evenness %.3f", attempt, found, evenness)
+    else:
+        pytest.fail(f"{found} of the rates, evenness {evenness:.3f}")
     # What makes it so, as three flows in one queue may share it evenly by chance.
     name = rig.lab.interface("tor0", 4)
     classes = subprocess.run(["tc", "class", "show", "dev", name], capture_output=True, text=True, check=True)
