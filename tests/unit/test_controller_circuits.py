@@ -1,0 +1,196 @@
+"""The circuit manager over a switch kept in memory: order of a change, faults, adoption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from controller.bus import EventBus
+from controller.circuits import CircuitManager, Target
+from controller.errors import ConflictError, InvalidError, UnavailableError
+from controller.forwarding import Forwarding
+from controller.openflow.messages import FlowMod
+from controller.optical.base import (
+    Capabilities,
+    Deadline,
+    OpticalSwitchDriver,
+    PortStatus,
+    Snapshot,
+    dual_sided,
+)
+from controller.optical.errors import Refused, Unreachable
+from controller.optical_site import OpticalSite
+from controller.store import Store
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from fabric.topology import Port
+from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, wanted
+
+
+class MemoryDriver(OpticalSwitchDriver):
+    """A switch that does at once what it is told, and writes down when."""
+
+    def __init__(self, log: list[str]) -> None:
+        ingress, egress = dual_sided(18)
+        super().__init__("ocs0", Capabilities(ingress, egress, max_batch=64))
+        self.stand: set[CrossConnect] = set()
+        self.log = log
+        self.away = False
+        self.refuse_add = False
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        if self.away:
+            raise Unreachable("ocs0: no session")
+        state = dict.fromkeys(self.stand, CrossConnectState.CONNECTED)
+        ports = dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))
+        return Snapshot("ocs0", state, ports)
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self.log.append("remove")
+        self.stand -= set(batch)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        if self.refuse_add:
+            raise Refused("ocs0: mirror stuck")
+        self.log.append("add")
+        self.stand |= set(batch)
+
+
+class LoggedTables(FakeTables):
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+        self.log.append("rules")
+        super().send_flows(dpid, mods, timeout_s=timeout_s)
+
+
+class Bench:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log: list[str] = []
+        self.driver = MemoryDriver(self.log)
+        self.tables = LoggedTables(self.log)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new manager over the same switches and files."""
+        self.bus = EventBus()
+        self.site = OpticalSite({"ocs0": self.driver}, {"ocs0": {}}, self.bus)
+        forwarding = Forwarding(FABRIC, self.tables)  # type: ignore[arg-type]
+        self.manager = CircuitManager(FABRIC, self.site, forwarding, Store(self.directory), self.bus)
+        self.manager.adopt()
+
+    def set(self, places: Sequence[Port], **more: bool) -> list[str]:
+        """Put GPU i on the i-th port; the problems."""
+        pairs = [(Port(f"g{i}", 0), port) for i, port in enumerate(places)]
+        return list(self.manager.set_circuits(pairs, **more).problems)
+
+    def right(self, places: Sequence[Port]) -> bool:
+        """Whether light and rules are those of GPU i on the i-th port, and nothing else."""
+        after = light(places)
+        return self.driver.stand == after["ocs0"] and self.tables.rules() == wanted(after)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "state")
+
+
+SWAPPED = [PORTS[4], *PORTS[1:4], PORTS[0], PORTS[5]]
+
+
+def test_light_goes_then_rules_then_light_comes(bench: Bench) -> None:
+    assert bench.set(PORTS[:6]) == []
+    bench.log.clear()
+    assert bench.set(SWAPPED) == []
+    assert bench.log[0] == "remove"
+    assert bench.log[-1] == "add"
+    assert set(bench.log[1:-1]) == {"rules"}
+    assert bench.right(SWAPPED)
+
+
+def test_the_set_is_declarative_and_repeating_it_writes_nothing(bench: Bench) -> None:
+    bench.set(PORTS[:6])
+    assert bench.set(PORTS[:4]) == []
+    assert bench.right(PORTS[:4])
+    bench.log.clear()
+    assert bench.set(PORTS[:4]) == []
+    assert bench.log == []
+
+
+def test_a_dry_run_and_a_refused_request_write_nothing(bench: Bench) -> None:
+    bench.set(PORTS[:6])
+    bench.log.clear()
+    bench.set(SWAPPED, dry_run=True)
+    with pytest.raises(InvalidError, match="tor0:1"):
+        bench.set([PORTS[0], PORTS[0]])
+    busy = Target((CrossConnect(1, 18 + 8),), Mode.SAFE)
+    with pytest.raises(ConflictError, match="busy"):
+        bench.manager.change({"ocs0": busy})
+    assert bench.log == []
+    assert bench.right(PORTS[:6])
+    bench.restart()
+    assert bench.right(PORTS[:6]), "a request that was refused became the intent"
+
+
+def test_a_switch_that_is_away_stops_the_change_before_anything_is_written(bench: Bench) -> None:
+    bench.set(PORTS[:6])
+    bench.log.clear()
+    bench.driver.away = True
+    with pytest.raises(UnavailableError, match="ocs0"):
+        bench.set(SWAPPED)
+    assert bench.log == []
+    assert bench.manager.cross_connects() == light(PORTS[:6]), "its light is still there"
+    assert "cannot be reached" in bench.site.alarms("ocs0")[0].text
+    bench.driver.away = False
+    bench.manager.forget_met("ocs0")
+    bench.manager.mend()
+    assert bench.right(PORTS[:6])
+    assert bench.site.alarms("ocs0") == ()
+
+
+def test_light_that_cannot_be_made_is_told_and_rules_follow_the_light_there_is(bench: Bench) -> None:
+    bench.set(PORTS[:6])
+    bench.driver.refuse_add = True
+    problems = bench.set(SWAPPED)
+    assert "mirror stuck" in problems[0]
+    left = bench.driver.stand
+    assert left < light(PORTS[:6])["ocs0"]
+    assert bench.tables.rules() == wanted({"ocs0": left})
+    bench.driver.refuse_add = False
+    bench.restart()
+    assert bench.right(SWAPPED), "what was asked for is lit once it can be"
+
+
+def test_the_first_start_lights_the_fabrics_circuits_and_the_next_touches_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "state")
+    assert bench.driver.stand == light([])["ocs0"]
+    bench.set(PORTS[:6])
+    bench.log.clear()
+    bench.restart()
+    assert bench.log == []
+    assert bench.right(PORTS[:6])
+
+
+def test_a_start_lights_what_is_missing_and_leaves_what_strangers_made(bench: Bench) -> None:
+    bench.set(PORTS[:4])
+    missing = CrossConnect(1, 18 + 7)
+    foreign = CrossConnect(6, 18 + 18)
+    bench.driver.stand = (bench.driver.stand - {missing}) | {foreign}
+    bench.restart()
+    assert bench.driver.stand == light(PORTS[:4])["ocs0"] | {foreign}
+
+
+def test_a_single_change_keeps_the_rest_and_is_remembered(bench: Bench) -> None:
+    bench.set(PORTS[:6])
+    change = bench.manager.change({"ocs0": Target((), Mode.UPDATE, delete=(1,))})
+    assert change.problems == ()
+    assert CrossConnect(1, 18 + 7) not in bench.driver.stand
+    assert len(bench.driver.stand) == 11
+    bench.log.clear()
+    bench.restart()
+    assert len(bench.driver.stand) == 11
+    assert "add" not in bench.log
