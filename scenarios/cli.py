@@ -321,7 +321,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="ringlight", standalone_mode=False)
     except Interrupted as error:
         say("interrupted")
         code = 128 + error.number
