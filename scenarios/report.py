@@ -325,8 +325,8 @@ def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         _row(
             [
                 "TCP stall",
-                "longest time without a byte inside an all-reduce; before the regroup up to "
-                f"{_ms(live['tcp_stall_before_ms'])}",
+                "longest time without a byte inside an all-reduce around the regroup; usual without one: "
+                f"{_ms(live['tcp_stall_usual_ms'])}",
                 _ms(live["tcp_stall_ms"]),
             ],
             2,
@@ -334,7 +334,7 @@ def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         _row(
             [
                 "blackout",
-                "the worst of these; a stall counts where it exceeds those before",
+                "the worst of these; a stall counts in full where it exceeds the usual one",
                 _ms(live["blackout_ms"]),
             ],
             2,

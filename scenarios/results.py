@@ -352,8 +352,9 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     ms of it is waiting; a path without a gap above 20 ms counts as none). ``wire_dark_ms``: the longest
     time for which the optical switch reports a moved cross-connect dark. ``tcp_stall_ms``: the longest
     time in which no byte of an all-reduce moved at some rank, in the iterations that overlap the regroup;
-    it counts only when it exceeds every such stall of the iterations before the regroup, which have
-    another cause. ``blackout_ms`` is the worst of the three.
+    it counts, in full, unless it is no longer than what is usual on this fabric without a regroup: the
+    median over the earlier iterations of their worst stall. (Not the longest of them: one outlier would
+    then excuse any stall.) ``blackout_ms`` is the worst of the three.
     """
     assert scenario.spec.live is not None
     assert run.regroup is not None
@@ -369,8 +370,14 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
         for it in job.iterations
         if it.end >= window[0] and it.compute_end <= window[1] + BEACON_FLOOR_S
     ]
-    before = [it.stall_s for job in run.jobs.values() for it in job.iterations if it.end < window[0]]
-    stall, usual = max(during, default=0.0), max(before, default=0.0)
+    before: dict[tuple[str, int], float] = {}
+    for job in run.jobs.values():
+        for it in job.iterations:
+            if it.end < window[0]:
+                key = job.name, it.index
+                before[key] = max(before.get(key, 0.0), it.stall_s)
+    stall = max(during, default=0.0)
+    usual = statistics.median(before.values()) if before else 0.0
     counted = stall if stall > usual else 0.0
     beacon = gaps[0]["ms"] if gaps else 0.0
     profiles = environment.get("optical_profiles") or {}
@@ -394,7 +401,8 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
         "wire_dark_ms": max(dark, default=None),
         "light_off_ms": None if off is None else 1000 * off,
         "tcp_stall_ms": 1000 * stall,
-        "tcp_stall_before_ms": 1000 * usual,
+        "tcp_stall_usual_ms": 1000 * usual,
+        "tcp_stall_counted": counted > 0,
         "dark_time_declared_ms": declared,
         "limit_ms": None if worst_dark is None else worst_dark + 100,
         "regroup_ms": 1000 * (window[1] - window[0]),
