@@ -193,10 +193,10 @@ def test_wrong_vector_and_missing_connection_are_refused() -> None:
 
 def test_silent_peer_is_named_at_the_deadline() -> None:
     schedule = ring_all_reduce(3)
-    with connected(schedule) as connections:
+    with connected(schedule, buffer_bytes=4096) as connections:
         engine = Transport(schedule, 0, connections[0], 300_000, peer_timeout_s=0.3)
         started = time.monotonic()
-        # Rank 0 awaits its bytes from rank 2; rank 1's buffers take all that is sent.
+        # Rank 1 takes what its buffers hold and then no more; rank 2 never sends a byte.
         with pytest.raises(PeerLost, match=r"rank 2 lost: no byte moved for 0\.3 s") as caught:
             engine.all_reduce(np.ones(300_000, dtype=np.float32))
     assert caught.value.rank == 2
