@@ -90,6 +90,7 @@ class RegroupManager:
             "plan": self._document(plan, before, after, jobs),
             "timeline": [{"t": began, "phase": "requested"}, {"t": time.monotonic(), "phase": "planned"}],
             "problems": [],
+            "results": {},
             "error": None,
         }
         with self._lock:
@@ -178,6 +179,7 @@ class RegroupManager:
         error: str | None = None
         problems: Sequence[str] = ()
         timeline: Sequence[Any] = ()
+        results: dict[str, list[dict[str, Any]]] = {}
         try:
             with self._circuits.quiet(timeout_s=30.0) as got:
                 if not got or self._circuits.cross_connects() != before:
@@ -190,6 +192,10 @@ class RegroupManager:
                     }
                     change = self._circuits.change(targets)
                     problems, timeline = change.problems, change.timeline
+                    results = {
+                        name: [{**vars(r), "state": r.state.value} for r in group]
+                        for name, group in change.results.items()
+                    }
                     state = "FAILED" if problems else "DONE"
                     error = problems[0] if problems else None
         except ControllerError as failure:
@@ -204,6 +210,7 @@ class RegroupManager:
                 "state": state,
                 "error": error,
                 "problems": list(problems),
+                "results": results,
                 "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
             }
             self._regroups[regroup_id] = entry

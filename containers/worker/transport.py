@@ -125,10 +125,15 @@ class _Link:
         self.peer, self.socket = peer, connection
         self.sends: list[_Send] = []
         self.receives: list[_Receive] = []
-        items = np.empty(SEGMENT_BYTES // ITEM_BYTES, dtype=np.float32)
-        self.scratch_items = items
-        self.scratch = memoryview(items).cast("B")  # type: ignore[arg-type]
+        self.scratch_items = np.empty(0, dtype=np.float32)
+        self.scratch = memoryview(b"")
         self.rewind()
+
+    def make_scratch(self) -> None:
+        """Room for the largest segment that is received to be added."""
+        segments = [receive.segment for receive in self.receives if receive.reduce]
+        self.scratch_items = np.empty(max(segments, default=0) // ITEM_BYTES, dtype=np.float32)
+        self.scratch = memoryview(self.scratch_items).cast("B")  # type: ignore[arg-type]
 
     def rewind(self) -> None:
         self.next_send = self.next_receive = self.filled = self.watched = 0
@@ -168,6 +173,7 @@ class Transport:
         self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
         self._assign(schedule, rank)
         for link in self._links:
+            link.make_scratch()
             link.socket.setblocking(False)
 
     def _assign(self, schedule: Schedule, rank: int) -> None:

@@ -49,6 +49,7 @@ _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM = 0x17
 _ETH_P_IP = 0x0800
 _IFA_F_NOPREFIXROUTE = 0x200
+_RTAX_RTO_MIN = 13
 _NUD_PERMANENT = 0x80
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -293,7 +294,8 @@ def address(
         # to a sender that waits for delivery.
         route["metrics"] = {"quickack": 1}
         if rto_min_s is not None:
-            route["metrics"]["rto_min"] = max(1, round(rto_min_s * 1000))
+            # The kernel heeds this one only where it is locked.
+            route["metrics"] |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": max(1, round(rto_min_s * 1000))}
         netlink.route("replace", **route)
         for other, mac in neighbours:
             netlink.neigh("replace", dst=other, lladdr=mac, ifindex=index, state=_NUD_PERMANENT)

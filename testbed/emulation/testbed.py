@@ -299,6 +299,8 @@ class Testbed:
         self.inventory = {
             "lab": lab.id,
             "runtime": self.settings.runtime,
+            "time_dilation": self.settings.emulation.time_dilation,
+            "payload_scale": self.settings.emulation.payload_scale,
             "agent": f"unix:{self.settings.state / 'agent.sock'}",
             "packet_switches": packet,
             "optical_switches": optical,
