@@ -1,16 +1,20 @@
 """Ring all-reduce of the worker against gloo: processes on loopback, interleaved in the same run.
 
-    python benchmarks/allreduce.py [--processes 4] [--mebibytes 64] [--rounds 9] [--no-gloo]
+    python benchmarks/allreduce.py [--processes 4] [--mebibytes 64] [--rounds 15] [--no-gloo]
 
 Both are real processes that wait for their turn on a pipe. Each round runs ours and gloo once each, in
-alternating order, because only ratios within one run mean anything on a machine that does other work.
+alternating order, because only ratios within one run mean anything on a machine that does other work, and
+waits a while for that other work to pause; ``busy_turns`` counts the turns for which it did not.
 gloo comes with torch, in an environment of its own under build/ (made by --install-torch).
+Congestion control is the same for both: as root, both run on the loopback of one network namespace with
+what the testbed gives its workers (reno); ``--congestion-control host`` takes the host's loopback as it is.
 Bus bandwidth is 2(n-1)/n * S / t (nccl-tests), t from the first start to the last end of a rank.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import socket
@@ -25,7 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "torch==2.13.0"
 ENVIRONMENT = ROOT / "build" / "gloo"
-TURN_TIMEOUT_S = 120.0
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 
 def torch_python(install: bool) -> Path | None:
@@ -109,15 +114,19 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Run the rounds and sum them up."""
     length = int(options.mebibytes * 2**18)
     python = None if options.no_gloo else torch_python(options.install_torch)
+    if options.congestion_control != "host":
+        enter_own_network(options.congestion_control)
     teams = [Team("ringlight", Path(sys.executable), options.processes, options.mebibytes)]
     try:
         if python is not None:
             teams.append(Team("gloo", python, options.processes, options.mebibytes))
+        busy_turns = 0
         rounds: dict[str, list[dict[str, float]]] = {team.name: [] for team in teams}
         for team in teams:
             measure(team, length * 4)
         for number in range(options.rounds):
             for team in teams if number % 2 else reversed(teams):
+                busy_turns += not wait_for_idle()
                 rounds[team.name].append(measure(team, length * 4))
     finally:
         for team in teams:
@@ -125,6 +134,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {
         "benchmark": "allreduce", "processes": options.processes, "bytes": length * 4, "dtype": "float32",
         "rounds": options.rounds, "cpus": os.cpu_count(), "congestion_control": congestion_control(),
+        "busy_turns": busy_turns,
     }  # fmt: skip
     for name, values in rounds.items():
         result[name] = {
@@ -146,9 +156,36 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def wait_for_idle(share: float = 0.9, timeout_s: float = 5.0) -> bool:
+    """Until the machine was idle for ``share`` of 0.15 s; False when it was not in ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        before = cpu_ticks()
+        time.sleep(0.15)
+        idle, total = (b - a for a, b in zip(before, cpu_ticks(), strict=True))
+        if idle >= share * total:
+            return True
+    return False
+
+
+def cpu_ticks() -> tuple[int, int]:
+    """Idle ticks and all ticks of all processors since the start (proc(5), first line of /proc/stat)."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
 def congestion_control() -> str:
-    path = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-    return path.read_text().strip() if path.exists() else "unknown"
+    return CONGESTION_CONTROL.read_text().strip() if CONGESTION_CONTROL.exists() else "unknown"
+
+
+def enter_own_network(algorithm: str) -> None:
+    """Move this process and its children to a new network namespace; it ends with the last of them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        error = os.strerror(ctypes.get_errno())
+        raise SystemExit(f"no network namespace: {error}; be root or use --congestion-control host")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=10)
+    CONGESTION_CONTROL.write_text(algorithm)
 
 
 def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], object]:
@@ -208,7 +245,8 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--mebibytes", type=float, default=64)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--congestion-control", default="reno", help="an algorithm's name, or host")
     parser.add_argument("--no-gloo", action="store_true")
     parser.add_argument("--install-torch", action="store_true", help=f"put {TORCH} into build/gloo if absent")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
