@@ -345,7 +345,7 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert gpu.mac in shown
     assert "mtu 9000" in shown
     assert "inet6" not in shown
-    assert "rto_min 20ms" in node.cmd("ip route")
+    assert "rto_min lock 20ms" in node.cmd("ip route")
     assert rig.fabric.gpus["g1"].mac in node.cmd("ip neigh")
     assert "rate 100Mbit" in node.cmd("tc qdisc show dev eth0")
     read = "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
