@@ -1,10 +1,38 @@
-"""Shared by all tests: what needs root says so, and is skipped, with the reason, where there is none."""
+"""Shared by all tests: what needs root says so, and a killed run's labs are removed by the next one."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+
+#: Every process that the tests start inherits this: the process id of the test run that it belongs to.
+RUN = "RINGLIGHT_TESTS"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if os.geteuid() == 0:
+        for lab in labs_of_killed_runs():
+            from testbed.clean import clean
+
+            clean(lab)
+    os.environ[RUN] = str(os.getpid())
+
+
+def labs_of_killed_runs() -> set[str]:
+    """Labs with a process that belongs to a test run which is no more."""
+    labs = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        environment = dict(word.partition("=")[::2] for word in words)
+        run, lab = environment.get(RUN), environment.get("RINGLIGHT_LAB")
+        if run and lab and not Path("/proc", run).exists():
+            labs.add(lab)
+    return labs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
