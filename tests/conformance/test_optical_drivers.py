@@ -206,7 +206,7 @@ class TestOpticalDriver:
         assert time.monotonic() - before > 0.4
         assert rig.hosts[2].received(stream) == list(range(len(stream.sent)))
         assert counted < counts[0] < counts[1] < counts[2]
-        assert abs(rig.lit_since(kept) - since) < 0.15
+        assert abs(rig.lit_since(kept) - since) < 0.35
 
     def test_safe_refuses_a_busy_port(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         driver.converge([xc(1, 2)])

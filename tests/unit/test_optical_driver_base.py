@@ -416,7 +416,7 @@ def test_collateral_damage_and_intruders_are_reported(switch: Switch, driver: Me
 
 
 def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
-    timing = Timing(dark=Bounds(0.01, 0.02, 0.04))
+    timing = Timing(dark=Bounds(0.01, 0.02, 0.5))
     driver = MemoryDriver(switch, timing=timing)
     driver.converge(straight(1))
     switch.on_write = lambda kind, batch: time.sleep(0.005)
@@ -424,12 +424,12 @@ def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
     add = next(r for r in result.results if r.action == "add")
     assert add.t_dark is not None
     assert add.t_lit is not None
-    assert 0.04 <= add.t_lit - add.t_dark < 1.0
+    assert 0.5 <= add.t_lit - add.t_dark < 5.0
     quick = driver.converge({XC(1, 11)}, settle=False)
     add = next(r for r in quick.results if r.action == "add")
     assert add.t_lit is not None
     assert add.t_dark is not None
-    assert add.t_lit - add.t_dark < 0.03
+    assert add.t_lit - add.t_dark < 0.4
 
 
 def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch) -> None:
@@ -452,11 +452,11 @@ def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch
 
 
 def test_a_deadline_too_short_writes_nothing(switch: Switch) -> None:
-    driver = MemoryDriver(switch, timing=Timing(dark=Bounds(1, 1, 1)))
+    driver = MemoryDriver(switch, timing=Timing(dark=Bounds(5, 5, 5)))
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="nothing was written"):
-        driver.converge(straight(1), timeout_s=0.3)
-    assert time.monotonic() - started < 0.3
+        driver.converge(straight(1), timeout_s=2)
+    assert time.monotonic() - started < 1.5
     assert switch.wire == []
 
 

@@ -220,13 +220,13 @@ def test_a_late_reply_ends_the_connection() -> None:
     started = time.monotonic()
 
     def slow(line: str) -> str:
-        time.sleep(0.5)
+        time.sleep(2)
         return "1\n"
 
     with client(slow) as (scpi, _):
         with pytest.raises(DeadlineExceeded):
             scpi.query("*idn?", Deadline(0.1))
-        assert time.monotonic() - started < 0.4
+        assert time.monotonic() - started < 1.5
 
 
 def driver_on(script: Script, size: int = 4) -> ScpiDriver:
