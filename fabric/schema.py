@@ -6,14 +6,17 @@ several entries (a port plugged twice, an end that does not exist) is checked in
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fabric.topology import (
     Fabric,
     Gpu,
+    Grid,
     Link,
+    Onic,
     OpticalSwitch,
     PacketSwitch,
     Port,
@@ -70,29 +73,70 @@ class LinkSpec(Strict):
     queue: Duration = 0.02
 
 
+class WssSpec(Strict):
+    """What a grid's wavelength-selective switches are: ``driver`` and ``profile`` as of optical switches."""
+
+    driver: Literal["scpi"] = "scpi"
+    profile: Literal["lcos", "ideal"] = "lcos"
+
+
+class GridSpec(Strict):
+    """``rows`` × ``columns`` nodes, each with an O-NIC on its row's WSS and its column's WSS.
+
+    A grid named n has GPUs n0, n1, … row by row, row switches n-r0, … and column switches n-c0, …; each
+    node is a server of its own. ``wavelengths``: channels of every WSS (without it, as many as its longer
+    side). ``tuning``: time a transmitter takes to change its wavelength.
+    """
+
+    rows: int = Field(ge=2, le=512)
+    columns: int = Field(ge=2, le=512)
+    gpu: str = Field(min_length=1)
+    rate: Rate
+    queue: Duration = 0.02
+    wavelengths: int | None = Field(default=None, ge=1, le=512)
+    tuning: Duration = 10.5e-9
+    wss: WssSpec = WssSpec()
+
+
 class FabricSpec(Strict):
-    servers: dict[Name, ServerSpec] = Field(min_length=1)
-    packet_switches: dict[Name, PacketSwitchSpec] = Field(min_length=1)
+    """``servers`` and ``packet_switches`` may be left out where there is a grid."""
+
+    servers: dict[Name, ServerSpec] = Field(default_factory=dict)
+    packet_switches: dict[Name, PacketSwitchSpec] = Field(default_factory=dict)
     optical_switches: dict[Name, OpticalSwitchSpec] = Field(default_factory=dict)
-    links: tuple[LinkSpec, ...]
+    grids: dict[Name, GridSpec] = Field(default_factory=dict)
+    links: tuple[LinkSpec, ...] = ()
     circuits: tuple[tuple[str, str], ...] = ()
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> FabricSpec:
+        if not self.grids:
+            for key in ("servers", "packet_switches", "links"):
+                # An empty list of links is a fabric with nothing plugged in, which may be meant.
+                if key not in self.model_fields_set or (key != "links" and not getattr(self, key)):
+                    raise ValueError(f"{key} is missing; only a fabric with grids may do without")
+        return self
 
 
 def build_fabric(spec: FabricSpec) -> Fabric:
     """The fabric that a checked specification describes.
 
-    GPUs get addresses 10.82.x.y and MACs 02:52:4c:00:xx:yy by their position in the file, packet
-    switches get datapath ids 1, 2, … likewise. Raises ValueError naming what is wrong.
+    GPUs get addresses 10.82.x.y and MACs 02:52:4c:00:xx:yy by their position in the file (those of
+    ``servers`` first, then the grids'), packet switches get datapath ids 1, 2, … likewise. Raises
+    ValueError naming what is wrong.
     """
     gpus: dict[str, Gpu] = {}
     for server, entry in spec.servers.items():
         for name, model in entry.gpus.items():
             if name in gpus:
                 raise ValueError(f"servers.{server}.gpus.{name}: {gpus[name].server} has that GPU too")
-            high, low = divmod(len(gpus) + 1, 250)
-            gpus[name] = Gpu(
-                name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}"
-            )
+            gpus[name] = _gpu(name, server, model, len(gpus))
+    grids = {name: _grid(name, entry) for name, entry in spec.grids.items()}
+    for name, grid in grids.items():
+        for index, node in enumerate(grid.nodes):
+            if node in gpus:
+                raise ValueError(f"grids.{name}: {gpus[node].server} has GPU {node} too")
+            gpus[node] = _gpu(node, f"{name}-s{index}", spec.grids[name].gpu, len(gpus))
     packet = {
         name: PacketSwitch(name, dpid, entry.ports)
         for dpid, (name, entry) in enumerate(spec.packet_switches.items(), start=1)
@@ -101,16 +145,27 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         name: OpticalSwitch(name, entry.size, entry.driver, entry.profile)
         for name, entry in spec.optical_switches.items()
     }
-    names = [*spec.servers, *gpus, *packet, *optical]
-    for name in names:
-        if names.count(name) > 1:
+    wss = [switch for name, grid in grids.items() for switch in _wss(grid, spec.grids[name])]
+    servers = dict.fromkeys(gpu.server for gpu in gpus.values())
+    names = [*servers, *gpus, *packet, *optical, *(switch.name for switch in wss)]
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ValueError(f"the name {name} is used by two nodes")
+    optical |= {switch.name: switch for switch in wss}
 
+    onics = {
+        node: Onic(node, 2, spec.grids[name].tuning) for name, grid in grids.items() for node in grid.nodes
+    }
     limits = dict.fromkeys(gpus, (0, 0))
+    limits |= dict.fromkeys(onics, (0, 1))
     limits |= {s.name: (1, s.ports) for s in packet.values()}
     limits |= {s.name: (1, s.size) for s in optical.values()}
     links: list[Link] = []
-    used: dict[Port, int] = {}
+    used: dict[Port, str] = {}
+    for name, grid in grids.items():
+        for link in _grid_links(grid, spec.grids[name]):
+            links.append(link)
+            used |= dict.fromkeys((link.a, link.b), f"grids.{name}")
     for index, entry_ in enumerate(spec.links):
         where = f"links[{index}]"
         a, b = (_port(f"{where}.ends", text, limits) for text in entry_.ends)
@@ -118,20 +173,60 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             raise ValueError(f"{where}: both ends are {a}")
         for port in (a, b):
             if port in used:
-                raise ValueError(f"{where}: port {port} is already plugged in links[{used[port]}]")
-            used[port] = index
+                raise ValueError(f"{where}: port {port} is already plugged in {used[port]}")
+            used[port] = where
         links.append(Link(a, b, entry_.rate, entry_.queue))
     circuits = tuple(
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
     )
-    fabric = Fabric(gpus, packet, optical, tuple(links), circuits)
+    fabric = Fabric(gpus, packet, optical, tuple(links), circuits, onics, grids)
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):
                 raise ValueError(f"circuits[{i}]: {port} is optical; name a GPU or packet-switch port")
     circuit_cross_connects(fabric, circuits)
     return fabric
+
+
+def _gpu(name: str, server: str, model: str, index: int) -> Gpu:
+    high, low = divmod(index + 1, 250)
+    return Gpu(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
+
+
+def _grid(name: str, spec: GridSpec) -> Grid:
+    radix = max(spec.rows, spec.columns)
+    wavelengths = radix if spec.wavelengths is None else spec.wavelengths
+    if wavelengths < radix:
+        raise ValueError(
+            f"grids.{name}.wavelengths: {wavelengths} wavelengths are too few for switches of {radix} ports"
+        )
+    return Grid(
+        name,
+        spec.rows,
+        spec.columns,
+        tuple(f"{name}{index}" for index in range(spec.rows * spec.columns)),
+        tuple(f"{name}-r{row}" for row in range(spec.rows)),
+        tuple(f"{name}-c{column}" for column in range(spec.columns)),
+        wavelengths,
+    )
+
+
+def _wss(grid: Grid, spec: GridSpec) -> list[OpticalSwitch]:
+    return [
+        OpticalSwitch(name, size, spec.wss.driver, spec.wss.profile, grid.wavelengths)
+        for names, size in ((grid.row_switches, grid.columns), (grid.column_switches, grid.rows))
+        for name in names
+    ]
+
+
+def _grid_links(grid: Grid, spec: GridSpec) -> list[Link]:
+    links = []
+    for index, node in enumerate(grid.nodes):
+        row, column = divmod(index, grid.columns)
+        ends = (Port(grid.row_switches[row], column + 1), Port(grid.column_switches[column], row + 1))
+        links += [Link(Port(node, port), end, spec.rate, spec.queue) for port, end in enumerate(ends)]
+    return links
 
 
 def _port(where: str, text: str, limits: dict[str, tuple[int, int]]) -> Port:

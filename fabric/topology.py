@@ -8,6 +8,10 @@ from one electrical port through fibres and cross-connects to the electrical por
 Optical switches are dual-sided, numbered as on the vendors' fronts: a switch of size N has N duplex
 faceplate ports 1..N; faceplate port p takes light in at ingress p and gives light out at egress N + p.
 A cross-connect (ingress p, egress N + q) carries one direction of light from faceplate p to faceplate q.
+
+A wavelength-selective switch (WSS) is an optical switch with ``wavelengths``: where light goes depends on
+its colour, which the sender chooses per flow. So it makes no circuit: :func:`trace` ends at its port, and
+packets do not see it. What can be reached over it is ``fabric.grid``.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Gpu:
-    """An emulated GPU with one NIC port, and so one IP address and one MAC address."""
+    """An emulated GPU with one IP address and one MAC address, whatever its NIC's number of ports."""
 
     name: str
     server: str
@@ -62,12 +66,16 @@ class PacketSwitch:
 
 @dataclass(frozen=True)
 class OpticalSwitch:
-    """A dual-sided optical circuit switch with ``size`` ingress and ``size`` egress ports."""
+    """A dual-sided optical switch with ``size`` ingress and ``size`` egress ports.
+
+    ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
+    """
 
     name: str
     size: int
     driver: str
     profile: str
+    wavelengths: int | None = None
 
     def ingress(self, faceplate: int) -> int:
         """Ingress number of a faceplate port (1..size)."""
@@ -97,11 +105,42 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Onic:
+    """The optical NIC of GPU ``gpu``: ``ports`` fibre ports from 0, each with a tunable transmitter.
+
+    ``tuning_s``: seconds that a transmitter takes to change its wavelength, in the real fabric. Each
+    port's receiver is broadband: it takes any colour, and so one flow at a time.
+    """
+
+    gpu: str
+    ports: int
+    tuning_s: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Nodes in rows and columns, each with one port on its row's WSS and one on its column's.
+
+    ``nodes``: GPU names, row-major. Node (r, c) has port 0 on faceplate c + 1 of ``row_switches[r]`` and
+    port 1 on faceplate r + 1 of ``column_switches[c]``. ``wavelengths``: channels of every WSS, not fewer
+    than its ports.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    nodes: tuple[str, ...]
+    row_switches: tuple[str, ...]
+    column_switches: tuple[str, ...]
+    wavelengths: int
+
+
+@dataclass(frozen=True)
 class Fabric:
     """Everything that is plugged together. Names are unique over all kinds of node.
 
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
-    electrical ports.
+    electrical ports. ``onics`` are by GPU, ``grids`` by name.
     """
 
     gpus: Mapping[str, Gpu]
@@ -109,6 +148,8 @@ class Fabric:
     optical_switches: Mapping[str, OpticalSwitch]
     links: tuple[Link, ...]
     circuits: tuple[tuple[Port, Port], ...] = field(default=())
+    onics: Mapping[str, Onic] = field(default_factory=dict)
+    grids: Mapping[str, Grid] = field(default_factory=dict)
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:
@@ -127,7 +168,8 @@ def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[
     """The ports that light sent at ``source`` passes, ending where it stops.
 
     The first entry is ``source``. The last is a port of a GPU or packet switch when the light arrives
-    somewhere, else the optical port where it goes dark. Raises ValueError when the light runs in a loop.
+    somewhere, else the optical port where it goes dark or where its colour decides (a WSS). Raises
+    ValueError when the light runs in a loop.
     """
     return _trace(fabric, _by_ingress(cross_connects), source)
 
@@ -145,7 +187,7 @@ def _trace(
         arrived = link.other(path[-1])
         path.append(arrived)
         switch = fabric.optical_switches.get(arrived.node)
-        if switch is None:
+        if switch is None or switch.wavelengths is not None:
             return tuple(path)
         xc = by_ingress.get((switch.name, switch.ingress(arrived.number)))
         if xc is None:
@@ -198,12 +240,13 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.DiGrap
 
 
 def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
-    """The optical faceplate port that an electrical port's fibre is plugged into, if any."""
+    """The faceplate port of the optical circuit switch that a port's fibre is plugged into, if any."""
     link = fabric.link_at.get(port)
     if link is None:
         return None
     other = link.other(port)
-    return other if other.node in fabric.optical_switches else None
+    switch = fabric.optical_switches.get(other.node)
+    return None if switch is None or switch.wavelengths is not None else other
 
 
 def circuit_cross_connects(
@@ -211,11 +254,13 @@ def circuit_cross_connects(
 ) -> dict[str, frozenset[CrossConnect]]:
     """The cross-connects that light the given duplex circuits, by optical switch.
 
-    Each circuit is a pair of electrical ports on one common optical switch. Every optical switch of the
-    fabric has an entry, if only an empty one. Raises ValueError naming the ports when a circuit cannot
-    be made or two circuits want one port.
+    Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of
+    the fabric has an entry, if only an empty one; a WSS makes no circuits and has none. Raises ValueError
+    naming the ports when a circuit cannot be made or two circuits want one port.
     """
-    wanted: dict[str, set[CrossConnect]] = {name: set() for name in fabric.optical_switches}
+    wanted: dict[str, set[CrossConnect]] = {
+        switch.name: set() for switch in fabric.optical_switches.values() if switch.wavelengths is None
+    }
     holder: dict[Port, str] = {}
     for a, b in circuits:
         near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)
