@@ -76,8 +76,56 @@ def ring_all_reduce(world_size: int) -> Schedule:
     return Schedule(n, n, tuple(transfers))
 
 
+def halving_doubling(world_size: int) -> Schedule:
+    """Halving-doubling all-reduce: reduce-scatter, then all-gather, with partners i XOR 2^k.
+
+    The reduce-scatter halves the vector and doubles the distance in each step, the all-gather goes the
+    same way back (Thakur, Rabenseifner and Gropp, 2005). For a power of two P: 2 log2(P) steps, in which
+    every rank sends 2 (P-1)/P of the vector.
+
+    For another world size let P be the largest power of two below it. The ranks from P on are folded in
+    and out: rank P + i first gives its whole vector to rank i, sits the exchange out, and takes the result
+    from rank i at the end. That is two steps more; a rank that is folded sends one vector, its partner
+    one more than the others. Raises ValueError for a world size below 1.
+    """
+    n = world_size
+    if n < 1:
+        raise ValueError(f"halving-doubling needs at least one rank, not {n}")
+    rounds = n.bit_length() - 1
+    core = 1 << rounds
+    folds = 1 if n > core else 0
+    transfers = [Transfer(0, core + i, i, chunk, "reduce") for i in range(n - core) for chunk in range(core)]
+    for k in range(rounds):
+        for rank in range(core):
+            partner = rank ^ 1 << k
+            transfers += [
+                Transfer(folds + k, rank, partner, chunk, "reduce") for chunk in _held(partner, k + 1, core)
+            ]
+    for k in reversed(range(rounds)):
+        step = folds + 2 * rounds - 1 - k
+        for rank in range(core):
+            partner = rank ^ 1 << k
+            transfers += [
+                Transfer(step, rank, partner, chunk, "replace") for chunk in _held(rank, k + 1, core)
+            ]
+    last = folds + 2 * rounds
+    transfers += [
+        Transfer(last, i, core + i, chunk, "replace") for i in range(n - core) for chunk in range(core)
+    ]
+    return Schedule(n, core, tuple(transfers))
+
+
+def _held(rank: int, halvings: int, chunks: int) -> range:
+    """The chunks that a rank still adds up after so many halvings: bit k of its number says which half."""
+    first = sum(chunks >> (k + 1) for k in range(halvings) if rank >> k & 1)
+    return range(first, first + (chunks >> halvings))
+
+
 #: Collectives by the name that a scenario uses.
-ALL_REDUCE: dict[str, Callable[[int], Schedule]] = {"ring": ring_all_reduce}
+ALL_REDUCE: dict[str, Callable[[int], Schedule]] = {
+    "ring": ring_all_reduce,
+    "halving-doubling": halving_doubling,
+}
 
 
 def bytes_sent(schedule: Schedule, vector_bytes: float) -> list[float]:

@@ -17,6 +17,7 @@ from fabric.collectives import (
     apply_schedule,
     bytes_sent,
     chunk_bounds,
+    halving_doubling,
     ring_all_reduce,
 )
 from fabric.cost import ring_edge_bytes
@@ -47,14 +48,15 @@ def test_every_chunk_is_summed_exactly_once(name: str, n: int) -> None:
     assert sums_once(ALL_REDUCE[name](n))
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 8])
-def test_an_off_by_one_is_noticed(n: int) -> None:
-    right = ring_all_reduce(n)
+@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 8])
+def test_an_off_by_one_is_noticed(name: str, n: int) -> None:
+    right = ALL_REDUCE[name](n)
     for i, transfer in enumerate(right.transfers):
         wrong = [*right.transfers]
-        wrong[i] = dataclasses.replace(transfer, chunk=(transfer.chunk + 1) % n)
-        assert not sums_once(Schedule(n, n, tuple(wrong)))
-        assert not sums_once(Schedule(n, n, (*right.transfers[:i], *right.transfers[i + 1 :])))
+        wrong[i] = dataclasses.replace(transfer, chunk=(transfer.chunk + 1) % right.chunks)
+        assert not sums_once(Schedule(n, right.chunks, tuple(wrong)))
+        assert not sums_once(Schedule(n, right.chunks, (*right.transfers[:i], *right.transfers[i + 1 :])))
 
 
 @pytest.mark.parametrize("n", range(1, 18))
@@ -69,17 +71,57 @@ def test_a_ring_sends_once_a_step_to_the_next_rank(n: int) -> None:
     assert bytes_sent(schedule, 1e6) == pytest.approx([ring_edge_bytes(n, 1e6)] * n)
 
 
-def test_a_ring_without_ranks_is_refused() -> None:
+@pytest.mark.parametrize("rounds", range(8))
+def test_halving_doubling_of_a_power_of_two_is_its_closed_form(rounds: int) -> None:
+    """2 log2(P) steps, in each one partner that differs in one bit; 2 (P-1)/P of the vector (ODDL)."""
+    n = 1 << rounds
+    schedule = halving_doubling(n)
+    assert schedule.steps == 2 * rounds
+    assert bytes_sent(schedule, 1e6) == pytest.approx([2 * (n - 1) / n * 1e6] * n)
+    for step in range(schedule.steps):
+        bit = 1 << min(step, schedule.steps - 1 - step)
+        now = [t for t in schedule.transfers if t.step == step]
+        assert {t.source for t in now} == set(range(n))
+        assert all(t.destination == t.source ^ bit for t in now)
+        # Halving: the farther the partner, the less goes to it.
+        assert len(now) == n * (n // (2 * bit))
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 7, 9, 12, 20, 33, 63])
+def test_halving_doubling_folds_the_other_ranks_in_and_out(n: int) -> None:
+    core = 1 << (n.bit_length() - 1)
+    schedule = halving_doubling(n)
+    assert sums_once(schedule)
+    assert schedule.steps == 2 * (core.bit_length() - 1) + 2
+    exchange = 2 * (core - 1) / core
+    for rank, sent in enumerate(bytes_sent(schedule, 1.0)):
+        folded, partner = rank >= core, rank < n - core
+        assert sent == pytest.approx(1.0 if folded else exchange + 1.0 if partner else exchange)
+    outside = [t for t in schedule.transfers if max(t.source, t.destination) >= core]
+    assert {t.step for t in outside} == {0, schedule.steps - 1}
+    assert all(abs(t.source - t.destination) == core for t in outside)
+
+
+@pytest.mark.parametrize("name", ALL_REDUCE)
+def test_the_transfers_are_in_order_of_step(name: str) -> None:
+    for n in range(1, 18):
+        steps = [t.step for t in ALL_REDUCE[name](n).transfers]
+        assert steps == sorted(steps)
+        assert set(steps) == set(range(ALL_REDUCE[name](n).steps))
+
+
+@pytest.mark.parametrize("name", ALL_REDUCE)
+def test_an_all_reduce_without_ranks_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="at least one rank, not 0"):
-        ring_all_reduce(0)
+        ALL_REDUCE[name](0)
 
 
-@given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 2**31))
-def test_all_ranks_end_with_the_same_bits_and_the_sum(n: int, length: int, seed: int) -> None:
+@given(st.sampled_from(sorted(ALL_REDUCE)), st.integers(1, 9), st.integers(0, 40), st.integers(0, 2**31))
+def test_all_ranks_end_with_the_same_bits_and_the_sum(name: str, n: int, length: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     vectors = [random.standard_normal(length).astype(np.float32) for _ in range(n)]
     copies = [vector.copy() for vector in vectors]
-    results = apply_schedule(ring_all_reduce(n), vectors)
+    results = apply_schedule(ALL_REDUCE[name](n), vectors)
     assert all(np.array_equal(a, b) for a, b in zip(vectors, copies, strict=True))
     assert len({result.tobytes() for result in results}) == 1
     assert results[0].dtype == np.float32
