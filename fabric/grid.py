@@ -121,7 +121,8 @@ def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ..
     """
     if count < 1:
         raise ValueError(f"a job needs at least one node, not {count}")
-    usable = [node in free for node in grid.nodes]
+    wanted = frozenset(free)
+    usable = [node in wanted for node in grid.nodes]
     if sum(usable) < count:
         raise ValueError(f"grid {grid.name} has {sum(usable)} free nodes of {len(usable)}, not {count}")
     sides = [

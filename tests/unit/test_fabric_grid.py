@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabric.collectives import halving_doubling, ring_all_reduce
+from fabric.crossconnect import CrossConnect, check_matching
+from fabric.grid import (
+    Reach,
+    check_schedule,
+    choose_nodes,
+    cross_connects,
+    position,
+    reach,
+    switch_count,
+    wavelength_map,
+)
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import (
+    Fabric,
+    Grid,
+    OpticalSwitch,
+    Port,
+    circuit_cross_connects,
+    electrical_graph,
+    optical_neighbour,
+    trace,
+)
+from tests.unit.fabrics import six_gpus
+
+
+def grid_spec(rows: int, columns: int, **values: Any) -> dict[str, Any]:
+    return {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s"} | values
+
+
+def grid_fabric(rows: int, columns: int, **values: Any) -> tuple[Fabric, Grid]:
+    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid_spec(rows, columns, **values)}}))
+    return fabric, fabric.grids["n"]
+
+
+def arrivals(fabric: Fabric, lit: dict[str, frozenset[CrossConnect]]) -> dict[tuple[Port, int], Port]:
+    """Where light of each O-NIC port and colour comes out, followed fibre by fibre apart from fabric.grid."""
+    found = {}
+    for port, link in fabric.link_at.items():
+        if port.node not in fabric.gpus:
+            continue
+        near = link.other(port)
+        switch = fabric.optical_switches[near.node]
+        for xc in lit.get(switch.name, ()):
+            if xc.ingress == near.number and xc.wavelength is not None:
+                far = Port(switch.name, xc.egress - switch.size)
+                assert (port, xc.wavelength) not in found
+                found[port, xc.wavelength] = fabric.link_at[far].other(far)
+    return found
+
+
+sides = st.integers(2, 7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sides, sides, st.integers(0, 3), st.data())
+def test_light_of_a_job_arrives_where_the_map_says_and_nowhere_else(
+    rows: int, columns: int, spare: int, data: st.DataObject
+) -> None:
+    fabric, grid = grid_fabric(rows, columns, wavelengths=max(rows, columns) + spare)
+    job = data.draw(st.lists(st.sampled_from(grid.nodes), unique=True))
+    ways = wavelength_map(grid, job)
+    lit = cross_connects(grid, fabric, job)
+    expected = {
+        (Port(a, way.port), way.wavelength): Port(b, way.port)
+        for a, peers in ways.items()
+        for b, way in peers.items()
+    }
+    # Isolation: no light leaves the job, and none of it is missing.
+    assert arrivals(fabric, lit) == expected
+    assert all(name in fabric.optical_switches and group for name, group in lit.items())
+    for a in job:
+        for b in job:
+            same_line = (position(grid, a)[0] == position(grid, b)[0]) != (
+                position(grid, a)[1] == position(grid, b)[1]
+            )
+            assert (b in ways[a]) == same_line
+            assert reach(grid, a, b) == ways[a].get(b)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sides, sides, st.integers(0, 3))
+def test_the_map_of_a_whole_grid_is_a_latin_square(rows: int, columns: int, spare: int) -> None:
+    """Per wavelength a matching; from a port every colour leads to another; at a port each is unique."""
+    fabric, grid = grid_fabric(rows, columns, wavelengths=max(rows, columns) + spare)
+    lit = cross_connects(grid, fabric, grid.nodes)
+    assert set(lit) == set(fabric.optical_switches)
+    for name, group in lit.items():
+        size = fabric.optical_switches[name].size
+        assert check_matching(group) == group
+        assert len(group) == size * (size - 1)
+        assert {xc.wavelength for xc in group} <= set(range(1, grid.wavelengths))
+        assert len({(xc.ingress, xc.wavelength) for xc in group}) == len(group)
+        assert len({(xc.egress, xc.wavelength) for xc in group}) == len(group)
+
+
+def test_a_two_by_two_grid() -> None:
+    fabric, grid = grid_fabric(2, 2)
+    assert wavelength_map(grid, grid.nodes)["n0"] == {"n1": Reach(0, 1), "n2": Reach(1, 1)}
+    assert cross_connects(grid, fabric, ("n0", "n1")) == {
+        "n-r0": frozenset({CrossConnect(1, 4, 1), CrossConnect(2, 3, 1)})
+    }
+    assert cross_connects(grid, fabric, ("n0", "n3")) == {}
+    assert position(grid, "n2") == (1, 0)
+
+
+def test_nodes_that_are_not_there_are_named() -> None:
+    fabric, grid = grid_fabric(2, 2)
+    with pytest.raises(ValueError, match="grid n has no node g0"):
+        reach(grid, "n0", "g0")
+    with pytest.raises(ValueError, match="grid n has no node n4"):
+        cross_connects(grid, fabric, ("n0", "n4"))
+    with pytest.raises(ValueError, match="node n1 is named twice"):
+        wavelength_map(grid, ("n0", "n1", "n1"))
+
+
+def test_the_sizes_of_the_paper() -> None:
+    """Li et al., OFC 2024: 64 switches of 32 ports for 1,024 nodes, 128 of 64 for 4,096."""
+    assert switch_count(1024) == (64, 32)
+    assert switch_count(4096) == (128, 64)
+    assert switch_count(4) == (4, 2)
+    for wrong in (-1, 0, 1, 2, 12, 1023):
+        with pytest.raises(ValueError, match=f"{wrong} nodes do not make a square grid"):
+            switch_count(wrong)
+
+
+@pytest.mark.parametrize("nodes", [4, 16, 1024])
+def test_switch_count_is_what_a_grid_has(nodes: int) -> None:
+    count, radix = switch_count(nodes)
+    fabric, grid = grid_fabric(radix, radix)
+    assert len(grid.nodes) == len(fabric.gpus) == nodes
+    assert len(fabric.optical_switches) == count
+    assert {(s.size, s.wavelengths) for s in fabric.optical_switches.values()} == {(radix, radix)}
+    assert len(fabric.link_at) == 4 * nodes
+
+
+# Choosing nodes
+
+
+@settings(max_examples=150, deadline=None)
+@given(sides, sides, st.data())
+def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
+    rows: int, columns: int, data: st.DataObject
+) -> None:
+    _, grid = grid_fabric(rows, columns)
+    free = data.draw(st.sets(st.sampled_from(grid.nodes), min_size=rows * columns // 2))
+    count = data.draw(st.integers(1, rows * columns))
+    rectangles = {
+        (height, width, top, left): tuple(
+            grid.nodes[(top + r) * columns + left + c] for r in range(height) for c in range(width)
+        )
+        for height in range(1, rows + 1)
+        for width in range(1, columns + 1)
+        if height * width == count
+        for top in range(rows - height + 1)
+        for left in range(columns - width + 1)
+    }
+    possible = {where: nodes for where, nodes in rectangles.items() if free.issuperset(nodes)}
+    if not possible:
+        with pytest.raises(ValueError, match=rf"\b{count}\b"):
+            choose_nodes(grid, free, count)
+        return
+    chosen = choose_nodes(grid, free, count)
+    assert chosen in possible.values()
+    powers = {nodes for (h, w, *_), nodes in possible.items() if h & (h - 1) == w & (w - 1) == 0}
+    assert not powers or chosen in powers
+
+
+def test_the_squarest_free_rectangle_is_taken() -> None:
+    _, grid = grid_fabric(4, 4)
+    assert choose_nodes(grid, grid.nodes, 4) == ("n0", "n1", "n4", "n5")
+    assert choose_nodes(grid, set(grid.nodes) - {"n5"}, 4) == ("n2", "n3", "n6", "n7")
+    middle = set(grid.nodes) - {"n5", "n6", "n9", "n10"}
+    assert choose_nodes(grid, middle, 4) == ("n0", "n1", "n2", "n3")
+    assert choose_nodes(grid, grid.nodes, 6) == ("n0", "n1", "n2", "n4", "n5", "n6")
+    assert choose_nodes(grid, ["n7"], 1) == ("n7",)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    _, grid = grid_fabric(4, 4)
+    with pytest.raises(ValueError, match="at least one node, not 0"):
+        choose_nodes(grid, grid.nodes, 0)
+    with pytest.raises(ValueError, match="grid n has 1 free nodes of 16, not 2"):
+        choose_nodes(grid, ["n3", "g0"], 2)
+    with pytest.raises(ValueError, match="5 nodes do not make a rectangle in grid n of 4 × 4"):
+        choose_nodes(grid, grid.nodes, 5)
+    with pytest.raises(ValueError, match=r"no rectangle of 4 free nodes \(2 × 2, 1 × 4, 4 × 1\) is left"):
+        choose_nodes(grid, ["n0", "n5", "n10", "n15"], 4)
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 4), (4, 4), (8, 4), (8, 8)])
+def test_halving_doubling_partners_are_one_hop_apart(rows: int, columns: int) -> None:
+    _, grid = grid_fabric(rows, columns)
+    check_schedule(grid, grid.nodes, halving_doubling(len(grid.nodes)))
+    nodes = choose_nodes(grid, set(grid.nodes) - {"n0"}, len(grid.nodes) // 4)
+    check_schedule(grid, nodes, halving_doubling(len(nodes)))
+
+
+def test_ranks_that_are_not_one_hop_apart_are_named() -> None:
+    _, grid = grid_fabric(2, 2)
+    with pytest.raises(ValueError, match=r"ranks 1 and 2 \(n1, n2\) share neither row nor column"):
+        check_schedule(grid, grid.nodes, ring_all_reduce(4))
+    check_schedule(grid, ("n0", "n1", "n3", "n2"), ring_all_reduce(4))
+    with pytest.raises(ValueError, match="3 nodes for a schedule of 4 ranks"):
+        check_schedule(grid, grid.nodes[:3], ring_all_reduce(4))
+
+
+# The fabric
+
+
+def test_a_grid_becomes_gpus_switches_and_fibres() -> None:
+    fabric, grid = grid_fabric(2, 3, wavelengths=4, tuning="20 ns")
+    assert list(fabric.gpus) == list(grid.nodes) == ["n0", "n1", "n2", "n3", "n4", "n5"]
+    assert (fabric.gpus["n5"].ip, fabric.gpus["n5"].model) == ("10.82.0.7", "titan-v")
+    assert fabric.optical_switches["n-r1"] == OpticalSwitch("n-r1", 3, "scpi", "lcos", 4)
+    assert fabric.optical_switches["n-c2"].size == 2
+    assert fabric.onics["n4"].ports == 2
+    assert fabric.onics["n4"].tuning_s == pytest.approx(20e-9)
+    # n4 is in row 1 and column 1.
+    assert fabric.link_at[Port("n4", 0)].other(Port("n4", 0)) == Port("n-r1", 2)
+    assert fabric.link_at[Port("n4", 1)].other(Port("n4", 1)) == Port("n-c1", 2)
+    assert {link.rate_bps for link in fabric.links} == {100e9}
+
+
+def test_a_grid_may_stand_beside_the_rest() -> None:
+    raw = six_gpus() | {"grids": {"n": grid_spec(2, 2)}}
+    fabric = build_fabric(FabricSpec.model_validate(raw))
+    assert list(fabric.gpus)[-5:] == ["g5", "n0", "n1", "n2", "n3"]
+    assert len({gpu.ip for gpu in fabric.gpus.values()}) == 10
+    assert set(fabric.onics) == {"n0", "n1", "n2", "n3"}
+
+
+def test_circuits_and_packets_do_not_see_a_wss() -> None:
+    raw = six_gpus() | {"grids": {"n": grid_spec(2, 2)}}
+    fabric = build_fabric(FabricSpec.model_validate(raw))
+    lit = {
+        **circuit_cross_connects(fabric, fabric.circuits),
+        **cross_connects(fabric.grids["n"], fabric, fabric.grids["n"].nodes),
+    }
+    assert set(circuit_cross_connects(fabric, fabric.circuits)) == {"ocs0"}
+    assert trace(fabric, lit, Port("n0", 0)) == (Port("n0", 0), Port("n-r0", 1))
+    assert optical_neighbour(fabric, Port("n0", 0)) is None
+    assert optical_neighbour(fabric, Port("g0", 0)) == Port("ocs0", 1)
+    graph = electrical_graph(fabric, lit)
+    assert graph.degree("n0") == 0
+    assert graph.degree("g0") == 2
+    with pytest.raises(ValueError, match="no optical switch joins n0:0 and n1:0"):
+        circuit_cross_connects(fabric, [(Port("n0", 0), Port("n1", 0))])
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        (
+            {"grids": {"n": grid_spec(2, 4, wavelengths=3)}},
+            r"grids\.n\.wavelengths: 3 wavelengths are too few for switches of 4 ports",
+        ),
+        ({"grids": {"n": grid_spec(1, 4)}}, r"grids\.n\.rows"),
+        ({"grids": {"n": grid_spec(2, 2, wss={"profile": "magic"})}}, r"grids\.n\.wss\.profile"),
+        ({"grids": {"n": grid_spec(2, 2, colour="red")}}, r"grids\.n\.colour"),
+        ({"grids": {"n": grid_spec(2, 2), "n1": grid_spec(2, 6)}, "servers": {}}, None),
+        ({"grids": {"n": grid_spec(4, 4), "n1": grid_spec(2, 2)}}, r"grids\.n1: n-s10 has GPU n10 too"),
+        (
+            {"grids": {"n": grid_spec(2, 2)}, "servers": {"s": {"gpus": {"n0": "m"}}}},
+            r"grids\.n: s has GPU n0 too",
+        ),
+        (
+            {"grids": {"n": grid_spec(2, 2)}, "optical_switches": {"n-r0": {"size": 2}}},
+            r"the name n-r0 is used by two nodes",
+        ),
+        (
+            {
+                "grids": {"n": grid_spec(2, 2)},
+                "packet_switches": {"tor0": {"ports": 1}},
+                "links": [{"ends": ["n0:1", "tor0:1"], "rate": "1 Gbit/s"}],
+            },
+            r"links\[0\]: port n0:1 is already plugged in grids\.n",
+        ),
+        ({}, "servers is missing; only a fabric with grids may do without"),
+        ({"servers": {"s": {"gpus": {"g0": "m"}}}, "links": []}, "packet_switches is missing"),
+        (
+            {"servers": {"s": {"gpus": {"g0": "m"}}}, "packet_switches": {"t": {"ports": 1}}},
+            "links is missing",
+        ),
+    ],
+)
+def test_a_bad_grid_is_named(raw: dict[str, Any], named: str | None) -> None:
+    if named is None:
+        build_fabric(FabricSpec.model_validate(raw))
+        return
+    with pytest.raises(ValueError, match=named):
+        build_fabric(FabricSpec.model_validate(raw))
