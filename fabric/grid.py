@@ -116,8 +116,8 @@ def cross_connects(grid: Grid, fabric: Fabric, nodes: Sequence[str]) -> dict[str
 def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ...]:
     """A rectangular sub-grid of ``count`` free nodes, row-major.
 
-    Sides that are powers of two are preferred, then the squarest rectangle, then the topmost and leftmost.
-    Raises ValueError naming what does not fit.
+    The squarest rectangle is preferred, then the topmost and leftmost. Where ``count`` is a power of two
+    both sides are. Raises ValueError naming what does not fit.
     """
     if count < 1:
         raise ValueError(f"a job needs at least one node, not {count}")
@@ -148,13 +148,9 @@ def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ..
     raise ValueError(f"grid {grid.name}: no rectangle of {count} free nodes ({shapes}) is left")
 
 
-def _preference(sides: tuple[int, int]) -> tuple[bool, int, int]:
+def _preference(sides: tuple[int, int]) -> tuple[int, int]:
     height, width = sides
-    return not (_is_power_of_two(height) and _is_power_of_two(width)), abs(height - width), height
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number.bit_count() == 1
+    return abs(height - width), height
 
 
 def check_schedule(grid: Grid, ranks: Sequence[str], schedule: Schedule) -> None:

@@ -170,8 +170,8 @@ def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
         return
     chosen = choose_nodes(grid, free, count)
     assert chosen in possible.values()
-    powers = {nodes for (h, w, *_), nodes in possible.items() if h & (h - 1) == w & (w - 1) == 0}
-    assert not powers or chosen in powers
+    squarest = min(abs(height - width) for height, width, *_ in possible)
+    assert chosen in {nodes for (h, w, *_), nodes in possible.items() if abs(h - w) == squarest}
 
 
 def test_the_squarest_free_rectangle_is_taken() -> None:
