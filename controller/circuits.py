@@ -2,9 +2,9 @@
 
 A change of light is made in this order: remove the light that goes, point the packet switches' rules
 along the new paths (each behind a barrier, nearest to the destination first), then add the new light.
-So no packet is ever sent the old way over new light, and what keeps its light is never touched. A switch
-that declares that new light takes longer than the rules do is told to add it at once: the rules are then
-written while it is dark anyway, which is checked afterwards.
+So no packet is ever sent the old way over new light, and what keeps its light is never touched. Where new
+light is declared to take longer than the rules do, they are written while it is dark anyway, and a switch
+that can remove and add in one write does so: its ports are then dark for one dark time.
 
 What should be lit (the intent) is on disk before the first write, so a crash in between is mended by the
 next start.
@@ -24,7 +24,7 @@ from typing import Any
 from controller.attachment import attachments
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from controller.forwarding import Forwarding
+from controller.forwarding import Forwarding, ForwardingPlan
 from controller.optical.base import CrossConnectResult, Plan, Snapshot
 from controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
 from controller.optical_site import OpticalSite, lit
@@ -39,6 +39,13 @@ _INTENT = "intent"
 _RETRY_S = 5.0
 #: Declared darkness, seconds, from which on rules are written during it; they take a few milliseconds.
 _ROOM_FOR_RULES_S = 0.02
+#: Share of the declared darkness that passes first, as a command may start a little late.
+_DARK_FOR_SURE = 0.2
+
+
+_Mark = Callable[..., None]
+#: What became of cross-connects, by switch.
+_Results = dict[str, tuple[CrossConnectResult, ...]]
 
 
 @dataclass(frozen=True)
@@ -211,34 +218,19 @@ class CircuitManager:
         if save:
             self._save({**(self.intent() or {}), **{n: after[n] for n in plans}})
         rules = self._forwarding.plan(after)
-        dark = {name: plan for name, plan in plans.items() if plan.remove}
-        bright = {name: plan for name, plan in plans.items() if plan.add}
         problems: list[str] = list(rules.failed.values())
-
-        mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
-        removed = self._on_all(dark, lambda n, plan: self._apply(n, replace(plan, add=()), before), problems)
-        mark("light_removed")
-        ready = {name: plan for name, plan in bright.items() if name not in dark or name in removed}
-        room_s = min((self._darkness_s(name) for name in ready), default=0.0)
-        began = time.monotonic()
-
-        def write_rules() -> list[str]:
-            failed = list(self._forwarding.write(rules).values())
-            mark("rules_written", flow_changes=rules.changes)
-            late_s = time.monotonic() - began - room_s
-            if room_s >= _ROOM_FOR_RULES_S and late_s > 0:
-                failed.append(f"rules were written {late_s * 1e3:.0f} ms after new light could have come")
-            return failed
-
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            writing = beside.submit(write_rules)
-            if room_s < _ROOM_FOR_RULES_S:
-                writing.result()
-            added = self._on_all(
-                ready, lambda n, plan: self._apply(n, replace(plan, remove=()), before), problems
-            )
-            problems += writing.result()
-        mark("light_added", cross_connects=sum(len(p.add) for p in ready.values()))
+        removed: _Results = {}
+        added: _Results = {}
+        changing = {name: plan for name, plan in plans.items() if plan.remove or plan.add}
+        if window := self._common_darkness(changing):
+            mark("remove_light", cross_connects=sum(len(p.remove) for p in plans.values()))
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                writing = beside.submit(self._write_rules, rules, mark, *window)
+                added = self._on_all(changing, lambda n, plan: self._apply(n, plan, before), problems)
+                problems += writing.result()
+            mark("light_added", cross_connects=sum(len(p.add) for p in plans.values()))
+        else:
+            removed, added = self._remove_then_add(plans, rules, before, mark, problems)
 
         seen = self.cross_connects()
         if all(after[name] == seen[name] for name in plans):
@@ -265,6 +257,70 @@ class CircuitManager:
             problems=problems,
         )
         return Change(plans, True, results, tuple(timeline), tuple(problems))
+
+    def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
+        """When, in seconds from the commands, all that changes is surely dark, and when no longer.
+
+        None when there is no such time, or not long enough for the rules, or a switch cannot remove and
+        add in one write.
+        """
+        if not plans:
+            return None
+        begins, ends = [], []
+        for name, plan in plans.items():
+            driver = self._site.driver(name)
+            if not driver.replaces_at_once(plan):
+                return None
+            timing = driver.capabilities().timing
+            each_s = timing.per_cross_connect_s * len({xc.ingress for xc in (*plan.remove, *plan.add)})
+            begins.append(timing.command.most_s + each_s)
+            ends.append(timing.command.least_s + each_s + timing.dark.least_s)
+        begin_s, end_s = max(begins), min(ends)
+        if end_s - begin_s < _ROOM_FOR_RULES_S:
+            return None
+        return begin_s + (end_s - begin_s) * _DARK_FOR_SURE, end_s
+
+    def _write_rules(self, rules: ForwardingPlan, mark: _Mark, begin_s: float, end_s: float) -> list[str]:
+        """Write rules ``begin_s`` seconds from now; one line for each switch where that failed."""
+        began = time.monotonic()
+        time.sleep(begin_s)
+        failed = list(self._forwarding.write(rules).values())
+        late_s = max(0.0, time.monotonic() - began - end_s)
+        mark("rules_written", flow_changes=rules.changes, late_s=late_s)
+        if late_s:
+            log.warning("rules were written %.0f ms after new light could have come", late_s * 1e3)
+        return failed
+
+    def _remove_then_add(
+        self,
+        plans: Mapping[str, Plan],
+        rules: ForwardingPlan,
+        before: dict[str, Snapshot],
+        mark: _Mark,
+        problems: list[str],
+    ) -> tuple[_Results, _Results]:
+        """A change in two writes on each switch; what was removed and what was added."""
+        dark = {name: plan for name, plan in plans.items() if plan.remove}
+        bright = {name: plan for name, plan in plans.items() if plan.add}
+        mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
+        removed = self._on_all(dark, lambda n, plan: self._apply(n, replace(plan, add=()), before), problems)
+        mark("light_removed")
+        ready = {name: plan for name, plan in bright.items() if name not in dark or name in removed}
+        room_s = min((self._darkness_s(name) for name in ready), default=0.0)
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            if room_s < _ROOM_FOR_RULES_S:
+                problems += self._forwarding.write(rules).values()
+                mark("rules_written", flow_changes=rules.changes)
+                writing = None
+            else:
+                writing = beside.submit(self._write_rules, rules, mark, 0.0, room_s)
+            added = self._on_all(
+                ready, lambda n, plan: self._apply(n, replace(plan, remove=()), before), problems
+            )
+            if writing is not None:
+                problems += writing.result()
+        mark("light_added", cross_connects=sum(len(p.add) for p in ready.values()))
+        return removed, added
 
     def _darkness_s(self, name: str) -> float:
         """Least seconds that a switch declares from the command to add light until there is some."""

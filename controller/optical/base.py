@@ -28,7 +28,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -157,14 +157,16 @@ class Capabilities:
 
     ``ingress`` and ``egress`` are its port numbers (a single-sided switch has each port in both).
     ``reach`` names the egresses of those ingresses that cannot reach all. ``max_batch``: cross-connects
-    per write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0 for none.
-    ``ownership``: it records who made a cross-connect.
+    per write. ``max_replace``: largest whole set that one write can put in the place of what stands, 0 where
+    there is no such write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0
+    for none. ``ownership``: it records who made a cross-connect.
     """
 
     ingress: frozenset[int]
     egress: frozenset[int]
     max_batch: int
     timing: Timing = Timing()
+    max_replace: int = 0
     power: frozenset[int] = frozenset()
     port_admin: bool = False
     ownership: bool = False
@@ -378,6 +380,12 @@ def make_plan(
     )
 
 
+#: A write, what it is given, and the cross-connects that it changes.
+_Write = tuple[
+    Callable[[Sequence[CrossConnect], Deadline], None], Sequence[CrossConnect], Sequence[CrossConnect]
+]
+
+
 class OpticalSwitchDriver(ABC):
     """Base of every driver; see the top of this file for what it does and what a subclass adds.
 
@@ -414,6 +422,11 @@ class OpticalSwitchDriver(ABC):
     @abstractmethod
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         """Make exactly these (at most ``max_batch``), whose ports are free. Raises as `_remove`."""
+
+    def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
+        """Make these (at most ``max_replace``) and remove all others in one write, which leaves those that
+        stay untouched. Raises as `_remove`."""
+        raise Unsupported(f"{self.name}: has no write that replaces everything")
 
     def _open(self, deadline: Deadline) -> Identity:
         """Start a session and say who is there. Raises Unreachable, AuthFailed, ProtocolError."""
@@ -490,6 +503,18 @@ class OpticalSwitchDriver(ABC):
         """A plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing."""
         base = snapshot or self.snapshot(timeout_s=timeout_s)
         return make_plan(self._capabilities, base, wanted, mode, delete, owned)
+
+    def replaces_at_once(self, plan: Plan) -> bool:
+        """Whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark time.
+
+        Only in REPLACE mode: such a write also removes what someone else has made since the plan.
+        """
+        return (
+            plan.mode is Mode.REPLACE
+            and bool(plan.remove and plan.add)
+            and not set(plan.remove) & set(plan.add)
+            and len(plan.keep) + len(plan.add) <= self._capabilities.max_replace
+        )
 
     def apply(self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True) -> ApplyResult:
         """Carry out a plan and report what the switch shows afterwards.
@@ -630,14 +655,10 @@ class OpticalSwitchDriver(ABC):
                 f"{self.name}: the switch changed after the plan was made; nothing was written"
             )
         check_ports_usable(before, plan.add)
-        batches = [
-            (write, group[start : start + self._capabilities.max_batch])
-            for write, group in ((self._remove, plan.remove), (self._add, plan.add))
-            for start in range(0, len(group), self._capabilities.max_batch)
-        ]
+        batches = self._writes(plan)
         timing = self._capabilities.timing
         needed_s = sum(
-            timing.command.typical_s + len(batch) * timing.per_cross_connect_s for _, batch in batches
+            timing.command.typical_s + len(changed) * timing.per_cross_connect_s for _, _, changed in batches
         ) + (timing.dark.typical_s if plan.add and settle else 0.0)
         if deadline.left_s < needed_s:
             raise DeadlineExceeded(
@@ -651,10 +672,10 @@ class OpticalSwitchDriver(ABC):
         done = 0
         lit_by = before.taken_at
         try:
-            for write, batch in batches:
+            for write, batch, changed in batches:
                 deadline.check()
-                lit_by = time.monotonic() + timing.lit_after_s(len(batch))
-                for xc in batch:
+                lit_by = time.monotonic() + timing.lit_after_s(len(changed))
+                for xc in changed:
                     for port in (xc.ingress, xc.egress):
                         if port in lit_before:
                             dark_at.setdefault(port, time.monotonic())
@@ -679,6 +700,17 @@ class OpticalSwitchDriver(ABC):
         self._remember_names(plan, after)
         result = ApplyResult(plan, _judge(plan, after, dark_at, refusal, settle), after, done)
         return self._verdict(result, before, refusal)
+
+    def _writes(self, plan: Plan) -> list[_Write]:
+        if self.replaces_at_once(plan):
+            whole = tuple(sorted(plan.keep | set(plan.add), key=_order))
+            return [(self._replace, whole, (*plan.remove, *plan.add))]
+        batches = [
+            (write, group[start : start + self._capabilities.max_batch])
+            for write, group in ((self._remove, plan.remove), (self._add, plan.add))
+            for start in range(0, len(group), self._capabilities.max_batch)
+        ]
+        return [(write, batch, batch) for write, batch in batches]
 
     def _verdict(self, result: ApplyResult, before: Snapshot, refusal: OpticalError | None) -> ApplyResult:
         """The result, if it is as planned."""

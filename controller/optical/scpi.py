@@ -6,7 +6,8 @@ that never mixes up replies (any trouble closes the connection) and never repeat
 A set command answers nothing by itself. It is sent with ``*opc?`` behind it, whose reply tells that the
 switch is done, and is followed by ``:syst:err?``. Whether it did what it should is for the base class to
 read back. Pairs are removed by ingress and egress, so a circuit that someone else moved meanwhile is not
-hit. ``conn:only``, ``disc:all`` and ``*rst`` are never sent: they touch what nobody asked to change.
+hit. ``conn:only`` is sent only where everything else is to go anyway (REPLACE mode), because it changes
+light with one dark time instead of two; ``disc:all`` and ``*rst`` are never sent.
 """
 
 from __future__ import annotations
@@ -284,7 +285,9 @@ class ScpiDriver(OpticalSwitchDriver):
         ingress, egress = dual_sided(size)
         super().__init__(
             name,
-            Capabilities(ingress, egress, MAX_BATCH, timing, power=ingress | egress, port_admin=True),
+            Capabilities(
+                ingress, egress, MAX_BATCH, timing, MAX_BATCH, power=ingress | egress, port_admin=True
+            ),
         )
         self.size = size
         self._client = ScpiClient(name, host, port)
@@ -320,6 +323,9 @@ class ScpiDriver(OpticalSwitchDriver):
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._client.command(f":oxc:swit:conn:add {format_pairs(batch)}", deadline)
+
+    def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._client.command(f":oxc:swit:conn:only {format_pairs(whole)}", deadline)
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         verb = "enab" if enabled else "dis"

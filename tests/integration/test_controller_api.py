@@ -113,7 +113,7 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
     after = lit_at(rig)
     assert {xc: t for xc, t in after.items() if xc in lit} == {xc: t for xc, t in lit.items() if xc in after}
     phases = [entry["phase"] for entry in change["timeline"]]
-    assert phases.index("light_removed") < phases.index("rules_written") < phases.index("light_added")
+    assert phases.index("remove_light") < phases.index("rules_written") < phases.index("light_added")
     times = [entry["t"] for entry in change["timeline"]]
     assert times == sorted(times)
 

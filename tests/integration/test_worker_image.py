@@ -141,7 +141,6 @@ def test_terminated_worker_ends_at_once(bench: Bench) -> None:
     while not (events.exists() and "started" in events.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    started = time.monotonic()
     container.stop(timeout=10)
     assert container.wait(timeout=10)["StatusCode"] == 143
 

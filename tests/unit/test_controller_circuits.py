@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from controller.errors import ConflictError, InvalidError, UnavailableError
 from controller.forwarding import Forwarding
 from controller.openflow.messages import FlowMod
 from controller.optical.base import (
+    Bounds,
     Capabilities,
     Deadline,
     OpticalSwitchDriver,
     PortStatus,
     Snapshot,
+    Timing,
     dual_sided,
 )
 from controller.optical.errors import Refused, Unreachable
@@ -31,9 +34,9 @@ from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, w
 class MemoryDriver(OpticalSwitchDriver):
     """A switch that does at once what it is told, and writes down when."""
 
-    def __init__(self, log: list[str]) -> None:
+    def __init__(self, log: list[str], timing: Timing = Timing()) -> None:
         ingress, egress = dual_sided(18)
-        super().__init__("ocs0", Capabilities(ingress, egress, max_batch=64))
+        super().__init__("ocs0", Capabilities(ingress, egress, 64, timing, max_replace=64))
         self.stand: set[CrossConnect] = set()
         self.log = log
         self.away = False
@@ -56,6 +59,14 @@ class MemoryDriver(OpticalSwitchDriver):
         self.log.append("add")
         self.stand |= set(batch)
 
+    def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self.log.append("replace")
+        time.sleep(self.capabilities().timing.command.most_s)
+        self.stand = set(whole)
+        self.log.append("dark")
+        time.sleep(self.capabilities().timing.dark.least_s)
+        self.log.append("replaced")
+
 
 class LoggedTables(FakeTables):
     def __init__(self, log: list[str]) -> None:
@@ -68,10 +79,10 @@ class LoggedTables(FakeTables):
 
 
 class Bench:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, timing: Timing = Timing()) -> None:
         self.directory = directory
         self.log: list[str] = []
-        self.driver = MemoryDriver(self.log)
+        self.driver = MemoryDriver(self.log, timing)
         self.tables = LoggedTables(self.log)
         self.restart()
 
@@ -109,6 +120,18 @@ def test_light_goes_then_rules_then_light_comes(bench: Bench) -> None:
     assert bench.log[0] == "remove"
     assert bench.log[-1] == "add"
     assert set(bench.log[1:-1]) == {"rules"}
+    assert bench.right(SWAPPED)
+
+
+def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once(tmp_path: Path) -> None:
+    dark = Bounds(2.0, 2.0, 2.0)
+    bench = Bench(tmp_path / "state", Timing(command=Bounds(0.5, 0.5, 0.5), dark=dark))
+    assert bench.set(PORTS[:6]) == []
+    bench.log.clear()
+    assert bench.set(SWAPPED) == []
+    assert bench.log[:2] == ["replace", "dark"]
+    assert bench.log[-1] == "replaced"
+    assert set(bench.log[2:-1]) == {"rules"}
     assert bench.right(SWAPPED)
 
 

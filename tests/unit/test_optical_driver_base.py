@@ -73,12 +73,18 @@ class MemoryDriver(OpticalSwitchDriver):
     """What a driver's author writes, and nothing more."""
 
     def __init__(
-        self, switch: Switch, *, max_batch: int = 3, timing: Timing = Timing(), secrets: Sequence[str] = ()
+        self,
+        switch: Switch,
+        *,
+        max_batch: int = 3,
+        max_replace: int = 0,
+        timing: Timing = Timing(),
+        secrets: Sequence[str] = (),
     ) -> None:
         ingress, egress = dual_sided(switch.size)
         super().__init__(
             "memory",
-            Capabilities(ingress, egress, max_batch, timing, port_admin=True, ownership=True),
+            Capabilities(ingress, egress, max_batch, timing, max_replace, port_admin=True, ownership=True),
             secrets,
         )
         self.switch = switch
@@ -119,6 +125,15 @@ class MemoryDriver(OpticalSwitchDriver):
             self.switch.lit[XC(xc.ingress, xc.egress)] = CONNECTED
         check_matching(self.switch.lit)
         self.switch.after_write("add", batch)
+
+    def _replace(self, whole: Sequence[XC], deadline: Deadline) -> None:
+        kept = self.switch.lit.keys() & set(whole)
+        changed = tuple(xc for xc in (*self.switch.lit, *whole) if xc not in kept)
+        self.switch.wire.append(("replace", changed))
+        self.switch.on_write("replace", whole)
+        check_matching(whole)
+        self.switch.lit = {XC(xc.ingress, xc.egress): self.switch.lit.get(xc, CONNECTED) for xc in whole}
+        self.switch.after_write("replace", whole)
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         (self.switch.disabled.discard if enabled else self.switch.disabled.add)(port)
@@ -219,6 +234,47 @@ def test_kept_cross_connects_are_not_written(switch: Switch, driver: MemoryDrive
     driver.converge({XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
     assert XC(1, 9) not in {xc for _, batch in switch.wire for xc in batch}
     assert set(switch.lit) == {XC(1, 9), XC(2, 11), XC(3, 10)}
+
+
+def test_a_switch_that_can_replaces_everything_in_one_write(switch: Switch) -> None:
+    driver = MemoryDriver(switch, max_replace=3)
+    driver.converge(straight(1, 2, 3))
+    switch.wire.clear()
+    result = driver.converge({XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
+    assert [kind for kind, _ in switch.wire] == ["replace"]
+    assert set(switch.lit) == {XC(1, 9), XC(2, 11), XC(3, 10)}
+    times = {(r.ingress, r.egress): r.t_dark for r in result.results}
+    assert times[1, 9] is None
+    assert times[2, 11] is not None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mode"),
+    [
+        # What others have made meanwhile may be removed in REPLACE mode only.
+        ({XC(2, 11), XC(3, 10)}, Mode.UPDATE),
+        # More than the write can carry.
+        ({XC(1, 9), XC(2, 11), XC(3, 10), XC(4, 12)}, Mode.REPLACE),
+        # Nothing to gain: only added, only removed.
+        (straight(1, 2, 3), Mode.REPLACE),
+        (straight(1), Mode.REPLACE),
+    ],
+)
+def test_else_it_removes_and_adds(switch: Switch, wanted: set[XC], mode: Mode) -> None:
+    driver = MemoryDriver(switch, max_replace=3)
+    driver.converge(straight(1, 2) if wanted == straight(1, 2, 3) else straight(1, 2, 3))
+    switch.wire.clear()
+    driver.converge(wanted, mode)
+    assert "replace" not in [kind for kind, _ in switch.wire]
+    assert wanted <= set(switch.lit)
+
+
+def test_a_broken_cross_connect_is_not_left_as_it_is_by_a_replacement(switch: Switch) -> None:
+    driver = MemoryDriver(switch, max_replace=8)
+    driver.converge(straight(1, 2))
+    switch.lit[XC(1, 9)] = CrossConnectState.FAILED
+    driver.converge({XC(1, 9), XC(2, 11)}, Mode.REPLACE)
+    assert switch.lit == {XC(1, 9): CONNECTED, XC(2, 11): CONNECTED}
 
 
 def test_ownership(switch: Switch, driver: MemoryDriver) -> None:
@@ -605,13 +661,14 @@ def model(present: frozenset[XC], wanted: frozenset[XC], mode: Mode) -> frozense
     steps=st.lists(st.tuples(matchings(), st.sampled_from(Mode)), max_size=6),
     seed=st.integers(0, 2**16),
     faults=st.booleans(),
+    max_replace=st.sampled_from([0, 4, 8]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_sequence_follows_the_model(
-    steps: list[tuple[frozenset[XC], Mode]], seed: int, faults: bool
+    steps: list[tuple[frozenset[XC], Mode]], seed: int, faults: bool, max_replace: int
 ) -> None:
     switch = Switch()
-    driver = MemoryDriver(switch)
+    driver = MemoryDriver(switch, max_replace=max_replace)
     chance = random.Random(seed)
 
     def maybe_lose(kind: str, batch: Sequence[XC]) -> None:

@@ -38,6 +38,7 @@ from controller.optical.scpi import (
     parse_size,
 )
 from fabric.crossconnect import CrossConnect as XC
+from fabric.crossconnect import Mode
 
 # Lines
 
@@ -295,6 +296,32 @@ def test_a_half_refused_plan_names_what_is_missing() -> None:
     finally:
         driver.close()
         script.close()
+
+
+def test_a_replacement_is_one_line_that_names_the_whole_set() -> None:
+    lit: dict[int, int] = {1: 5, 2: 6, 3: 7}
+    lines: list[str] = []
+
+    def reply(line: str) -> str:
+        lines.append(line)
+        if "only" in line:
+            lit.update({2: 7, 3: 6})
+        if "*opc?" in line:
+            return "1\n"
+        if "err" in line:
+            return '0,"No error"\n'
+        if "port" in line:
+            return "(E,E,E,E,E,E,E,E)\n"
+        return f"(@{','.join(map(str, lit))}),(@{','.join(map(str, lit.values()))})\n"
+
+    script = Script(reply)
+    driver = driver_on(script)
+    try:
+        driver.converge([XC(1, 5), XC(2, 7), XC(3, 6)], Mode.REPLACE)
+    finally:
+        driver.close()
+        script.close()
+    assert [line for line in lines if "opc" in line] == [":oxc:swit:conn:only (@1,2,3),(@5,7,6);*opc?"]
 
 
 def test_unreachable_names_the_address() -> None:
