@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from controller import api_jobs, api_ofctl, api_optical
+from controller import api_grids, api_jobs, api_ofctl, api_optical
 from controller.access import TokenRequired
 from controller.attachment import fabric_document, lit_circuits, topology
 from controller.errors import ControllerError, InvalidError, NotFoundError
@@ -36,6 +36,7 @@ def create_app(controller: Controller, token: str | None = None) -> Any:
     _add_packet_switches(app, controller)
     _add_observation(app, controller)
     app.include_router(api_optical.router(controller))
+    app.include_router(api_grids.router(controller))
     app.include_router(api_jobs.router(controller))
     app.include_router(api_ofctl.router(controller.plane))
     return app if token is None else TokenRequired(app, token)

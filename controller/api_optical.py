@@ -25,6 +25,7 @@ def router(controller: Controller) -> APIRouter:
         return {
             "name": name,
             "size": switch.size,
+            "wavelengths": switch.wavelengths,
             "driver": switch.driver,
             "reachable": view.reachable,
             "error": view.error,
@@ -61,7 +62,11 @@ def router(controller: Controller) -> APIRouter:
         plugged = {
             port.number: str(link.other(port)) for port, link in fabric.link_at.items() if port.node == name
         }
-        busy = {p: xc for xc in snapshot.cross_connects for p in (xc.ingress, xc.egress)}
+        # A port of a WSS carries one for each wavelength.
+        busy: dict[int, list[CrossConnect]] = {}
+        for xc in sorted(snapshot.cross_connects):
+            for p in (xc.ingress, xc.egress):
+                busy.setdefault(p, []).append(xc)
         return [
             {
                 "port": number,
@@ -70,7 +75,8 @@ def router(controller: Controller) -> APIRouter:
                 "plugged": plugged.get(number if number <= size else number - size),
                 "state": status.state.value,
                 "enabled": status.enabled,
-                "cross_connect": None if number not in busy else _pair(busy[number]),
+                "cross_connect": None if number not in busy else _pair(busy[number][0]),
+                "cross_connects": [_pair(xc) for xc in busy.get(number, ())],
             }
             for number, status in sorted(snapshot.ports.items())
         ]
@@ -89,7 +95,7 @@ def router(controller: Controller) -> APIRouter:
     @routes.put("/{name}/cross-connects/{ingress}")
     def put_one(name: str, ingress: int, body: OneCrossConnect) -> Response:
         """Connect an ingress to an egress."""
-        wanted = CrossConnect(ingress, body.egress, name=body.name)
+        wanted = CrossConnect(ingress, body.egress, body.wavelength, body.name)
         return change(name, Target((wanted,), body.mode), body.dry_run)
 
     @routes.delete("/{name}/cross-connects/{ingress}")
@@ -100,7 +106,7 @@ def router(controller: Controller) -> APIRouter:
     @routes.put("/{name}/cross-connects")
     def put_set(name: str, body: CrossConnectSet) -> Response:
         """Connect a set, with SAFE, UPDATE or REPLACE semantics."""
-        wanted = tuple(CrossConnect(e.ingress, e.egress, name=e.name) for e in body.cross_connects)
+        wanted = tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in body.cross_connects)
         return change(name, Target(wanted, body.mode), body.dry_run)
 
     return routes
@@ -144,4 +150,4 @@ def _pairs(group: Iterable[CrossConnect]) -> list[dict[str, Any]]:
 
 
 def _pair(xc: CrossConnect) -> dict[str, Any]:
-    return {"ingress": xc.ingress, "egress": xc.egress, "name": xc.name}
+    return {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength, "name": xc.name}

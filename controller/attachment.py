@@ -89,8 +89,28 @@ def fabric_document(fabric: Fabric) -> Mapping[str, object]:
             {"name": s.name, "dpid": s.dpid, "ports": s.ports} for s in fabric.packet_switches.values()
         ],
         "optical_switches": [
-            {"name": s.name, "size": s.size, "driver": s.driver, "profile": s.profile}
+            {
+                "name": s.name,
+                "size": s.size,
+                "driver": s.driver,
+                "profile": s.profile,
+                "wavelengths": s.wavelengths,
+            }
             for s in fabric.optical_switches.values()
+        ],
+        "onics": [
+            {"gpu": onic.gpu, "ports": onic.ports, "tuning_s": onic.tuning_s}
+            for onic in fabric.onics.values()
+        ],
+        "grids": [
+            {
+                "name": grid.name,
+                "rows": grid.rows,
+                "columns": grid.columns,
+                "nodes": list(grid.nodes),
+                "wavelengths": grid.wavelengths,
+            }
+            for grid in fabric.grids.values()
         ],
         "links": [
             {

@@ -11,12 +11,20 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.errors import StartError
+from controller.onics import OnicEntry
 from fabric.topology import Fabric
 
 
 class PacketSwitchEntry(BaseModel):
     model_config = ConfigDict(extra="allow")
     dpid: int
+
+
+class OnicPlace(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    manage: str
+    control: str
+    flow: str | None = None
 
 
 class Inventory(BaseModel):
@@ -28,10 +36,31 @@ class Inventory(BaseModel):
     model_config = ConfigDict(extra="allow")
     lab: str
     agent: str | None = None
-    packet_switches: dict[str, PacketSwitchEntry]
+    runtime: str = "docker"
+    packet_switches: dict[str, PacketSwitchEntry] = Field(default_factory=dict)
     optical_switches: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    onics: dict[str, OnicPlace] = Field(default_factory=dict)
     time_dilation: float = Field(default=1.0, gt=0)
     payload_scale: float = Field(default=1.0, gt=0)
+
+    def onic_entries(self) -> dict[str, OnicEntry]:
+        """The O-NICs' agents by GPU.
+
+        In a container the directory of an agent's sockets is mounted at /onic; a worker that is none uses
+        the path itself.
+        """
+        return {
+            gpu: OnicEntry(
+                gpu,
+                place.manage,
+                place.control,
+                place.flow
+                or str(
+                    (Path("/onic") if self.runtime == "docker" else Path(place.manage).parent) / "flow.sock"
+                ),
+            )
+            for gpu, place in self.onics.items()
+        }
 
 
 def read_inventory(path: Path, fabric: Fabric) -> Inventory:
@@ -52,6 +81,9 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
     for name in fabric.optical_switches:
         if name not in inventory.optical_switches:
             raise StartError(f"{path}: optical_switches.{name} is missing")
+    for gpu in fabric.onics:
+        if gpu not in inventory.onics:
+            raise StartError(f"{path}: onics.{gpu} is missing")
     return inventory
 
 

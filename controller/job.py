@@ -56,7 +56,9 @@ class Rank:
 class Job:
     """A job and its history. Times are CLOCK_MONOTONIC seconds.
 
-    ``started``: the agent has confirmed all workers. ``clean``: its workers are removed and its GPUs free.
+    ``grid``: the grid that it runs on, and ``switches``: its WSSs that carry the job's light; None and none
+    elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed and its
+    GPUs free.
     """
 
     id: str
@@ -71,6 +73,8 @@ class Job:
     clean: bool = False
     t_released: float | None = None
     t_ended: float | None = None
+    grid: str | None = None
+    switches: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     t_first_failure: float | None = None
     t_all_exited: float | None = None
@@ -99,6 +103,8 @@ class Job:
             "state": self.state.value,
             "error": self.error,
             "hold": self.hold,
+            "grid": self.grid,
+            "switches": self.switches,
             "ranks": ranks,
             "spec": self.spec,
             "t_submitted": self.t_submitted,
@@ -126,6 +132,8 @@ class Job:
             clean=record["clean"],
             t_released=record["t_released"],
             t_ended=record["t_ended"],
+            grid=record.get("grid"),
+            switches=list(record.get("switches", ())),
         )
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from controller.agent import AgentClient
+from controller.arbiter import Arbiter, LightPlan
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
 from controller.job import Job, JobState, Rank, note_event, note_workers, progress
@@ -30,7 +31,8 @@ class JobManager:
     """Owns the jobs of a fabric.
 
     A job that the store knows is adopted: its workers go on, and the agent replays what they said.
-    ``switch_of``: gives the packet switch each GPU is lit to now.
+    ``switch_of``: gives the packet switch each GPU is lit to now. ``arbiter``: sets the light of jobs on
+    grids. ``flow_sockets``: by GPU with an O-NIC, where its worker finds the O-NIC's agent.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class JobManager:
         bus: EventBus,
         switch_of: Callable[[], Mapping[str, str | None]],
         *,
+        arbiter: Arbiter | None = None,
+        flow_sockets: Mapping[str, str] | None = None,
         busy_s: float = 0.1,
         idle_s: float = 0.5,
     ) -> None:
@@ -49,6 +53,10 @@ class JobManager:
         self._store = store
         self._bus = bus
         self._switch_of = switch_of
+        self._arbiter = arbiter
+        self._flow_sockets = flow_sockets or {}
+        #: One submission at a time, so that two do not choose the same nodes.
+        self._submitting = threading.Lock()
         self._busy_s = busy_s
         self._idle_s = idle_s
         self._lock = threading.RLock()
@@ -72,6 +80,8 @@ class JobManager:
             self._jobs[job.id] = job
             if not job.state.ended:
                 log.info("adopting job %s", job.id)
+                if self._arbiter is not None and job.grid is not None and job.state is not JobState.PENDING:
+                    self._arbiter.adopt(job.id, self._arbiter.plan_of(job.grid, job.gpus))
         self._thread.start()
 
     def stop(self) -> None:
@@ -96,16 +106,55 @@ class JobManager:
     # What a user asks for
 
     def submit(
-        self, name: str, wanted: Sequence[str] | int, spec: Mapping[str, Any], *, hold: bool
+        self,
+        name: str,
+        wanted: Sequence[str] | int,
+        spec: Mapping[str, Any],
+        *,
+        hold: bool,
+        grid: str | None = None,
     ) -> dict[str, Any]:
         """Reserve GPUs and have the workers started; the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many. The job is PENDING while an ended job's workers
-        are still being removed from its GPUs. Raises InvalidError, ConflictError, UnavailableError.
+        ``wanted``: GPU names in rank order, or how many, then of ``grid`` if one is named. The job is PENDING
+        while an ended job's workers are still being removed from its GPUs. Raises InvalidError,
+        ConflictError, UnavailableError.
         """
         agent = self._need_agent()
+        with self._submitting:
+            return self._submit(name, wanted, spec, hold, self.light_plan(wanted, spec, grid), agent)
+
+    def light_plan(
+        self, wanted: Sequence[str] | int, spec: Mapping[str, Any], grid: str | None
+    ) -> LightPlan | None:
+        """What the arbiter would give such a job, its switches and agents asked; None off the grids.
+
+        Changes nothing. Raises as :meth:`submit`.
+        """
+        if self._arbiter is None:
+            return None
+        plan = self._arbiter.plan(wanted, spec, self.holders(), grid)
+        if plan is not None:
+            self._arbiter.check(plan)
+        return plan
+
+    def _submit(
+        self,
+        name: str,
+        wanted: Sequence[str] | int,
+        spec: Mapping[str, Any],
+        hold: bool,
+        plan: LightPlan | None,
+        agent: AgentClient,
+    ) -> dict[str, Any]:
         with self._lock:
-            gpus = reserve(tuple(self._fabric.gpus), self._holders(), self._switch_of(), wanted)
+            if plan is None:
+                # A number of GPUs without a grid means those that packet switches join.
+                on_grids = self._fabric.onics if isinstance(wanted, int) else {}
+                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in on_grids)
+                gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
+            else:
+                gpus = reserve(plan.nodes, self._holders(), {}, plan.nodes)
             job = Job(
                 id=self._new_id(name),
                 name=name,
@@ -113,6 +162,8 @@ class JobManager:
                 spec=dict(spec),
                 hold=hold,
                 t_submitted=time.monotonic(),
+                grid=None if plan is None else plan.grid,
+                switches=[] if plan is None else plan.switches,
             )
             self._jobs[job.id] = job
             self._enter(job, JobState.PENDING)
@@ -154,6 +205,11 @@ class JobManager:
     def job(self, job_id: str) -> dict[str, Any]:
         with self._lock:
             return self._job(job_id).document()
+
+    def holders(self) -> dict[str, str]:
+        """The job that has each taken GPU."""
+        with self._lock:
+            return self._holders()
 
     def events(self, job_id: str, cursor: int) -> dict[str, Any]:
         """Worker events of a job after ``cursor``, and the cursor to go on with."""
@@ -216,12 +272,20 @@ class JobManager:
             self._enter(job, JobState.STARTING)
         peers = [self._fabric.gpus[gpu].ip for gpu in job.gpus]
         workers = [
-            {"job": job.id, "rank": r.rank, "gpu": r.gpu, "spec": worker_spec(job, r.rank, peers)}
+            {
+                "job": job.id,
+                "rank": r.rank,
+                "gpu": r.gpu,
+                "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu)),
+            }
             for r in job.ranks
         ]
         error: ControllerError | None = None
         try:
-            agent.start(workers, timeout_s=_START_S)
+            if self._arbiter is not None and job.grid is not None:
+                self._arbiter.light(job.id, self._arbiter.plan_of(job.grid, job.gpus))
+            if not job.state.ended:
+                agent.start(workers, timeout_s=_START_S)
         except ControllerError as failure:
             error = failure
         finally:
@@ -250,11 +314,15 @@ class JobManager:
         self._spawn(self._remove_workers, job)
 
     def _remove_workers(self, job: Job) -> None:
-        """Remove every worker of a job that has ended, then free its GPUs; tried until it works."""
+        """Remove every worker of a job that has ended, its maps and light, then free its GPUs.
+
+        Each is tried until it works.
+        """
         with self._changed:
             self._changed.wait_for(lambda: job.id not in self._starting or self._stop.is_set(), _START_S)
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(self._remove_worker, job.workers))
+        self._clear_light(job)
         if self._stop.is_set():
             return
         with self._changed:
@@ -262,6 +330,16 @@ class JobManager:
             self._save()
             self._changed.notify_all()
         self._bus.publish("job_clean", job=job.id, gpus=list(job.gpus))
+
+    def _clear_light(self, job: Job) -> None:
+        if self._arbiter is None or job.grid is None:
+            return
+        plan = self._arbiter.plan_of(job.grid, job.gpus)
+        pause_s = 0.5
+        while not self._stop.is_set() and (problems := self._arbiter.clear(job.id, plan)):
+            log.warning("light of job %s not cleared: %s", job.id, problems[0])
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, 10.0)
 
     def _remove_worker(self, worker: str) -> None:
         while self._agent is not None and not self._stop.is_set():
@@ -373,9 +451,11 @@ class JobManager:
                 self._end(job, JobState.FAILED)
 
 
-def worker_spec(job: Job, rank: int, peers: Sequence[str]) -> dict[str, Any]:
-    """What one worker is told: the job's settings, who it is and where its peers are."""
+def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None) -> dict[str, Any]:
+    """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket."""
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
+    if flow_socket is not None:
+        spec["onic"] = flow_socket
     linktest = job.spec.get("linktest")
     if linktest is not None:
         to = linktest.get("to")

@@ -27,6 +27,10 @@ class Metrics:
             for name, up in health[kind].items():
                 gauge.add_metric([name], float(up))
             yield gauge
+        onics = GaugeMetricFamily("ringlight_onics_up", "1 when the O-NIC's agent answers", labels=["gpu"])
+        for gpu, up in health["onics"].items():
+            onics.add_metric([gpu], float(up))
+        yield onics
         circuits = GaugeMetricFamily("ringlight_cross_connects", "Lit cross-connects", labels=["switch"])
         alarms = GaugeMetricFamily("ringlight_optical_alarms", "Standing alarms", labels=["switch"])
         for name, group in self._controller.circuits.cross_connects().items():

@@ -70,6 +70,10 @@ class RegroupManager:
         """
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
+        for job in jobs:
+            if job.grid is not None and job_ids is not None:
+                raise InvalidError(f"job {job.id} runs on grid {job.grid}, where nothing is regrouped")
+        jobs = [job for job in jobs if job.grid is None]
         others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:
@@ -77,7 +81,7 @@ class RegroupManager:
                 self._fabric,
                 [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)],
                 [ring_job(job) for job in jobs],
-                movable=[gpu for gpu in self._fabric.gpus if gpu not in others],
+                movable=[g for g in self._fabric.gpus if g not in others and g not in self._fabric.onics],
             )
             after = self._after(before, plan)
         except ValueError as error:
@@ -122,7 +126,12 @@ class RegroupManager:
         now = [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)]
         old = circuit_cross_connects(self._fabric, now)
         new = circuit_cross_connects(self._fabric, plan.circuits)
-        return {name: (frozenset(group) - old[name]) | new[name] for name, group in before.items()}
+        none: frozenset[CrossConnect] = frozenset()
+        # A WSS makes no circuits: its light is the arbiter's and stays.
+        return {
+            name: (frozenset(group) - old.get(name, none)) | new.get(name, none)
+            for name, group in before.items()
+        }
 
     def _document(
         self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]

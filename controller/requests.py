@@ -10,6 +10,7 @@ from fabric.collectives import ALL_REDUCE
 from fabric.crossconnect import Mode
 
 PortNumber = Annotated[int, Field(ge=1)]
+Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
 
 
@@ -18,9 +19,10 @@ class Body(BaseModel):
 
 
 class OneCrossConnect(Body):
-    """``PUT …/cross-connects/{ingress}``."""
+    """``PUT …/cross-connects/{ingress}``. ``wavelength``: channel index, on a WSS."""
 
     egress: PortNumber
+    wavelength: Channel | None = None
     name: Label | None = None
     mode: Mode = Mode.UPDATE
     dry_run: bool = False
@@ -29,6 +31,7 @@ class OneCrossConnect(Body):
 class CrossConnectEntry(Body):
     ingress: PortNumber
     egress: PortNumber
+    wavelength: Channel | None = None
     name: Label | None = None
 
 
@@ -55,7 +58,7 @@ class LinkTest(Body):
 
 
 class JobRequest(Body):
-    """``POST /v1/jobs``. ``ranks``: GPUs in rank order, or ``gpus``: how many.
+    """``POST /v1/jobs``. ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` if given.
 
     Times in seconds, sizes in bytes, as emulated. ``hold``: stay READY until released.
     """
@@ -63,6 +66,7 @@ class JobRequest(Body):
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
     ranks: list[str] | None = Field(default=None, min_length=1)
     gpus: int | None = Field(default=None, ge=1)
+    grid: str | None = None
     hold: bool = False
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "linktest"] = "train"
@@ -98,7 +102,24 @@ class JobRequest(Body):
 
     def worker_settings(self) -> dict[str, Any]:
         """What the workers are told; keys not given are left to the worker's own defaults."""
-        return self.model_dump(exclude={"name", "ranks", "gpus", "hold"}, exclude_none=True)
+        return self.model_dump(exclude={"name", "ranks", "gpus", "grid", "hold"}, exclude_none=True)
+
+
+class LightRequest(Body):
+    """``POST /v1/arbiter/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
+
+    ranks: list[str] | None = Field(default=None, min_length=1)
+    gpus: int | None = Field(default=None, ge=1)
+    grid: str | None = None
+    collective: str = "halving-doubling"
+
+    @model_validator(mode="after")
+    def _fits(self) -> LightRequest:
+        if (self.ranks is None) == (self.gpus is None):
+            raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
+        if self.collective not in ALL_REDUCE:
+            raise ValueError(f"collective {self.collective!r} is none of {', '.join(ALL_REDUCE)}")
+        return self
 
 
 class Release(Body):

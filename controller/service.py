@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from controller.agent import AgentClient
+from controller.arbiter import Arbiter
 from controller.bus import EventBus
 from controller.circuits import CircuitManager
-from controller.errors import StartError
+from controller.errors import InvalidError, StartError
 from controller.forwarding import Forwarding
 from controller.inventory import Inventory
 from controller.jobs import JobManager
 from controller.keeper import Keeper
+from controller.onics import OnicSite
 from controller.openflow.errors import NotConnectedError
 from controller.openflow.plane import OpenFlowPlane
 from controller.optical.registry import make_driver
@@ -51,7 +53,18 @@ class Controller:
         self.forwarding = Forwarding(fabric, plane)
         self.circuits = CircuitManager(fabric, self.site, self.forwarding, store, self.bus)
         agent = AgentClient(inventory.agent) if inventory.agent else None
-        self.jobs = JobManager(fabric, agent, store, self.bus, self._switch_of)
+        onics = inventory.onic_entries()
+        self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics}, self.bus)
+        self.arbiter = Arbiter(fabric, self.circuits, self.site, self.onics, self.bus)
+        self.jobs = JobManager(
+            fabric,
+            agent,
+            store,
+            self.bus,
+            self._switch_of,
+            arbiter=self.arbiter,
+            flow_sockets={gpu: entry.flow for gpu, entry in self.onics.entries.items()},
+        )
         scale = inventory.time_dilation * inventory.payload_scale
         self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
         self.keeper = Keeper(fabric, plane, self.site, self.circuits, self.forwarding, self.bus)
@@ -76,8 +89,9 @@ class Controller:
         try:
             self.circuits.adopt()
             self.jobs.start()
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, InvalidError) as error:
             raise StartError(f"the saved state cannot be used: {error}") from error
+        self.arbiter.start()
         self.keeper.start()
         self.statistics.start()
         self.bus.publish("controller", state="up", lab=self.inventory.lab)
@@ -88,6 +102,7 @@ class Controller:
         self.regroups.stop()
         self.statistics.stop()
         self.jobs.stop()
+        self.arbiter.stop()
         self.keeper.stop()
         self.site.close()
         self.plane.stop()
@@ -101,6 +116,8 @@ class Controller:
         reasons = [f"packet switch {name} is not connected" for name, up in packet.items() if not up]
         reasons += [f"optical switch {n}: {v.error}" for n, v in views.items() if v.error is not None]
         reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
+        onics = self.onics.views()
+        reasons += [view.error for view in onics.values() if view.error is not None]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         return {
@@ -111,6 +128,7 @@ class Controller:
             "t": time.monotonic(),
             "packet_switches": packet,
             "optical_switches": {name: view.reachable for name, view in views.items()},
+            "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
         }
 
