@@ -1,0 +1,295 @@
+"""Collectives as steps of arrays: the same schedules as ``fabric.collectives``, for thousands of ranks.
+
+A ring of 4,096 ranks has 33 million transfers, too many to list. Here a schedule yields one step at a
+time, and a step holds its transfers as arrays. :func:`schedule_of` writes the same thing out as the
+transfers that workers read; :func:`steps_of` goes the other way. A collective whose steps have the same
+senders, receivers and sizes yields the very same (read-only) arrays each time, so that who reads them can
+see by identity that nothing changed. numpy is the only import.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.collectives import Op, Schedule, Transfer
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The transfers of one step, as arrays of shape [transfers].
+
+    Transfer k takes chunks ``first[k]`` to ``first[k] + count[k] - 1`` from rank ``sources[k]`` to
+    ``destinations[k]``; ``op`` is that of all. On a ring of wavelengths ``wavelengths`` is each one's
+    channel and ``clockwise`` its direction (towards rank + 1); both are None elsewhere.
+    """
+
+    sources: IntArray
+    destinations: IntArray
+    first: IntArray
+    count: IntArray
+    op: Op
+    wavelengths: IntArray | None = None
+    clockwise: BoolArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A collective of ``world_size`` ranks over a vector of ``chunks`` equal parts in ``steps`` steps.
+
+    Iterating makes the steps anew, one at a time.
+    """
+
+    name: str
+    world_size: int
+    chunks: int
+    steps: int
+    make: Callable[[], Iterator[Step]]
+
+    def __iter__(self) -> Iterator[Step]:
+        return self.make()
+
+
+def frozen(values: npt.ArrayLike) -> IntArray:
+    """A read-only array of 64-bit integers."""
+    array = np.array(values, dtype=np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def frozen_bool(values: npt.ArrayLike) -> BoolArray:
+    """A read-only array of booleans."""
+    array = np.array(values, dtype=np.bool_)
+    array.flags.writeable = False
+    return array
+
+
+def schedule_of(steps: Steps) -> Schedule:
+    """Every transfer of every chunk, one by one, in order of step: what a worker runs."""
+    transfers = []
+    for number, step in enumerate(steps):
+        wavelengths = [None] * len(step) if step.wavelengths is None else step.wavelengths.tolist()
+        columns = (step.sources, step.destinations, step.first, step.count)
+        rows = zip(*(column.tolist() for column in columns), wavelengths, strict=True)
+        for source, destination, first, count, wavelength in rows:
+            transfers += [
+                Transfer(number, source, destination, chunk, step.op, wavelength)
+                for chunk in range(first, first + count)
+            ]
+    return Schedule(steps.world_size, steps.chunks, tuple(transfers))
+
+
+def steps_of(schedule: Schedule, name: str = "schedule") -> Steps:
+    """The steps of a written-out schedule; runs of neighbouring chunks become one transfer.
+
+    Raises ValueError for a step that both reduces and replaces, naming it.
+    """
+    made: list[Step] = []
+    for number, group in itertools.groupby(schedule.transfers, key=lambda t: t.step):
+        while len(made) < number:
+            made.append(_step([], "replace"))
+        transfers = list(group)
+        ops = {t.op for t in transfers}
+        if len(ops) > 1:
+            raise ValueError(f"step {number} both reduces and replaces; each step does one of them")
+        made.append(_step(transfers, ops.pop()))
+    return Steps(name, schedule.world_size, schedule.chunks, len(made), lambda: iter(made))
+
+
+def _step(transfers: list[Transfer], op: Op) -> Step:
+    rows: list[list[int]] = []
+    for t in transfers:
+        lane = -1 if t.wavelength is None else t.wavelength
+        if rows and rows[-1][:2] + rows[-1][4:] == [t.source, t.destination, lane]:
+            if rows[-1][2] + rows[-1][3] == t.chunk:
+                rows[-1][3] += 1
+                continue
+            if t.chunk == rows[-1][2] - 1:
+                rows[-1][2:4] = [t.chunk, rows[-1][3] + 1]
+                continue
+        rows.append([t.source, t.destination, t.chunk, 1, lane])
+    sources, destinations, first, count, lanes = (frozen([row[k] for row in rows]) for k in range(5))
+    coloured = any(t.wavelength is not None for t in transfers)
+    return Step(sources, destinations, first, count, op, lanes if coloured else None)
+
+
+def check_ranks(steps: Steps, ranks: int) -> None:
+    """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
+    if steps.world_size != ranks:
+        raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")
+
+
+def _at_least_one(name: str, ranks: int) -> None:
+    if ranks < 1:
+        raise ValueError(f"{name} needs at least one rank, not {ranks}")
+
+
+def _log2_ceiling(n: int) -> int:
+    return (n - 1).bit_length()
+
+
+def ring(world_size: int) -> Steps:
+    """:func:`fabric.collectives.ring_all_reduce`: 2(n-1) steps of 1/n of the vector each."""
+    n = world_size
+    _at_least_one("a ring", n)
+    sources = frozen(np.arange(n))
+    destinations = frozen((sources + 1) % n)
+    one = frozen(np.ones(n))
+
+    def make() -> Iterator[Step]:
+        for step in range(n - 1):
+            yield Step(sources, destinations, (sources - step) % n, one, "reduce")
+        for step in range(n - 1):
+            yield Step(sources, destinations, (sources + 1 - step) % n, one, "replace")
+
+    return Steps("ring", n, n, 2 * (n - 1), make)
+
+
+def halving_doubling(world_size: int) -> Steps:
+    """Recursive halving, then doubling (Rabenseifner): 2 log2 n steps, 2 (n-1)/n of the vector per rank.
+
+    As ``fabric.collectives.halving_doubling``: in step k rank i exchanges with i XOR 2^k half of what it
+    still has. With n not a power of two, the ranks from P = 2^floor(log2 n) on first add their whole
+    vector to rank - P and at the end get the sum from there: two more steps (MPICH's terms for it).
+    """
+    n = world_size
+    _at_least_one("halving-doubling", n)
+    depth = n.bit_length() - 1
+    power = 1 << depth
+    ranks = frozen(np.arange(power))
+    extra = frozen(np.arange(power, n))
+    whole = (frozen(np.zeros(n - power)), frozen(np.full(n - power, power)))
+
+    def halves() -> list[tuple[IntArray, IntArray, IntArray, IntArray]]:
+        """(partner, first chunk kept, first chunk given, chunks of each) of the halving steps."""
+        low = np.zeros(power, dtype=np.int64)
+        found = []
+        for k in range(depth):
+            half = power >> (k + 1)
+            upper = ranks >> k & 1
+            kept, given = low + upper * half, low + (1 - upper) * half
+            found.append((frozen(ranks ^ (1 << k)), frozen(kept), frozen(given), frozen([half] * power)))
+            low = kept
+        return found
+
+    def make() -> Iterator[Step]:
+        if len(extra):
+            yield Step(extra, frozen(extra - power), *whole, "reduce")
+        for partner, _, given, half in halves():
+            yield Step(ranks, partner, given, half, "reduce")
+        for partner, kept, _, half in reversed(halves()):
+            yield Step(ranks, partner, kept, half, "replace")
+        if len(extra):
+            yield Step(frozen(extra - power), extra, *whole, "replace")
+
+    return Steps("halving-doubling", n, power, 2 * depth + (2 if n > power else 0), make)
+
+
+def recursive_doubling(world_size: int) -> Steps:
+    """In step k rank i exchanges the whole vector with i XOR 2^k: log2 n steps of the whole vector.
+
+    With n not a power of two the extra ranks are folded in and out as in :func:`halving_doubling`: two
+    more steps. (Thakur, Rabenseifner, Gropp, 2005.)
+    """
+    n = world_size
+    _at_least_one("recursive doubling", n)
+    depth = n.bit_length() - 1
+    power = 1 << depth
+    ranks, extra = frozen(np.arange(power)), frozen(np.arange(power, n))
+
+    def make() -> Iterator[Step]:
+        if len(extra):
+            yield _whole(extra, extra - power, "reduce")
+        for k in range(depth):
+            yield _whole(ranks, ranks ^ (1 << k), "reduce")
+        if len(extra):
+            yield _whole(extra - power, extra, "replace")
+
+    return Steps("recursive-doubling", n, 1, depth + (2 if n > power else 0), make)
+
+
+def binary_tree(world_size: int) -> Steps:
+    """Reduce to rank 0 along a binomial tree, then broadcast: 2 ceil(log2 n) steps of the whole vector.
+
+    In step k the ranks that are odd multiples of 2^k send to the even multiple below.
+    """
+    n = world_size
+    _at_least_one("a binary tree", n)
+    depth = _log2_ceiling(n)
+
+    def make() -> Iterator[Step]:
+        pairs = [(low := np.arange(1 << k, n, 2 << k), low - (1 << k)) for k in range(depth)]
+        for child, parent in pairs:
+            yield _whole(child, parent, "reduce")
+        for child, parent in reversed(pairs):
+            yield _whole(parent, child, "replace")
+
+    return Steps("binary-tree", n, 1, 2 * depth, make)
+
+
+def nearest_group(world_size: int) -> int:
+    """The divisor m of n = ``world_size`` with the least m + n/m: the fewest steps of a hierarchical ring."""
+    return min(
+        (m for m in range(1, world_size + 1) if world_size % m == 0), key=lambda m: (m + world_size // m, m)
+    )
+
+
+def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
+    """Rings inside groups of ``group`` neighbours, and rings across the groups.
+
+    Reduce-scatter inside each group (m - 1 steps of 1/m), ring all-reduce across the G = n/m groups among
+    the ranks of equal place (2(G - 1) steps of 1/n), all-gather inside each group: 2(m + n/m) - 4 steps,
+    2 (n-1)/n of the vector per rank. ``group`` without a value is the divisor with the fewest steps; for a
+    prime world size that is the plain ring. Raises ValueError when ``group`` does not divide ``world_size``.
+    """
+    n = world_size
+    _at_least_one("a hierarchical ring", n)
+    m = nearest_group(n) if group is None else group
+    if m < 1 or n % m:
+        raise ValueError(f"a hierarchical ring of {n} ranks cannot have groups of {m}; it must divide {n}")
+    groups = n // m
+    ranks = frozen(np.arange(n))
+    place, team = ranks % m, ranks // m
+    beside = frozen(team * m + (place + 1) % m)
+    across = frozen((ranks + m) % n)
+    part, one = frozen(np.full(n, groups)), frozen(np.ones(n))
+
+    def make() -> Iterator[Step]:
+        for step in range(m - 1):
+            yield Step(ranks, beside, (place - step) % m * groups, part, "reduce")
+        # A rank now has the sum of its group in part place + 1; so have those of its place elsewhere.
+        base = (place + 1) % m * groups
+        for step in range(groups - 1):
+            yield Step(ranks, across, base + (team - step) % groups, one, "reduce")
+        for step in range(groups - 1):
+            yield Step(ranks, across, base + (team + 1 - step) % groups, one, "replace")
+        for step in range(m - 1):
+            yield Step(ranks, beside, (place + 1 - step) % m * groups, part, "replace")
+
+    return Steps("hierarchical-ring", n, n, 2 * (m - 1) + 2 * (groups - 1), make)
+
+
+def _whole(sources: npt.ArrayLike, destinations: npt.ArrayLike, op: Op) -> Step:
+    """Every transfer carries the vector's only chunk."""
+    to = frozen(destinations)
+    return Step(frozen(sources), to, frozen(np.zeros(len(to))), frozen(np.ones(len(to))), op)
+
+
+#: Collectives that need nothing but a world size, by the name that a scenario uses.
+STEPS: dict[str, Callable[[int], Steps]] = {
+    "ring": ring,
+    "halving-doubling": halving_doubling,
+    "recursive-doubling": recursive_doubling,
+    "binary-tree": binary_tree,
+    "hierarchical-ring": hierarchical_ring,
+}

@@ -1,0 +1,231 @@
+"""A ring of nodes joined by two fibres, one for each direction, each with several wavelengths.
+
+Segment i lies between node i and node i + 1. Its clockwise fibre carries light towards i + 1, the other
+one towards i. A lightpath takes one wavelength on every segment it passes, so two that share a wavelength
+must not share a segment of one fibre. Every node has one small WSS, which adds, drops or passes light by
+its colour, and an O-NIC with two ports: port 0 sends clockwise and port 1 the other way, each on up to all
+wavelengths at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fabric.crossconnect import CrossConnect
+from fabric.schedules import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
+from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port
+
+#: Faceplate ports of a node's WSS.
+WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class WdmRing:
+    """Nodes around a ring with ``wavelengths`` channels in each direction.
+
+    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    wavelengths: int
+
+
+def wdm_ring(
+    name: str, nodes: int, wavelengths: int, rate_bps: float, *, queue_s: float = 0.02, gpu: str = "gpu"
+) -> tuple[Fabric, WdmRing]:
+    """A ring as a fabric: GPUs <name>0…, WSSs <name>-w0…; ``rate_bps`` is that of one wavelength.
+
+    Raises ValueError for fewer than 2 nodes or 1 wavelength.
+    """
+    if nodes < 2:
+        raise ValueError(f"ring {name}: a ring needs at least 2 nodes, not {nodes}")
+    if wavelengths < 1:
+        raise ValueError(f"ring {name}: a ring needs at least 1 wavelength, not {wavelengths}")
+    ring = WdmRing(
+        name,
+        tuple(f"{name}{i}" for i in range(nodes)),
+        tuple(f"{name}-w{i}" for i in range(nodes)),
+        wavelengths,
+    )
+    gpus = {}
+    links = []
+    for i, (node, switch) in enumerate(zip(ring.nodes, ring.switches, strict=True)):
+        high, low = divmod(i + 1, 250)
+        gpus[node] = Gpu(
+            node, f"{name}-s{i}", gpu, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}"
+        )
+        after = ring.switches[(i + 1) % nodes]
+        links += [
+            Link(Port(node, 0), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
+            Link(Port(node, 1), Port(switch, ADD_COUNTER), rate_bps, queue_s),
+            Link(Port(switch, EAST), Port(after, WEST), rate_bps, queue_s),
+        ]
+    switches = {s: OpticalSwitch(s, 4, "scpi", "lcos", wavelengths) for s in ring.switches}
+    onics = {node: Onic(node, 2, 0.0) for node in ring.nodes}
+    return Fabric(gpus, {}, switches, tuple(links), (), onics), ring
+
+
+def hops(sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int) -> IntArray:
+    """Segments that each lightpath passes."""
+    forward = (destinations - sources) % nodes
+    return np.where(clockwise, forward, (-forward) % nodes)
+
+
+def segments(
+    sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int
+) -> tuple[IntArray, IntArray]:
+    """Directed segments that each lightpath passes, as (offsets [transfers + 1], directed segments).
+
+    Directed segment 2i is segment i's clockwise fibre and 2i + 1 the other. They are in the order passed.
+    """
+    length = hops(sources, destinations, clockwise, nodes)
+    offsets = np.concatenate(([0], np.cumsum(length)))
+    along = np.arange(offsets[-1]) - np.repeat(offsets[:-1], length)
+    cw = np.repeat(clockwise, length)
+    start = np.repeat(sources, length)
+    segment = np.where(cw, start + along, start - 1 - along) % nodes
+    return offsets, 2 * segment + ~cw
+
+
+def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int = 0) -> None:
+    """No segment of a fibre carries one wavelength twice in the step.
+
+    Raises ValueError naming step, segment, wavelength and both transfers; or a wavelength that the ring
+    does not have, or a step without wavelengths.
+    """
+    if step.wavelengths is None or step.clockwise is None:
+        raise ValueError(f"step {number}: its transfers have no wavelengths")
+    if len(step) == 0:
+        return
+    low, high = int(step.wavelengths.min()), int(step.wavelengths.max())
+    if low < 0 or high >= wavelengths:
+        raise ValueError(
+            f"step {number}: wavelength {high if high >= wavelengths else low} does not fit; "
+            f"the ring has {wavelengths} in each direction"
+        )
+    offsets, passed = segments(step.sources, step.destinations, step.clockwise, ring_nodes)
+    length = np.diff(offsets)
+    lane = passed * wavelengths + np.repeat(step.wavelengths, length)
+    order = np.argsort(lane, kind="stable")
+    twice = np.flatnonzero(np.diff(lane[order]) == 0)
+    if len(twice):
+        owner = np.repeat(np.arange(len(step)), length)
+        a, b = (int(owner[order[twice[0] + k]]) for k in (0, 1))
+        segment, direction = divmod(int(passed[order[twice[0]]]), 2)
+        ends = (segment, (segment + 1) % ring_nodes)
+        raise ValueError(
+            f"step {number}: segment {ends[direction]}-{ends[1 - direction]} carries wavelength "
+            f"{int(step.wavelengths[a])} twice, for {_named(step, a)} and {_named(step, b)}"
+        )
+
+
+def _named(step: Step, k: int) -> str:
+    return f"{int(step.sources[k])}->{int(step.destinations[k])}"
+
+
+def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
+    """The step on the shortest way round (clockwise at a tie), each lightpath on the lowest free wavelength.
+
+    Lightpaths are served in order of their start, longest last among equals (first fit). Raises ValueError
+    naming the step and transfer when the wavelengths do not suffice.
+    """
+    forward = (step.destinations - step.sources) % nodes
+    clockwise = 2 * forward <= nodes
+    offsets, passed = segments(step.sources, step.destinations, clockwise, nodes)
+    length = np.diff(offsets)
+    if len(passed) and np.bincount(passed).max() == 1:
+        chosen = np.zeros(len(step), dtype=np.int64)
+    else:
+        busy = np.zeros((wavelengths, 2 * nodes), dtype=np.bool_)
+        chosen = np.empty(len(step), dtype=np.int64)
+        for k in np.lexsort((length, np.where(clockwise, step.sources, -step.sources))).tolist():
+            mine = passed[offsets[k] : offsets[k + 1]]
+            free = np.flatnonzero(~busy[:, mine].any(axis=1))
+            if len(free) == 0:
+                raise ValueError(
+                    f"step {number}: no wavelength of {wavelengths} is free for {_named(step, k)}"
+                )
+            chosen[k] = free[0]
+            busy[free[0], mine] = True
+    return replace(step, wavelengths=frozen(chosen), clockwise=frozen_bool(clockwise))
+
+
+def on_ring(steps: Steps, wavelengths: int, stripes: int = 1) -> Steps:
+    """A collective of any fabric on a ring of its ranks, its lightpaths given wavelengths by :func:`assign`.
+
+    With ``stripes`` s > 1 every transfer is cut into s equal parts that travel side by side on s
+    wavelengths. Raises ValueError, when iterated, as :func:`assign` with ``wavelengths // stripes``.
+    """
+    if not 1 <= stripes <= wavelengths:
+        raise ValueError(f"{steps.name}: {stripes} stripes do not fit into {wavelengths} wavelengths")
+
+    def make() -> Iterator[Step]:
+        before: tuple[IntArray, IntArray] | None = None
+        done = None
+        count: IntArray | None = None
+        cut = count
+        for number, step in enumerate(steps):
+            # Steps that are alike share their arrays: one assignment serves them all.
+            if before is None or before[0] is not step.sources or before[1] is not step.destinations:
+                before = (step.sources, step.destinations)
+                done = _striped(assign(step, steps.world_size, wavelengths // stripes, number), stripes)
+            if count is not step.count or cut is None:
+                count, cut = step.count, frozen(np.tile(step.count, stripes))
+            assert done is not None
+            first = np.concatenate([step.first * stripes + j * step.count for j in range(stripes)])
+            yield replace(done, first=first, count=cut, op=step.op)
+
+    name = steps.name if stripes == 1 else f"{steps.name} on {stripes} stripes"
+    return Steps(name, steps.world_size, steps.chunks * stripes, steps.steps, make)
+
+
+def _striped(step: Step, stripes: int) -> Step:
+    assert step.wavelengths is not None
+    assert step.clockwise is not None
+    if stripes == 1:
+        return step
+    used = int(step.wavelengths.max(initial=0)) + 1
+    lanes = np.concatenate([step.wavelengths + j * used for j in range(stripes)])
+    return replace(
+        step,
+        sources=frozen(np.tile(step.sources, stripes)),
+        destinations=frozen(np.tile(step.destinations, stripes)),
+        wavelengths=frozen(lanes),
+        clockwise=frozen_bool(np.tile(step.clockwise, stripes)),
+    )
+
+
+def cross_connects(ring: WdmRing, fabric: Fabric, step: Step) -> dict[str, frozenset[CrossConnect]]:
+    """What the WSSs must pass for the lightpaths of one step: by switch, all switches of the ring.
+
+    Ranks are the ring's nodes in order. Raises ValueError as :func:`check_wavelengths`.
+    """
+    nodes = len(ring.nodes)
+    check_wavelengths(step, nodes, ring.wavelengths)
+    assert step.wavelengths is not None
+    assert step.clockwise is not None
+    wanted: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
+    rows = zip(
+        step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
+        step.clockwise.tolist(), strict=True,
+    )  # fmt: skip
+    for source, destination, wavelength, clockwise in rows:
+        add = ADD_CLOCKWISE if clockwise else ADD_COUNTER
+        come, go, way = (WEST, EAST, 1) if clockwise else (EAST, WEST, -1)
+        for at in _around(source, destination, way, nodes):
+            name = ring.switches[at]
+            switch = fabric.optical_switches[name]
+            ingress = add if at == source else come
+            egress = add if at == destination else go
+            wanted[name].add(CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength))
+    return {name: frozenset(group) for name, group in wanted.items()}
+
+
+def _around(source: int, destination: int, way: int, nodes: int) -> Sequence[int]:
+    length = (destination - source) * way % nodes
+    return [(source + way * k) % nodes for k in range(length + 1)]

@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabric import wdm
+from fabric.collectives import ALL_REDUCE, apply_schedule
+from fabric.crossconnect import CrossConnect, check_matching
+from fabric.schedules import (
+    STEPS,
+    Step,
+    Steps,
+    check_ranks,
+    frozen,
+    hierarchical_ring,
+    nearest_group,
+    schedule_of,
+    steps_of,
+)
+from fabric.wrht import exchange_lightpaths, exchange_wavelengths, plan, wrht
+
+SIZES = [*range(1, 34), 45, 64]
+ALL: dict[str, Callable[[int], Steps]] = {
+    **STEPS,
+    "wrht": wrht,
+    "wrht, 2 wavelengths": lambda n: wrht(n, 2),
+    "wrht, exchange": lambda n: wrht(n, 4, top="exchange"),
+    "wrht, groups of 2": lambda n: wrht(n, 1, group=2),
+    "wrht, reach 3": lambda n: wrht(n, 2, reach=3),
+    "wrht, reach 1": lambda n: wrht(n, 1, top="exchange", reach=1),
+    "ring on 3 stripes": lambda n: wdm.on_ring(STEPS["ring"](n), 3, stripes=3),
+}
+
+
+def sums_once(steps: Steps) -> bool:
+    """Whether every rank ends with every rank's every chunk exactly once; counts by [rank, chunk, of]."""
+    n = steps.world_size
+    held = np.zeros((n, steps.chunks, n), dtype=np.int64)
+    held[np.arange(n), :, np.arange(n)] = 1
+    for step in steps:
+        before = held.copy()
+        rows = zip(
+            *(a.tolist() for a in (step.sources, step.destinations, step.first, step.count)), strict=True
+        )
+        for source, destination, first, count in rows:
+            part = slice(first, first + count)
+            if step.op == "reduce":
+                held[destination, part] += before[source, part]
+            else:
+                held[destination, part] = before[source, part]
+    return bool((held == 1).all())
+
+
+def sent(steps: Steps) -> np.ndarray:
+    """Vectors that each rank sends."""
+    total = np.zeros(steps.world_size)
+    for step in steps:
+        np.add.at(total, step.sources, step.count / steps.chunks)
+    return total
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_chunk_is_summed_exactly_once(name: str) -> None:
+    for n in SIZES:
+        steps = ALL[name](n)
+        assert sums_once(steps), n
+        assert sum(1 for _ in steps) == steps.steps, n
+        assert all(len(s) for s in steps), n
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("n", [2, 3, 6, 8, 11])
+def test_an_off_by_one_anywhere_is_noticed(name: str, n: int) -> None:
+    right = ALL[name](n)
+    made = list(right)
+
+    def spoilt(number: int, step: Step) -> bool:
+        wrong = [*made[:number], step, *made[number + 1 :]]
+        return not sums_once(replace(right, steps=len(wrong), make=lambda: iter(wrong)))
+
+    for number, step in enumerate(made):
+        # A transfer to another rank may be another right schedule, so receivers are not what is spoilt here.
+        arrays = ("sources", "destinations", "first", "count", "wavelengths", "clockwise")
+        given_ = [a for a in arrays if getattr(step, a) is not None]
+        for k in range(len(step)):
+            lost = {a: np.delete(getattr(step, a), k) for a in given_}
+            assert spoilt(number, replace(step, **lost)), (number, k)
+            if right.chunks > 1 and step.count[k] < right.chunks:
+                shifted = step.first.copy()
+                shifted[k] = (shifted[k] + 1) % (right.chunks - step.count[k] + 1)
+                assert spoilt(number, replace(step, first=shifted)), (number, k)
+
+
+def log2(n: int) -> int:
+    return math.ceil(math.log2(n)) if n > 1 else 0
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_steps_and_bytes_equal_the_closed_forms(n: int) -> None:
+    power = n & (n - 1) == 0
+    fold = 0 if power else 2
+    depth = n.bit_length() - 1
+    each = 2 * (n - 1) / n
+    assert STEPS["ring"](n).steps == 2 * (n - 1)
+    assert sent(STEPS["ring"](n)) == pytest.approx([each] * n)
+    assert STEPS["halving-doubling"](n).steps == 2 * depth + fold
+    assert STEPS["recursive-doubling"](n).steps == depth + fold
+    assert STEPS["binary-tree"](n).steps == 2 * log2(n)
+    assert sent(STEPS["binary-tree"](n)).sum() == pytest.approx(2 * (n - 1))
+    m = nearest_group(n)
+    assert STEPS["hierarchical-ring"](n).steps == 2 * (m * m + n) // m - 4
+    assert sent(STEPS["hierarchical-ring"](n)) == pytest.approx([each] * n)
+    if power:
+        assert sent(STEPS["halving-doubling"](n)) == pytest.approx([each] * n)
+        assert sent(STEPS["recursive-doubling"](n)) == pytest.approx([depth] * n)
+    else:
+        assert sent(STEPS["recursive-doubling"](n)).sum() == pytest.approx(
+            (1 << depth) * depth + 2 * (n - (1 << depth))
+        )
+
+
+@pytest.mark.parametrize("name", sorted(STEPS.keys() & ALL_REDUCE.keys()))
+@pytest.mark.parametrize("n", range(1, 20))
+def test_steps_and_written_out_schedules_are_the_same(name: str, n: int) -> None:
+    def rows(steps: Steps) -> list[set[tuple[int, int, int, str]]]:
+        made = schedule_of(steps)
+        found: list[set[tuple[int, int, int, str]]] = [set() for _ in range(made.steps)]
+        for t in made.transfers:
+            found[t.step].add((t.source, t.destination, t.chunk, t.op))
+        return found
+
+    written = ALL_REDUCE[name](n)
+    assert rows(STEPS[name](n)) == rows(steps_of(written))
+    assert schedule_of(STEPS[name](n)).chunks == written.chunks
+    again = steps_of(schedule_of(STEPS[name](n)))
+    assert [len(s) for s in again] == [len(s) for s in STEPS[name](n)]
+
+
+@given(st.sampled_from(sorted(ALL)), st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_workers_get_the_sum_and_the_same_bits(name: str, n: int, length: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = [random.standard_normal(length).astype(np.float32) for _ in range(n)]
+    results = apply_schedule(schedule_of(ALL[name](n)), vectors)
+    for result in results:
+        np.testing.assert_allclose(result, np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+    if "exchange" not in name:
+        assert len({result.tobytes() for result in results}) == 1
+
+
+def test_a_hierarchical_ring_of_uneven_groups_is_refused() -> None:
+    assert hierarchical_ring(1024, 32).steps == 2 * 31 + 2 * 31
+    assert nearest_group(1024) == 32
+    assert nearest_group(7) == 1
+    with pytest.raises(ValueError, match="12 ranks cannot have groups of 5"):
+        hierarchical_ring(12, 5)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_ranks_and_the_wrong_number_of_ranks_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="at least one rank, not 0"):
+        STEPS[name](0)
+    with pytest.raises(ValueError, match=f"{name}: a schedule of 4 ranks for 5 ranks"):
+        check_ranks(STEPS[name](4), 5)
+
+
+def test_alike_steps_share_their_arrays() -> None:
+    for name in ("ring", "hierarchical-ring"):
+        made = list(STEPS[name](64))
+        assert len({id(s.destinations) for s in made}) <= 2
+        assert len({id(s.sources) for s in made}) == 1
+        assert not made[0].sources.flags.writeable
+    striped = list(wdm.on_ring(STEPS["ring"](64), 8, stripes=8))
+    assert len({id(s.destinations) for s in striped}) == 1
+    assert len({id(s.count) for s in striped}) == 1
+
+
+# WRHT
+
+
+def conflict_free(steps: Steps, wavelengths: int) -> bool:
+    """Written apart from wdm.check_wavelengths: walks every lightpath segment by segment."""
+    n = steps.world_size
+    for step in steps:
+        assert step.wavelengths is not None
+        assert step.clockwise is not None
+        lit: set[tuple[int, bool, int]] = set()
+        rows = zip(
+            step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
+            step.clockwise.tolist(), strict=True,
+        )  # fmt: skip
+        for at, destination, wavelength, clockwise in rows:
+            if not 0 <= wavelength < wavelengths:
+                return False
+            while at != destination:
+                after = (at + (1 if clockwise else -1)) % n
+                lane = (at if clockwise else after, clockwise, wavelength)
+                if lane in lit:
+                    return False
+                lit.add(lane)
+                at = after
+    return True
+
+
+@given(
+    st.integers(2, 300), st.integers(1, 20), st.sampled_from(["collect", "exchange"]),
+    st.none() | st.integers(1, 40), st.data(),
+)  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_wrht_never_lights_a_wavelength_twice(
+    n: int, w: int, top: str, reach: int | None, data: st.DataObject
+) -> None:
+    group = data.draw(st.none() | st.integers(2, 2 * w + 1))
+    tree = plan(n, w, group, top, reach)  # type: ignore[arg-type]
+    steps = wrht(n, w, group, top, reach)  # type: ignore[arg-type]
+    assert conflict_free(steps, w)
+    for number, step in enumerate(steps):
+        wdm.check_wavelengths(step, n, w, number)
+    assert tree.wavelengths_used <= w
+    assert sum(1 for _ in steps) == tree.steps
+    if reach is not None:
+        assert tree.longest_segments <= reach
+    elif not tree.exchanges:
+        size = min(2 * w + 1, n) if group is None else group
+        levels, present = 0, n
+        while present > 1:
+            present, levels = -(-present // max(2, size)), levels + 1
+        assert tree.steps == 2 * levels
+        assert tree.buffer_vectors == min(max(2, size), n) - 1
+
+
+def test_a_wavelength_too_many_is_noticed() -> None:
+    step = next(iter(wrht(9, 2, group=5)))
+    assert step.wavelengths is not None
+    flat = replace(step, wavelengths=frozen(np.zeros(len(step))))
+    with pytest.raises(ValueError, match="step 3: segment 1-2 carries wavelength 0 twice, for 0->2 and 1->2"):
+        wdm.check_wavelengths(flat, 9, 2, 3)
+    with pytest.raises(ValueError, match="wavelength 1 does not fit; the ring has 1"):
+        wdm.check_wavelengths(step, 9, 1)
+    with pytest.raises(ValueError, match="have no wavelengths"):
+        wdm.check_wavelengths(next(iter(STEPS["ring"](4))), 4, 1)
+
+
+@pytest.mark.parametrize("k", range(2, 40))
+def test_the_exchange_uses_the_fewest_wavelengths(k: int) -> None:
+    paths = exchange_lightpaths(range(k))
+    assert {(p.source, p.destination) for p in paths} == {
+        (a, b) for a in range(k) for b in range(k) if a != b
+    }
+    assert len(paths) == k * (k - 1)
+    lit = set()
+    for p in paths:
+        at = p.source
+        while at != p.destination:
+            after = (at + (1 if p.clockwise else -1)) % k
+            lane = (at if p.clockwise else after, p.clockwise, p.wavelength)
+            assert lane not in lit
+            lit.add(lane)
+            at = after
+    assert max(p.wavelength for p in paths) + 1 == exchange_wavelengths(k)
+    # The load: with shortest ways each fibre's segment is passed this often, and no way is shorter.
+    load = sum(min(d, k - d) for d in range(1, k)) / 2
+    assert exchange_wavelengths(k) == math.ceil(load)
+
+
+# systems.md, section 5: w, n, levels, representatives at the top, wavelengths for the exchange, best steps
+TABLE = [
+    (64, 64, 1, None, None, 2), (64, 128, 1, None, None, 2), (64, 256, 2, 2, 1, 3), (64, 512, 2, 4, 2, 3),
+    (64, 1024, 2, 8, 8, 3), (64, 2048, 2, 16, 32, 3), (64, 3072, 2, 24, 72, 4), (64, 4096, 2, 32, 128, 4),
+    (16, 1024, 2, 32, 128, 4), (16, 2048, 3, 2, 1, 5), (16, 4096, 3, 4, 2, 5), (4, 1024, 4, 2, 1, 7),
+    (4, 4096, 4, 6, 5, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("w", "n", "levels", "top", "exchange", "best"), TABLE)
+def test_the_table_of_the_reference(
+    w: int, n: int, levels: int, top: int | None, exchange: int | None, best: int
+) -> None:
+    tree = plan(n, w)
+    assert len(tree.levels) == levels
+    assert tree.steps == 2 * levels
+    if top is not None:
+        assert len(tree.levels[-1].groups[0]) == top
+        assert exchange_wavelengths(top) == exchange
+    assert plan(n, w, top="exchange").steps == best
+
+
+def test_the_published_comparison_with_a_binary_tree() -> None:
+    reductions = [1 - wrht(n, 64).steps / STEPS["binary-tree"](n).steps for n in (1024, 2048, 3072, 4096)]
+    assert round(100 * sum(reductions) / 4, 2) == 82.12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1), "at least one node, not 0"),
+        ((9, 0), "at least one wavelength, not 0"),
+        ((9, 1, 4), "groups of 4 need 2 wavelengths in each direction; the ring has 1"),
+        ((9, 1, 1), "a group has at least 2 nodes"),
+        ((9, 1, None, "collect", 0), "reach of 0 segments"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments: tuple[int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrht(*arguments)
+
+
+def test_the_representative_is_in_the_middle() -> None:
+    tree = plan(9, 1)
+    assert [level.groups for level in tree.levels] == [((0, 1, 2), (3, 4, 5), (6, 7, 8)), ((1, 4, 7),)]
+    assert tree.steps == 4
+    assert tree.buffer_vectors == 2
+    assert plan(25, 2).steps == 4
+    assert plan(27, 1).steps == 6
+    assert plan(1, 1).steps == 0
+
+
+def test_a_short_reach_costs_steps() -> None:
+    steps = [plan(1024, 64, reach=reach).steps for reach in (1024, 64, 32, 8, 2, 1)]
+    assert steps == sorted(steps)
+    assert steps[0] == 4
+    assert steps[-1] >= 1023 // 2
+
+
+# Other collectives on the ring of wavelengths
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n", [2, 3, 7, 8, 16, 33])
+def test_every_collective_can_be_given_wavelengths(name: str, n: int) -> None:
+    steps = wdm.on_ring(STEPS[name](n), n)
+    assert conflict_free(steps, n)
+    assert sums_once(steps)
+
+
+def test_a_ring_needs_one_wavelength_and_can_use_all() -> None:
+    assert conflict_free(wdm.on_ring(STEPS["ring"](16), 1), 1)
+    assert conflict_free(wdm.on_ring(STEPS["binary-tree"](16), 1), 1)
+    striped = wdm.on_ring(STEPS["ring"](16), 4, stripes=4)
+    assert conflict_free(striped, 4)
+    assert next(iter(striped)).sources.shape == (64,)
+    with pytest.raises(ValueError, match="step 3: no wavelength of 1 is free for 1->5"):
+        list(wdm.on_ring(hierarchical_ring(16, 4), 1))
+    with pytest.raises(ValueError, match="5 stripes do not fit into 4"):
+        wdm.on_ring(STEPS["ring"](16), 4, stripes=5)
+
+
+def test_a_ring_as_a_fabric_and_its_cross_connects() -> None:
+    fabric, ring = wdm.wdm_ring("n", 9, 1, 40e9)
+    assert len(fabric.links) == 27
+    assert fabric.optical_switches["n-w4"].wavelengths == 1
+    for step in wrht(9, 1):
+        for group in wdm.cross_connects(ring, fabric, step).values():
+            check_matching(group)
+    first = wdm.cross_connects(ring, fabric, next(iter(wrht(9, 1))))
+    # Node 0 sends clockwise to node 1, which drops light from both sides.
+    assert first["n-w0"] == {CrossConnect(3, 4 + 2, 0)}
+    assert first["n-w1"] == {CrossConnect(1, 4 + 3, 0), CrossConnect(2, 4 + 4, 0)}
+    with pytest.raises(ValueError, match="at least 2 nodes, not 1"):
+        wdm.wdm_ring("n", 1, 1, 40e9)
+
+
+def test_segments_go_the_way_the_light_goes() -> None:
+    def walk(source: int, destination: int, clockwise: bool) -> Iterator[int]:
+        _, passed = wdm.segments(frozen([source]), frozen([destination]), np.array([clockwise]), 5)
+        return iter(passed.tolist())
+
+    assert list(walk(3, 1, True)) == [6, 8, 0]
+    assert list(walk(1, 3, False)) == [1, 9, 7]
+
+
+def test_schedules_need_only_numpy() -> None:
+    code = (
+        "import sys, fabric.schedules, fabric.wrht; "
+        "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
