@@ -245,7 +245,8 @@ class Plan:
 class CrossConnectResult:
     """What became of one cross-connect of a plan.
 
-    ``reason`` is empty when it is as wanted. ``t_dark``: when its ports lost light (None: they had none);
+    ``reason`` is empty when it is as wanted. ``wavelength``: its channel on a WSS. ``t_dark``: when its
+    ports lost light (of its wavelength; None: they had none);
     ``t_lit``: when it was read back as connected (None: it is not). Monotonic seconds.
     """
 
@@ -257,6 +258,7 @@ class CrossConnectResult:
     t_dark: float | None = None
     t_lit: float | None = None
     name: str | None = None
+    wavelength: int | None = None
 
 
 @dataclass(frozen=True)
@@ -291,6 +293,11 @@ def _order(cross_connect: CrossConnect) -> tuple[int, int, int]:
     return cross_connect.ingress, cross_connect.egress, -1 if colour is None else colour
 
 
+def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
+    """Where a cross-connect has its light: port and wavelength."""
+    return (xc.ingress, xc.wavelength), (xc.egress, xc.wavelength)
+
+
 def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
     """Raises NoSuchPort, WrongSide or Unsupported if the switch could never make this cross-connect."""
     for port in (xc.ingress, xc.egress):
@@ -304,6 +311,10 @@ def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
         raise WrongSide(xc.egress, f"cross-connect {xc}: port {xc.ingress} cannot reach port {xc.egress}")
     if xc.wavelength is not None and not 0 <= xc.wavelength < capabilities.wavelengths:
         raise Unsupported(f"cross-connect {xc}: the switch does not tell that wavelength apart")
+    if xc.wavelength is None and capabilities.wavelengths:
+        raise Unsupported(
+            f"cross-connect {xc}: name its wavelength, 0 to {capabilities.wavelengths - 1}, on this switch"
+        )
 
 
 def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect]) -> None:
@@ -477,8 +488,13 @@ class OpticalSwitchDriver(ABC):
         with self._device(deadline):
             return self._reading(deadline)
 
-    def reachable(self, ingress: int, snapshot: Snapshot | None = None) -> frozenset[int]:
-        """Free, usable egresses to which this ingress could be connected. Raises NoSuchPort, WrongSide."""
+    def reachable(
+        self, ingress: int, snapshot: Snapshot | None = None, wavelength: int | None = None
+    ) -> frozenset[int]:
+        """Free, usable egresses to which this ingress could be connected (on a WSS, on that wavelength).
+
+        Raises NoSuchPort, WrongSide.
+        """
         can = self._capabilities
         if ingress not in can.ports:
             raise NoSuchPort(ingress, f"there is no port {ingress}")
@@ -488,7 +504,8 @@ class OpticalSwitchDriver(ABC):
         usable = {p for p, s in seen.ports.items() if s.enabled and s.state is not PortState.FAILED}
         if ingress not in usable:
             return frozenset()
-        return frozenset((can.egresses(ingress) & usable) - {xc.egress for xc in seen.cross_connects})
+        taken = {xc.egress for xc in seen.cross_connects if xc.wavelength == wavelength}
+        return frozenset((can.egresses(ingress) & usable) - taken)
 
     def plan(
         self,
@@ -666,8 +683,8 @@ class OpticalSwitchDriver(ABC):
                 f"of which {max(0.0, deadline.left_s):.3f} s are left; nothing was written"
             )
 
-        lit_before = {port for xc in before.cross_connects for port in (xc.ingress, xc.egress)}
-        dark_at: dict[int, float] = {}
+        lit_before = {spot for xc in before.cross_connects for spot in _spots(xc)}
+        dark_at: dict[tuple[int, int | None], float] = {}
         refusal: OpticalError | None = None
         done = 0
         lit_by = before.taken_at
@@ -676,9 +693,9 @@ class OpticalSwitchDriver(ABC):
                 deadline.check()
                 lit_by = time.monotonic() + timing.lit_after_s(len(changed))
                 for xc in changed:
-                    for port in (xc.ingress, xc.egress):
-                        if port in lit_before:
-                            dark_at.setdefault(port, time.monotonic())
+                    for spot in _spots(xc):
+                        if spot in lit_before:
+                            dark_at.setdefault(spot, time.monotonic())
                 write(batch, deadline)
                 done += 1
         except (Refused, PermissionDenied, AuthFailed) as error:
@@ -761,7 +778,7 @@ class OpticalSwitchDriver(ABC):
 def _judge(
     plan: Plan,
     after: Snapshot,
-    dark_at: Mapping[int, float],
+    dark_at: Mapping[tuple[int, int | None], float],
     refusal: OpticalError | None,
     settled: bool,
 ) -> tuple[CrossConnectResult, ...]:
@@ -772,10 +789,10 @@ def _judge(
     def entry(
         xc: CrossConnect, action: Literal["keep", "remove", "add", "foreign"], reason: str, lit: bool = False
     ) -> CrossConnectResult:
-        t_dark = min((dark_at[p] for p in (xc.ingress, xc.egress) if p in dark_at), default=None)
+        t_dark = min((dark_at[spot] for spot in _spots(xc) if spot in dark_at), default=None)
         t_lit = after.taken_at if lit and after.state(xc) is CrossConnectState.CONNECTED else None
         return CrossConnectResult(
-            xc.ingress, xc.egress, action, after.state(xc), reason, t_dark, t_lit, xc.name
+            xc.ingress, xc.egress, action, after.state(xc), reason, t_dark, t_lit, xc.name, xc.wavelength
         )
 
     fine = {CrossConnectState.CONNECTED}

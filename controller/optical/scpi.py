@@ -8,6 +8,9 @@ switch is done, and is followed by ``:syst:err?``. Whether it did what it should
 read back. Pairs are removed by ingress and egress, so a circuit that someone else moved meanwhile is not
 hit. ``conn:only`` is sent only where everything else is to go anyway (REPLACE mode), because it changes
 light with one dark time instead of two; ``disc:all`` and ``*rst`` are never sent.
+
+A wavelength-selective switch (WSS) speaks the same with a third list, the channel of each pair: our own
+extension (docs/optical-management.md), which only the emulated WSS knows.
 """
 
 from __future__ import annotations
@@ -92,9 +95,11 @@ def format_ports(ports: Iterable[int]) -> str:
 
 
 def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
-    """``(@1,2),(@17,18)``: the ingresses, then their egresses."""
+    """``(@1,2),(@17,18)``: the ingresses, then their egresses, then their wavelengths if they have some."""
     pairs = list(cross_connects)
-    return f"{format_ports(xc.ingress for xc in pairs)},{format_ports(xc.egress for xc in pairs)}"
+    lists = [[xc.ingress for xc in pairs], [xc.egress for xc in pairs]]
+    colours = [xc.wavelength for xc in pairs if xc.wavelength is not None]
+    return ",".join(format_ports(one) for one in (*lists, *([colours] if colours else [])))
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
@@ -115,15 +120,18 @@ def parse_ports(text: str) -> tuple[int, ...]:
     return tuple(ports)
 
 
-def parse_pairs(text: str) -> tuple[CrossConnect, ...]:
-    """The cross-connects of ``(@1,2),(@18,17)``. Raises ProtocolError."""
-    lists = text.strip().split("),(")
-    if len(lists) != 2:
-        raise ProtocolError("not two port lists", text)
-    ingress, egress = parse_ports(lists[0] + ")"), parse_ports("(" + lists[1])
-    if len(ingress) != len(egress):
+def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
+    """The cross-connects of ``(@1,2),(@18,17)``; with wavelengths, of ``(@1,1),(@18,17),(@1,3)``.
+
+    Raises ProtocolError.
+    """
+    pieces = text.strip().split("),(")
+    if len(pieces) != (3 if wavelengths else 2):
+        raise ProtocolError(f"not {'three' if wavelengths else 'two'} port lists", text)
+    lists = [parse_ports(f"({piece.removeprefix('(').removesuffix(')')})") for piece in pieces]
+    if any(len(one) != len(lists[0]) for one in lists):
         raise ProtocolError("port lists of different lengths", text)
-    return tuple(CrossConnect(i, e) for i, e in zip(ingress, egress, strict=True))
+    return tuple(CrossConnect(*one) for one in zip(*lists, strict=True))
 
 
 def _parse_items(text: str) -> list[str]:
@@ -279,17 +287,30 @@ class ScpiClient:
 
 
 class ScpiDriver(OpticalSwitchDriver):
-    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N. ``wavelengths``: channels of a WSS, else 0."""
 
-    def __init__(self, name: str, host: str, port: int, size: int, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        size: int,
+        timing: Timing = Timing(),
+        wavelengths: int = 0,
+    ) -> None:
         ingress, egress = dual_sided(size)
-        super().__init__(
-            name,
-            Capabilities(
-                ingress, egress, MAX_BATCH, timing, MAX_BATCH, power=ingress | egress, port_admin=True
-            ),
+        capabilities = Capabilities(
+            ingress,
+            egress,
+            MAX_BATCH,
+            timing,
+            max_replace=MAX_BATCH,
+            power=ingress | egress,
+            port_admin=True,
+            wavelengths=wavelengths,
         )
-        self.size = size
+        super().__init__(name, capabilities)
+        self.size, self.wavelengths = size, wavelengths
         self._client = ScpiClient(name, host, port)
 
     def _open(self, deadline: Deadline) -> Identity:
@@ -299,18 +320,26 @@ class ScpiDriver(OpticalSwitchDriver):
             raise ProtocolError(
                 f"{self.name}: the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}"
             )
+        if self.wavelengths:
+            # Asked only where it should know the answer: a real optical circuit switch does not.
+            told = self._client.query(":oxc:swit:wav?", deadline).strip()
+            if told != str(self.wavelengths):
+                raise ProtocolError(
+                    f"{self.name}: the switch tells {told} wavelengths apart, "
+                    f"the fabric says {self.wavelengths}"
+                )
         return identity
 
     def _close(self) -> None:
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        pairs = parse_pairs(self._client.query(":oxc:swit:conn:stat?", deadline))
+        pairs = parse_pairs(self._client.query(":oxc:swit:conn:stat?", deadline), self.wavelengths)
         letters = parse_port_states(self._client.query(":oxc:swit:port:stat?", deadline))
         if len(letters) != 2 * self.size:
             raise ProtocolError(f"{self.name}: {len(letters)} port states for {2 * self.size} ports")
         used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
-        if len(used) != 2 * len(pairs):
+        if not self.wavelengths and len(used) != 2 * len(pairs):
             raise ProtocolError(f"{self.name}: a port is connected twice", str(pairs))
         ports = {}
         for port, letter in enumerate(letters, start=1):
@@ -342,15 +371,18 @@ class ScpiDriver(OpticalSwitchDriver):
         return found
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted(xc.ingress for xc in snapshot.cross_connects)
+        used = sorted({xc.ingress for xc in snapshot.cross_connects})
         for port, power in (self._power(used, deadline) if used else {}).items():
             if power is not None and power < LOSS_OF_SIGNAL_DBM:
                 yield Alarm("LOS", port, f"port {port} receives {power:.1f} dBm: no light")
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:
-    """From ``{"address": "host:port", "profile": {…}}``."""
+    """From ``{"address": "host:port", "profile": {…}}``, of a WSS with ``"wavelengths": W``."""
     host, _, port = str(entry["address"]).rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
-    return ScpiDriver(name, host.strip("[]"), int(port), size, Timing.from_profile(entry.get("profile", {})))
+    timing = Timing.from_profile(entry.get("profile", {}))
+    return ScpiDriver(
+        name, host.strip("[]"), int(port), size, timing, wavelengths=int(entry.get("wavelengths") or 0)
+    )

@@ -240,7 +240,7 @@ def test_a_client_waits_for_another_clients_command() -> None:
         wire.session.advance(due)
         out += other.advance(due)
     assert out.startswith(b'1;-221,"Settings conflict; port 9')
-    assert wire.device.cross_connects() == {1: 9}
+    assert wire.device.cross_connects() == ((1, 9, None),)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +301,6 @@ def test_whatever_is_sent_the_switch_holds_a_partial_matching(stream: bytes) -> 
     wire = Wire()
     wire.session.feed(stream)
     wire.run()
-    check_matching(CrossConnect(ingress, egress) for ingress, egress in wire.device.cross_connects().items())
+    check_matching(CrossConnect(*one) for one in wire.device.cross_connects())
     # And it goes on answering, one line for one query.
     assert wire.ask("*idn?") == IDENTITY + "\n"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
+from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from testbed.emulation.optical.profiles import PROFILES
 from testbed.emulation.optical.server import OpticalSwitchServer, Settings
 
@@ -19,6 +20,13 @@ def _address(text: str) -> tuple[str, int]:
     if not separator or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
     return host, int(port)
+
+
+def _laser(text: str) -> tuple[int, int]:
+    port, separator, laser = text.partition("=")
+    if not separator or not port.isdigit() or not laser.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not port=laser")
+    return int(port), int(laser)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -32,6 +40,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
     parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that delays take")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--wavelengths", type=int, default=0, help="channels, which makes it a WSS")
+    parser.add_argument("--lasers", type=Path, help="pinned map of the lab's tunable lasers; for a WSS")
+    parser.add_argument(
+        "--laser", type=_laser, action="append", default=[], help="port=id, of the laser plugged into a port"
+    )
     parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
     parser.add_argument(
         "--idle-timeout", type=float, default=3600.0, help="seconds; idle clients are dropped"
@@ -50,6 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not 1 <= chosen.size <= 4096:
         parser.error(f"--size {chosen.size}: 1 to 4096 ports")
+    if (chosen.wavelengths > 0) != (chosen.lasers is not None):
+        parser.error("--wavelengths and --lasers go together")
+    if chosen.wavelengths > 0 and chosen.size > MAX_SELECTIVE_PORTS:
+        parser.error(f"--size {chosen.size}: a WSS has at most {MAX_SELECTIVE_PORTS} ports")
+    for port, _ in chosen.laser:
+        if not 1 <= port <= chosen.size:
+            parser.error(f"--laser {port}: there is no such port (1..{chosen.size})")
     if not chosen.time_dilation > 0:
         parser.error(f"--time-dilation {chosen.time_dilation}: must be more than 0")
     for port in chosen.failed_port:
@@ -67,6 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
         failed_ports=tuple(chosen.failed_port),
         idle_timeout_s=chosen.idle_timeout,
         build_directory=chosen.build,
+        wavelengths=chosen.wavelengths,
+        lasers=chosen.lasers,
+        laser_of_port=dict(chosen.laser),
     )
     try:
         server = OpticalSwitchServer(settings)

@@ -12,9 +12,10 @@
 #include <bpf/bpf_helpers.h>
 
 #define MAX_PORTS 8193 /* user space sets the real size before loading */
+#define MAX_SELECTIVE_PORTS 129 /* ingress ports of a wavelength-selective switch, and one */
 
 /* Where light enters and its colour. Wavelength 0 means that the switch passes every colour alike; a
- * wavelength-selective switch stores channel + 1 and gives wavelength_of() something to read. */
+ * wavelength-selective switch (WSS) stores channel + 1. */
 struct light {
 	__u32 port;
 	__u32 wavelength;
@@ -46,6 +47,10 @@ struct counters {
 	__u64 gone_ns;         /* last packet passed before the latest change of cross-connect */
 	__u64 lit_ns;          /* first packet passed after it */
 	__u64 last_ns;         /* last packet passed */
+	/* Of an egress of a WSS, when a newly tuned ingress sends its first packet there: other ingresses that
+	 * are lit towards it at that moment, on the same wavelength and on any. */
+	__u64 collisions;
+	__u64 receiver_overlaps;
 };
 
 /* Hashes without preallocation: an element is replaced as a whole, so that a packet never sees a new
@@ -82,6 +87,36 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
+/* What a tunable transmitter does; of the whole lab, written by the O-NICs and read by every WSS. */
+
+struct laser {
+	__u32 channel; /* channel + 1, 0 while it is dark */
+	__u32 reserved;
+	__u64 ready_ns; /* CLOCK_MONOTONIC; dark before it and from until_ns on */
+	__u64 until_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1); /* user space puts the lab's map here */
+	__type(key, __u32);
+	__type(value, struct laser);
+} lasers SEC(".maps");
+
+struct source {
+	__u32 laser; /* laser id + 1 of the transmitter plugged into an ingress, 0 for none */
+	__u32 reserved;
+	__u64 audited_ns; /* ready_ns of its light when it was last looked whom it meets */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* a WSS: its ingress ports and one */
+	__type(key, __u32);
+	__type(value, struct source);
+} sources SEC(".maps");
+
 /* The two maps below are the device's memory over a restart; the program does not read them. */
 
 struct label {
@@ -99,6 +134,8 @@ struct {
 struct identity {
 	__u32 layout;
 	__u32 size;
+	__u32 wavelengths; /* 0: it passes every colour alike */
+	__u32 reserved;
 	char name[64];
 };
 
@@ -111,12 +148,6 @@ struct {
 
 #define COUNT(field, n) __sync_fetch_and_add(&(field), (n))
 
-static __always_inline __u32 wavelength_of(struct __sk_buff *packet)
-{
-	(void)packet;
-	return 0;
-}
-
 static __always_inline void pass(struct counters *count, __u64 now, int first)
 {
 	if (first) {
@@ -126,14 +157,48 @@ static __always_inline void pass(struct counters *count, __u64 now, int first)
 	count->last_ns = now;
 }
 
-SEC("tc")
-int cross_connect_ingress(struct __sk_buff *packet)
+static __always_inline int is_lit(const struct laser *laser, __u64 now)
+{
+	return laser->channel && now >= laser->ready_ns && now < laser->until_ns;
+}
+
+static __always_inline struct laser *laser_of(const struct source *source)
+{
+	if (!source->laser)
+		return 0;
+	__u32 id = source->laser - 1;
+	return bpf_map_lookup_elem(&lasers, &id);
+}
+
+/* Light that has just been tuned passes for the first time: whom does it meet at the egress? */
+static __always_inline void audit(const struct light *light, __u32 egress, __u64 now, struct counters *out)
+{
+	for (__u32 port = 1; port < MAX_SELECTIVE_PORTS; port++) {
+		__u32 ingress = port;
+		struct source *other = bpf_map_lookup_elem(&sources, &ingress);
+		if (!other)
+			break;
+		struct laser *laser = laser_of(other);
+		if (port == light->port || !laser || !is_lit(laser, now))
+			continue;
+		struct light there = {.port = port, .wavelength = laser->channel};
+		struct cross_connect *path = bpf_map_lookup_elem(&cross_connects, &there);
+		if (!path || path->egress != egress || now < path->ready_ns)
+			continue;
+		COUNT(out->receiver_overlaps, 1);
+		if (there.wavelength == light->wavelength)
+			COUNT(out->collisions, 1);
+	}
+}
+
+/* selective is a constant of each program below, so that a switch without wavelengths pays nothing. */
+static __always_inline int cross_connect(struct __sk_buff *packet, int selective)
 {
 	__u32 ifindex = packet->ifindex;
 	__u32 *ingress = bpf_map_lookup_elem(&port_of_ifindex, &ifindex);
 	if (!ingress)
 		return TC_ACT_SHOT;
-	struct light light = {.port = *ingress, .wavelength = wavelength_of(packet)};
+	struct light light = {.port = *ingress, .wavelength = 0};
 	struct counters *in = bpf_map_lookup_elem(&counters, &light.port);
 	if (!in)
 		return TC_ACT_SHOT;
@@ -144,6 +209,18 @@ int cross_connect_ingress(struct __sk_buff *packet)
 	if (from && from->admin != ENABLED) {
 		COUNT(in->blocked_drops, 1);
 		return TC_ACT_SHOT;
+	}
+	struct source *source = 0;
+	__u64 tuned_ns = 0;
+	if (selective) {
+		source = bpf_map_lookup_elem(&sources, &light.port);
+		struct laser *laser = source ? laser_of(source) : 0;
+		if (!laser || !is_lit(laser, bpf_ktime_get_ns())) {
+			COUNT(in->dark_drops, 1);
+			return TC_ACT_SHOT;
+		}
+		light.wavelength = laser->channel;
+		tuned_ns = laser->ready_ns;
 	}
 	struct cross_connect *path = bpf_map_lookup_elem(&cross_connects, &light);
 	if (!path) {
@@ -169,6 +246,10 @@ int cross_connect_ingress(struct __sk_buff *packet)
 	if (!out)
 		return TC_ACT_SHOT;
 
+	if (source && source->audited_ns != tuned_ns) {
+		source->audited_ns = tuned_ns;
+		audit(&light, egress, now, out);
+	}
 	int first = path->first_ns == 0;
 	if (first)
 		path->first_ns = now;
@@ -177,6 +258,20 @@ int cross_connect_ingress(struct __sk_buff *packet)
 	COUNT(out->tx_packets, 1);
 	COUNT(out->tx_bytes, packet->len);
 	return bpf_redirect(to->ifindex, 0);
+}
+
+/* An optical circuit switch: the ingress decides. */
+SEC("tc")
+int cross_connect_ingress(struct __sk_buff *packet)
+{
+	return cross_connect(packet, 0);
+}
+
+/* A wavelength-selective switch: the ingress and the colour of its light decide. */
+SEC("tc")
+int wavelength_ingress(struct __sk_buff *packet)
+{
+	return cross_connect(packet, 1);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

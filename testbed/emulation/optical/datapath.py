@@ -17,16 +17,20 @@ from testbed.emulation.optical import ebpf
 from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
 from testbed.emulation.optical.device import Admin, Lit
 
-PROGRAM = "cross_connect_ingress"
+#: The program of a switch that passes every colour alike, and of one that tells wavelengths apart.
+PROGRAM, SELECTIVE_PROGRAM = "cross_connect_ingress", "wavelength_ingress"
 #: Raise when a map's shape changes: a device never resumes maps that it would misread.
-LAYOUT = 1
+LAYOUT = 2
+#: Most faceplate ports of a WSS: the kernel program looks at each when light is newly tuned.
+MAX_SELECTIVE_PORTS = 128
 
 _U32 = struct.Struct("=I")
 _LIGHT = struct.Struct("=II")
 _CROSS_CONNECT = struct.Struct("=IIQQ")
 _PORT = struct.Struct("=II")
 _LABEL = struct.Struct("=64s")
-_IDENTITY = struct.Struct("=II64s")
+_IDENTITY = struct.Struct("=IIII64s")
+_SOURCE = struct.Struct("=IIQ")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Counters:
     nanoseconds, 0 for never: ``last_ns`` the last packet passed, ``gone_ns`` and ``lit_ns`` the last before
     and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark time
     seen on the wire.
+
+    A WSS counts as ``dark_drops`` also what came without light from the transmitter, as ``unset_drops`` what
+    came on a wavelength that has no cross-connect, and at its egresses, when a newly tuned ingress sends its
+    first packet there, the other ingresses that are lit towards the egress at that moment:
+    ``receiver_overlaps``, and ``collisions`` where they have the same wavelength.
     """
 
     rx_packets: int = 0
@@ -52,6 +61,8 @@ class Counters:
     gone_ns: int = 0
     lit_ns: int = 0
     last_ns: int = 0
+    collisions: int = 0
+    receiver_overlaps: int = 0
 
     @property
     def dark_s(self) -> float | None:
@@ -72,7 +83,18 @@ _SIZES = {
     "counters": (_U32.size, _COUNTERS.size),
     "labels": (_U32.size, _LABEL.size),
     "identity": (_U32.size, _IDENTITY.size),
+    "sources": (_U32.size, _SOURCE.size),
 }
+
+
+@dataclass(frozen=True)
+class Selective:
+    """What makes a device a WSS: its number of wavelengths, the lab's lasers (descriptor of their map), and
+    the laser that is plugged into each ingress."""
+
+    wavelengths: int
+    lasers: int
+    laser_of_ingress: Mapping[int, int]
 
 
 def _wire_wavelength(wavelength: int | None) -> int:
@@ -91,34 +113,52 @@ class Datapath:
         self.resumed = resumed
 
     @classmethod
-    def open(cls, pins: Path, name: str, ports: int, build_directory: Path = BUILD_DIRECTORY) -> Datapath:
+    def open(
+        cls,
+        pins: Path,
+        name: str,
+        ports: int,
+        build_directory: Path = BUILD_DIRECTORY,
+        selective: Selective | None = None,
+    ) -> Datapath:
         """The datapath pinned in ``pins``, made if it is not there. ``ports``: highest port number.
 
         Raises EbpfError or BuildError; ValueError when the pins belong to another device.
         """
         ebpf.ensure_bpffs()
+        wavelengths = selective.wavelengths if selective else 0
         # The program is pinned last, so that its pin says that all the rest is complete.
         if (pins / "program").exists():
             datapath = cls.resume(pins)
-            layout, size, label = _IDENTITY.unpack(datapath._maps["identity"].lookup(_U32.pack(0)) or b"")
+            identity = datapath._maps["identity"]
+            layout, size, colours, _, label = _IDENTITY.unpack(identity.lookup(_U32.pack(0)) or b"")
             found = label.rstrip(b"\0").decode(errors="replace")
-            if (layout, size, found) != (LAYOUT, ports, name):
+            if (layout, size, colours, found) != (LAYOUT, ports, wavelengths, name):
                 datapath.close()
                 raise ValueError(
-                    f"{pins}: holds device {found!r} with {size} ports (layout {layout}), "
-                    f"not {name!r} with {ports} ports (layout {LAYOUT})"
+                    f"{pins}: holds device {found!r} with {size} ports and {colours} wavelengths (layout "
+                    f"{layout}), not {name!r} with {ports} ports and {wavelengths} (layout {LAYOUT})"
                 )
             return datapath
         object_file = build_object(directory=build_directory)
         remove_pins(pins)
         pins.mkdir(parents=True, mode=0o700)
-        capacity = {key: ports + 1 for key in _SIZES if key != "identity"}
-        program, maps = ebpf.load(object_file, PROGRAM, _SIZES, capacity)
-        datapath = cls(program, maps, resumed=False)
-        maps["identity"].update(_U32.pack(0), _IDENTITY.pack(LAYOUT, ports, name.encode()))
+        capacity = {key: ports + 1 for key in _SIZES if key not in ("identity", "sources")}
+        shared: dict[str, int] = {}
+        if selective:
+            capacity["cross_connects"] = (ports + 1) * wavelengths
+            # Its number of elements tells the program how many ingresses there are.
+            capacity["sources"] = ports // 2 + 1
+            shared["lasers"] = selective.lasers
+        kind = SELECTIVE_PROGRAM if selective else PROGRAM
+        programs, maps = ebpf.load(object_file, [kind], _SIZES, capacity, shared)
+        datapath = cls(programs[kind], maps, resumed=False)
+        for ingress, laser in (selective.laser_of_ingress if selective else {}).items():
+            maps["sources"].update(_U32.pack(ingress), _SOURCE.pack(laser + 1, 0, 0))
+        maps["identity"].update(_U32.pack(0), _IDENTITY.pack(LAYOUT, ports, wavelengths, 0, name.encode()))
         for key, item in maps.items():
             ebpf.pin(item.descriptor, pins / key)
-        ebpf.pin(program, pins / "program")
+        ebpf.pin(programs[kind], pins / "program")
         return datapath
 
     @classmethod

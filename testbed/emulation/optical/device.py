@@ -4,6 +4,10 @@ It is handed commands and the time (CLOCK_MONOTONIC nanoseconds) and gives back 
 Dual-sided numbering: a switch of size N has ingress ports 1..N and egress ports N+1..2N; faceplate port p
 is the fibre pair of ingress p and egress N+p.
 
+A wavelength-selective switch (WSS) is W such switches that share their ports: for each wavelength 0..W-1 its
+cross-connects are a partial matching, and every cross-connect names its wavelength. It neither knows nor
+cares what the transmitters at its ingresses send.
+
 The device does one command at a time, in the order of arrival. A command is all or nothing: it is checked
 against the state at its turn, takes the profile's command time, then changes the light at once.
 """
@@ -15,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from fabric.crossconnect import PortState
 from testbed.emulation.optical.profiles import Profile
@@ -47,9 +52,27 @@ class DeviceError(Exception):
         self.fault = fault
 
 
+class Wire(NamedTuple):
+    """A cross-connect; ``wavelength`` is a channel of a WSS, None of any other switch."""
+
+    ingress: int
+    egress: int
+    wavelength: int | None = None
+
+    def __str__(self) -> str:
+        colour = "" if self.wavelength is None else f" on wavelength {self.wavelength}"
+        return f"{self.ingress}->{self.egress}{colour}"
+
+
+#: Ingress and egress, and the wavelength where there are some.
+Pairs = tuple[tuple[int, int] | tuple[int, int, int | None], ...]
+#: Where light is, at an ingress or an egress: port and wavelength.
+Spot = tuple[int, int | None]
+
+
 @dataclass(frozen=True)
 class Lit:
-    """Where an ingress port's light goes, and since when it gets through (nanoseconds)."""
+    """Where light at an ingress goes, and since when it gets through (nanoseconds)."""
 
     egress: int
     ready_ns: int
@@ -59,7 +82,7 @@ class Lit:
 class Stored:
     """What a device remembers over a restart."""
 
-    cross_connects: Mapping[int, Lit] = field(default_factory=dict)
+    cross_connects: Mapping[Spot, Lit] = field(default_factory=dict)
     admin: Mapping[int, Admin] = field(default_factory=dict)
     labels: Mapping[int, str] = field(default_factory=dict)
 
@@ -69,28 +92,28 @@ class Stored:
 
 @dataclass(frozen=True)
 class Connect:
-    """Adds cross-connects (ingress, egress); one that exists already is left untouched."""
+    """Adds cross-connects; one that exists already is left untouched."""
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: Pairs
 
 
 @dataclass(frozen=True)
 class ConnectOnly:
     """Makes these cross-connects the whole set; those that stay are left untouched."""
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: Pairs
 
 
 @dataclass(frozen=True)
 class Disconnect:
     """Removes exactly these cross-connects; refused when one of them does not exist."""
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: Pairs
 
 
 @dataclass(frozen=True)
 class DisconnectIngress:
-    """Removes whatever these ingress ports feed."""
+    """Removes whatever these ingress ports feed, on every wavelength."""
 
     ingress: tuple[int, ...]
 
@@ -126,13 +149,15 @@ class Light:
     ingress: int
     egress: int
     ready_ns: int
+    wavelength: int | None = None
 
 
 @dataclass(frozen=True)
 class Dark:
-    """The ingress feeds nothing."""
+    """The ingress feeds nothing (on that wavelength)."""
 
     ingress: int
+    wavelength: int | None = None
 
 
 @dataclass(frozen=True)
@@ -180,25 +205,39 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _Change:
-    remove: tuple[int, ...] = ()
-    add: tuple[tuple[int, int], ...] = ()
+    remove: tuple[Spot, ...] = ()
+    add: tuple[Wire, ...] = ()
 
     @property
     def touched(self) -> int:
-        return len({*self.remove, *(ingress for ingress, _ in self.add)})
+        return len({*self.remove, *((wire.ingress, wire.wavelength) for wire in self.add)})
 
 
 class OpticalDevice:
-    """One dual-sided optical circuit switch. Same seed and same calls give the same behaviour."""
+    """One dual-sided optical switch. Same seed and same calls give the same behaviour.
 
-    def __init__(self, size: int, profile: Profile, seed: int = 0, stored: Stored | None = None) -> None:
+    ``wavelengths``: how many a WSS tells apart; 0 for a switch that passes every colour alike.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        profile: Profile,
+        seed: int = 0,
+        stored: Stored | None = None,
+        wavelengths: int = 0,
+    ) -> None:
         stored = stored or Stored()
         self.size = size
+        self.wavelengths = wavelengths
+        self._colours: tuple[int | None, ...] = tuple(range(wavelengths)) or (None,)
         self.profile = profile
         self._seed = seed
         self._random = random.Random(seed)
-        self._lit: dict[int, Lit] = dict(stored.cross_connects)
-        self._feeder: dict[int, int] = {lit.egress: ingress for ingress, lit in self._lit.items()}
+        self._lit: dict[Spot, Lit] = dict(stored.cross_connects)
+        self._feeder: dict[Spot, int] = {
+            (lit.egress, colour): ingress for (ingress, colour), lit in self._lit.items()
+        }
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
         self._received: dict[int, bool] = {}
@@ -253,56 +292,61 @@ class OpticalDevice:
         if isinstance(command, SetLabel):
             return self._set_label(command), now_ns
         change = self._change(command)
-        for ingress in change.remove:
-            self._feeder.pop(self._lit.pop(ingress).egress)
-        effects: list[Effect] = [Dark(ingress) for ingress in change.remove]
+        for spot in change.remove:
+            self._feeder.pop((self._lit.pop(spot).egress, spot[1]))
+        effects: list[Effect] = [Dark(*spot) for spot in change.remove]
         tuned = now_ns
-        for ingress, egress in change.add:
-            light, at = self._tune(ingress, egress, now_ns)
+        for wire in change.add:
+            light, at = self._tune(wire, now_ns)
             effects.append(light)
             tuned = max(tuned, at)
         return effects, tuned
 
-    def _tune(self, ingress: int, egress: int, now_ns: int) -> tuple[Light, int]:
+    def _tune(self, wire: Wire, now_ns: int) -> tuple[Light, int]:
         profile = self.profile
         tuned = now_ns + round((profile.dark_s + self._random.uniform(0, profile.dark_jitter_s)) * NS)
         ready = tuned + round(profile.retrain_s * NS)
-        self._lit[ingress] = Lit(egress, ready)
-        self._feeder[egress] = ingress
-        return Light(ingress, egress, ready), tuned
+        self._lit[wire.ingress, wire.wavelength] = Lit(wire.egress, ready)
+        self._feeder[wire.egress, wire.wavelength] = wire.ingress
+        return Light(wire.ingress, wire.egress, ready, wire.wavelength), tuned
 
     def _change(self, command: Command) -> _Change:
         """What a command does to the cross-connects. Raises DeviceError."""
         match command:
             case Connect(pairs):
-                self._check_pairs(pairs)
-                new = tuple(p for p in pairs if not self._exists(p))
+                wires = self._checked(pairs)
+                new = tuple(wire for wire in wires if not self._exists(wire))
                 self._check_free(new, self._lit, self._feeder)
                 return _Change(add=new)
             case ConnectOnly(pairs):
-                self._check_pairs(pairs)
-                new = tuple(p for p in pairs if not self._exists(p))
+                wires = self._checked(pairs)
+                new = tuple(wire for wire in wires if not self._exists(wire))
                 self._check_free(new, {}, {})
-                wanted = set(pairs)
-                gone = tuple(i for i, lit in sorted(self._lit.items()) if (i, lit.egress) not in wanted)
+                wanted = set(wires)
+                gone = tuple((w.ingress, w.wavelength) for w in self.cross_connects() if w not in wanted)
                 return _Change(gone, new)
             case Disconnect(pairs):
-                self._check_pairs(pairs)
-                for ingress, egress in pairs:
-                    if not self._exists((ingress, egress)):
-                        raise DeviceError(Fault.CONFLICT, f"{ingress}->{egress} is not connected")
-                return _Change(remove=tuple(ingress for ingress, _ in pairs))
+                wires = self._checked(pairs)
+                for wire in wires:
+                    if not self._exists(wire):
+                        raise DeviceError(Fault.CONFLICT, f"{wire} is not connected")
+                return _Change(remove=tuple((wire.ingress, wire.wavelength) for wire in wires))
             case DisconnectIngress(ports):
                 for port in ports:
                     self._check_ingress(port)
-                return _Change(remove=tuple(dict.fromkeys(p for p in ports if p in self._lit)))
+                spots = [self._spots(port) for port in dict.fromkeys(ports)]
+                return _Change(remove=tuple(spot for group in spots for spot in group))
             case DisconnectAll():
-                return _Change(remove=tuple(sorted(self._lit)))
+                return _Change(remove=tuple((w.ingress, w.wavelength) for w in self.cross_connects()))
         return _Change()
 
-    def _exists(self, pair: tuple[int, int]) -> bool:
-        lit = self._lit.get(pair[0])
-        return lit is not None and lit.egress == pair[1]
+    def _spots(self, ingress: int) -> list[Spot]:
+        """Where light at an ingress has a cross-connect."""
+        return [(ingress, colour) for colour in self._colours if (ingress, colour) in self._lit]
+
+    def _exists(self, wire: Wire) -> bool:
+        lit = self._lit.get((wire.ingress, wire.wavelength))
+        return lit is not None and lit.egress == wire.egress
 
     def _check_ingress(self, port: int) -> None:
         if not 1 <= port <= self.size:
@@ -312,35 +356,45 @@ class OpticalDevice:
         if not 1 <= port <= 2 * self.size:
             raise DeviceError(Fault.RANGE, f"there is no port {port} (1..{2 * self.size})")
 
-    def _check_pairs(self, pairs: Iterable[tuple[int, int]]) -> None:
-        seen: set[int] = set()
-        for ingress, egress in pairs:
-            self._check_ingress(ingress)
-            if not self.size < egress <= 2 * self.size:
+    def _checked(self, pairs: Pairs) -> tuple[Wire, ...]:
+        """The cross-connects, if each could exist beside the others. Raises DeviceError."""
+        wires = tuple(Wire(*pair) for pair in pairs)
+        seen: set[Spot] = set()
+        for wire in wires:
+            self._check_ingress(wire.ingress)
+            if not self.size < wire.egress <= 2 * self.size:
                 raise DeviceError(
-                    Fault.RANGE, f"{egress} is not an egress port ({self.size + 1}..{2 * self.size})"
+                    Fault.RANGE, f"{wire.egress} is not an egress port ({self.size + 1}..{2 * self.size})"
                 )
-            for port in (ingress, egress):
-                if port in seen:
-                    raise DeviceError(Fault.CONFLICT, f"port {port} is named twice")
-                seen.add(port)
+            self._check_wavelength(wire.wavelength)
+            for port in (wire.ingress, wire.egress):
+                spot = (port, wire.wavelength)
+                if spot in seen:
+                    raise DeviceError(Fault.CONFLICT, f"{_named(spot)} is named twice")
+                seen.add(spot)
+        return wires
 
-    def _check_free(
-        self, pairs: Iterable[tuple[int, int]], lit: Mapping[int, Lit], feeder: Mapping[int, int]
-    ) -> None:
-        for ingress, egress in pairs:
+    def _check_wavelength(self, wavelength: int | None) -> None:
+        if self.wavelengths and (wavelength is None or not 0 <= wavelength < self.wavelengths):
+            raise DeviceError(Fault.RANGE, f"{wavelength} is not a wavelength (0..{self.wavelengths - 1})")
+        if not self.wavelengths and wavelength is not None:
+            raise DeviceError(Fault.RANGE, f"wavelength {wavelength}: the switch tells none apart")
+
+    def _check_free(self, wires: Iterable[Wire], lit: Mapping[Spot, Lit], feeder: Mapping[Spot, int]) -> None:
+        for ingress, egress, colour in wires:
             for port in (ingress, egress):
                 admin = self.admin(port)
                 if admin is Admin.FAILED:
                     raise DeviceError(Fault.HARDWARE, f"port {port} has failed")
                 if admin is Admin.DISABLED:
                     raise DeviceError(Fault.CONFLICT, f"port {port} is disabled")
-            if ingress in lit:
-                raise DeviceError(
-                    Fault.CONFLICT, f"port {ingress} is busy with {ingress}->{lit[ingress].egress}"
-                )
-            if egress in feeder:
-                raise DeviceError(Fault.CONFLICT, f"port {egress} is busy with {feeder[egress]}->{egress}")
+            into, out = (ingress, colour), (egress, colour)
+            if into in lit:
+                held = Wire(ingress, lit[into].egress, colour)
+                raise DeviceError(Fault.CONFLICT, f"port {ingress} is busy with {held}")
+            if out in feeder:
+                held = Wire(feeder[out], egress, colour)
+                raise DeviceError(Fault.CONFLICT, f"port {egress} is busy with {held}")
 
     def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
         for port in command.ports:
@@ -353,8 +407,9 @@ class OpticalDevice:
         tuned = now_ns
         if command.enabled:
             # The mirrors find the path anew; dark first, then the gate opens.
-            for ingress in sorted({i for i in map(self._ingress_of, changed) if i is not None}):
-                light, at = self._tune(ingress, self._lit[ingress].egress, now_ns)
+            touched = {*changed}
+            for wire in [w for w in self.cross_connects() if touched & {w.ingress, w.egress}]:
+                light, at = self._tune(wire, now_ns)
                 effects.append(light)
                 tuned = max(tuned, at)
         for port in changed:
@@ -385,15 +440,17 @@ class OpticalDevice:
 
     # Reading
 
-    def cross_connects(self) -> dict[int, int]:
-        """Egress of every connected ingress, tuned or not, in order of ingress."""
-        return {ingress: self._lit[ingress].egress for ingress in sorted(self._lit)}
+    def cross_connects(self) -> tuple[Wire, ...]:
+        """Every cross-connect, tuned or not, in order of ingress and wavelength."""
+        spots = sorted(self._lit, key=_by_colour)
+        return tuple(Wire(ingress, self._lit[ingress, colour].egress, colour) for ingress, colour in spots)
 
-    def peer(self, port: int) -> int | None:
-        """The other end of a port's cross-connect. Raises DeviceError for a port that is not there."""
+    def peer(self, port: int, wavelength: int | None = None) -> int | None:
+        """The other end of a port's cross-connect. Raises DeviceError for what is not there."""
         self._check_port(port)
-        lit = self._lit.get(port)
-        return lit.egress if lit else self._feeder.get(port)
+        self._check_wavelength(wavelength)
+        lit = self._lit.get((port, wavelength))
+        return lit.egress if lit else self._feeder.get((port, wavelength))
 
     def admin(self, port: int) -> Admin:
         """Raises DeviceError for a port that is not there."""
@@ -405,13 +462,16 @@ class OpticalDevice:
         return self._labels.get(port, "")
 
     def port_state(self, port: int, now_ns: int) -> PortState:
-        """BLOCKED without a cross-connect or when a port on its way is not enabled."""
+        """BLOCKED without a cross-connect or when a port on its way is not enabled.
+
+        Of a port with several wavelengths, TUNED when all that can carry light do.
+        """
         if self.admin(port) is Admin.FAILED:
             return PortState.FAILED
-        ingress = self._ingress_of(port)
-        if ingress is None or self._is_gated(ingress):
+        wires = [wire for wire in self._wires(port) if not self._is_gated(wire)]
+        if not wires:
             return PortState.BLOCKED
-        return PortState.TUNED if now_ns >= self._tuned_ns(ingress) else PortState.TUNING
+        return PortState.TUNED if all(self._is_tuned(w, now_ns) for w in wires) else PortState.TUNING
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
         """Factory insertion loss of a path: triangular between the profile's least, typical and most."""
@@ -422,23 +482,22 @@ class OpticalDevice:
     def power_dbm(self, port: int, now_ns: int) -> float:
         """What the port's monitor reads: the received power at an ingress, what leaves at an egress.
 
-        The profile's ``dark_dbm`` (the monitor's floor) without light.
+        The profile's ``dark_dbm`` (the monitor's floor) without light. A fibre brings light while its far
+        end is up; a WSS reads no single wavelength and takes the strongest of those that lead to the port.
         """
         self._check_port(port)
         profile = self.profile
         if port <= self.size:
             return profile.launch_dbm if self._received.get(port) else profile.dark_dbm
-        ingress = self._feeder.get(port)
-        if (
-            ingress is None
-            or not self._received.get(ingress)
-            or self.port_state(port, now_ns) is not PortState.TUNED
-        ):
-            return profile.dark_dbm
-        # Drawn from the moment of tuning, so that a restarted device reads the same.
-        dice = random.Random(f"{self._seed}/{ingress}/{port}/{self._lit[ingress].ready_ns}")
-        offset = dice.uniform(-profile.repeatability_db, profile.repeatability_db)
-        return profile.launch_dbm - self.insertion_loss_db(ingress, port) + offset
+        read = profile.dark_dbm
+        for wire in self._wires(port):
+            ready = self._lit[wire.ingress, wire.wavelength].ready_ns
+            if self._received.get(wire.ingress) and not self._is_gated(wire) and self._is_tuned(wire, now_ns):
+                # Drawn from the moment of tuning, so that a restarted device reads the same.
+                dice = random.Random(f"{self._seed}/{wire.ingress}/{port}/{ready}")
+                offset = dice.uniform(-profile.repeatability_db, profile.repeatability_db)
+                read = max(read, profile.launch_dbm - self.insertion_loss_db(wire.ingress, port) + offset)
+        return read
 
     def alarms(self, now_ns: int) -> list[Alarm]:
         """Failed ports; ingress ports without light; tuned egress ports below the power threshold."""
@@ -452,22 +511,35 @@ class OpticalDevice:
                 found.append(Alarm(port, "LOS", "nothing is plugged in"))
             elif not self._received[port]:
                 found.append(Alarm(port, "LOS", "no light comes in"))
-        for egress in sorted(self._feeder):
+        for egress in sorted({port for port, _ in self._feeder}):
             tuned = self.port_state(egress, now_ns) is PortState.TUNED
             if tuned and self.power_dbm(egress, now_ns) < self.profile.los_dbm:
-                found.append(Alarm(egress, "LOS", f"no light from port {self._feeder[egress]}"))
+                feeders = ", ".join(str(wire.ingress) for wire in self._wires(egress))
+                found.append(Alarm(egress, "LOS", f"no light from port {feeders}"))
         return found
 
     def unplugged(self, faceplate: int) -> None:
         """Nothing is plugged into a faceplate port any more."""
         self._received.pop(faceplate, None)
 
-    def _ingress_of(self, port: int) -> int | None:
-        return port if port in self._lit else self._feeder.get(port)
+    def _wires(self, port: int) -> list[Wire]:
+        """The cross-connects that a port takes part in."""
+        if port <= self.size:
+            return [Wire(port, self._lit[spot].egress, spot[1]) for spot in self._spots(port)]
+        fed = [(self._feeder.get((port, colour)), colour) for colour in self._colours]
+        return [Wire(ingress, port, colour) for ingress, colour in fed if ingress is not None]
 
-    def _is_gated(self, ingress: int) -> bool:
-        ends = (ingress, self._lit[ingress].egress)
-        return any(self.admin(end) is not Admin.ENABLED for end in ends)
+    def _is_gated(self, wire: Wire) -> bool:
+        return any(self.admin(end) is not Admin.ENABLED for end in (wire.ingress, wire.egress))
 
-    def _tuned_ns(self, ingress: int) -> int:
-        return self._lit[ingress].ready_ns - round(self.profile.retrain_s * NS)
+    def _is_tuned(self, wire: Wire, now_ns: int) -> bool:
+        ready_ns = self._lit[wire.ingress, wire.wavelength].ready_ns
+        return now_ns >= ready_ns - round(self.profile.retrain_s * NS)
+
+
+def _by_colour(spot: Spot) -> tuple[int, int]:
+    return spot[0], -1 if spot[1] is None else spot[1]
+
+
+def _named(spot: Spot) -> str:
+    return f"port {spot[0]}" + ("" if spot[1] is None else f" on wavelength {spot[1]}")

@@ -1,6 +1,7 @@
 """libbpf through ctypes: load an object, pin and reopen maps and programs, attach at traffic control.
 
-Only what the emulated optical switch needs. Every function raises EbpfError with one line.
+Only what the emulated optics need, and few imports, as every O-NIC's agent starts with this module. Every
+function raises EbpfError with one line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes.util
 import errno
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ BPFFS = Path("/sys/fs/bpf")
 _BPFFS_MAGIC = 0xCAFE4A11
 _TC_INGRESS = 1
 _TC_REPLACE = 1
+_MAP_TYPE_HASH, _F_NO_PREALLOC = 1, 1
 #: Handle and priority of our one filter, so that a restarted device recognises it.
 _FILTER_HANDLE, _FILTER_PRIORITY = 1, 1
 
@@ -43,6 +45,16 @@ class _TcOptions(ctypes.Structure):
         ("prog_id", ctypes.c_uint32),
         ("handle", ctypes.c_uint32),
         ("priority", ctypes.c_uint32),
+    )
+
+
+class _MapOptions(ctypes.Structure):
+    """The first fields of ``struct bpf_map_create_opts``."""
+
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("unused", ctypes.c_uint32 * 5),
+        ("map_flags", ctypes.c_uint32),
     )
 
 
@@ -81,6 +93,7 @@ def _library() -> ctypes.CDLL:
         "bpf_object__open_file",
         "bpf_object__find_map_by_name",
         "bpf_object__find_program_by_name",
+        "bpf_object__next_program",
     )
     for name in pointers:
         getattr(lib, name).restype = ctypes.c_void_p
@@ -155,12 +168,16 @@ class Map:
 
 
 def load(
-    object_file: Path, program: str, sizes: Mapping[str, tuple[int, int]], entries: Mapping[str, int]
-) -> tuple[int, dict[str, Map]]:
-    """Loads an object; the program's descriptor and its maps, all owned by the caller.
+    object_file: Path,
+    programs: Iterable[str],
+    sizes: Mapping[str, tuple[int, int]],
+    entries: Mapping[str, int],
+    shared: Mapping[str, int] | None = None,
+) -> tuple[dict[str, int], dict[str, Map]]:
+    """Loads some programs of an object: their descriptors and the maps, all owned by the caller.
 
     ``sizes``: key and value size in bytes of each map wanted; ``entries``: capacity to give a map instead
-    of the one in the source.
+    of the one in the source; ``shared``: descriptor of an existing map to use instead of making one.
     """
     lib = _library()
     _messages.clear()
@@ -168,26 +185,52 @@ def load(
     if not handle:
         raise _fail(ctypes.get_errno(), f"{object_file.name}: open")
     obj = ctypes.c_void_p(handle)
+
+    def found_map(name: str) -> ctypes.c_void_p:
+        pointer = lib.bpf_object__find_map_by_name(obj, name.encode())
+        if not pointer:
+            raise _fail(errno.ENOENT, f"{object_file.name}: map {name}")
+        return ctypes.c_void_p(pointer)
+
     try:
-        found: dict[str, ctypes.c_void_p] = {}
-        for name in sizes:
-            pointer = lib.bpf_object__find_map_by_name(obj, name.encode())
-            if not pointer:
-                raise _fail(errno.ENOENT, f"{object_file.name}: map {name}")
-            found[name] = ctypes.c_void_p(pointer)
         for name, capacity in entries.items():
-            if code := lib.bpf_map__set_max_entries(found[name], ctypes.c_uint32(capacity)):
+            if code := lib.bpf_map__set_max_entries(found_map(name), ctypes.c_uint32(capacity)):
                 raise _fail(code, f"{object_file.name}: map {name}: size")
+        for name, descriptor in (shared or {}).items():
+            if code := lib.bpf_map__reuse_fd(found_map(name), descriptor):
+                raise _fail(code, f"{object_file.name}: map {name}: share")
+        wanted = {}
+        for name in programs:
+            pointer = lib.bpf_object__find_program_by_name(obj, name.encode())
+            if not pointer:
+                raise _fail(errno.ENOENT, f"{object_file.name}: program {name}")
+            wanted[name] = ctypes.c_void_p(pointer)
+        pointer = lib.bpf_object__next_program(obj, None)
+        while pointer:
+            one = ctypes.c_void_p(pointer)
+            # Addresses tell which: the wrappers are new objects at each call.
+            chosen = any(one.value == program.value for program in wanted.values())
+            lib.bpf_program__set_autoload(one, ctypes.c_bool(chosen))
+            pointer = lib.bpf_object__next_program(obj, one)
         if code := lib.bpf_object__load(obj):
             raise _fail(code, f"{object_file.name}: load")
-        pointer = lib.bpf_object__find_program_by_name(obj, program.encode())
-        if not pointer:
-            raise _fail(errno.ENOENT, f"{object_file.name}: program {program}")
         # Duplicates, because closing the object closes its own descriptors.
-        maps = {name: Map(name, os.dup(lib.bpf_map__fd(found[name])), *sizes[name]) for name in sizes}
-        return os.dup(lib.bpf_program__fd(ctypes.c_void_p(pointer))), maps
+        maps = {name: Map(name, os.dup(lib.bpf_map__fd(found_map(name))), *sizes[name]) for name in sizes}
+        loaded = {name: os.dup(lib.bpf_program__fd(program)) for name, program in wanted.items()}
+        return loaded, maps
     finally:
         lib.bpf_object__close(obj)
+
+
+def create_map(name: str, key_size: int, value_size: int, capacity: int) -> Map:
+    """A hash whose elements are replaced as a whole, owned by the caller."""
+    options = _MapOptions(sz=ctypes.sizeof(_MapOptions), map_flags=_F_NO_PREALLOC)
+    descriptor = _library().bpf_map_create(
+        _MAP_TYPE_HASH, name.encode(), key_size, value_size, capacity, ctypes.byref(options)
+    )
+    if descriptor < 0:
+        raise _fail(ctypes.get_errno(), f"map {name}: create")
+    return Map(name, int(descriptor), key_size, value_size)
 
 
 def pin(descriptor: int, path: Path) -> None:

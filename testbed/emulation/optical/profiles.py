@@ -3,8 +3,11 @@
 Sources: [S320] Calient S320 hardware guide p. 44: reconfiguring all 320 ports takes at most 200 ms when the
 controller deletes before it adds. [Polatis] lab figures of a 320x320 Series 7000 in public client code:
 50 ms for a single connection, insertion loss 1.5 dB typical and 2.7 dB at most, repeatability 0.1 dB, dark
-fibre may be switched. [SONiC] SONiC-OCS sample data of a 3D-MEMS switch: 1.58 to 1.85 dB. [assumed]: our
-choice, within what the source allows.
+fibre may be switched. [SONiC] SONiC-OCS sample data of a 3D-MEMS switch: 1.58 to 1.85 dB. [ODDL] Li et al.,
+JOCN 16(3), 2024, abstract: the grid's wavelength-selective switches (WSS) are liquid crystal on silicon.
+[WSS] JLT 24(2), 2006: a WSS loses 6 to 18 dB; that liquid crystal on silicon takes tens to hundreds of
+milliseconds is common knowledge, not a figure of [ODDL]. [assumed]: our choice, within what the source
+allows.
 """
 
 from __future__ import annotations
@@ -94,7 +97,22 @@ PIEZO = Profile(
     repeatability_db=0.1,
 )
 
+#: Liquid crystal on silicon (LCoS), the WSS of [ODDL]: 100 ms, in the middle of the range in [WSS]. How it is
+#: split, the jitter, and the loss at the low end of the range are [assumed]; re-training as above.
+LCOS = Profile(
+    "lcos",
+    command_s=0.010,
+    command_per_xc_s=0.0001,
+    dark_s=0.100,
+    dark_jitter_s=0.010,
+    retrain_s=0.005,
+    loss_min_db=6.0,
+    loss_typ_db=7.0,
+    loss_max_db=9.0,
+    repeatability_db=0.3,
+)
+
 #: No delay and no loss: what is left is the emulator's own time.
 IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-PROFILES = {profile.name: profile for profile in (MEMS, PIEZO, IDEAL)}
+PROFILES = {profile.name: profile for profile in (MEMS, PIEZO, LCOS, IDEAL)}

@@ -16,6 +16,14 @@ case (a newline ends a message, ``;`` separates commands in it):
     :PMON:POWer? (@17,18)                      (-1.7,-60.0) dBm, at most 256 ports; -60.0 is no light
     :SYSTem:ERRor[:NEXT]?   :SYSTem:ERRor:ALL?
 
+A wavelength-selective switch takes and gives one list more, a channel (from 0) for each pair. This is our
+own extension of the dialect, docs/optical-management.md:
+
+    :OXC:SWITch:WAVelength?                    4; 0 on a switch that passes every colour alike
+    :OXC:SWITch:CONNect:ADD (@1,1),(@6,7),(@1,2)      likewise ONLY and SUB; SUB (@1),(@) on all channels
+    :OXC:SWITch:CONNect:STATe?                 (@1,1),(@6,7),(@1,2)
+    :OXC:SWITch:CONNect:PORT? 1,2              port 1 on channel 2
+
 When things answer. A command holds back the next one of the same client until the device has carried it
 out (the profile's command time); so a query after it sees its effect, though perhaps not yet its light.
 ``*OPC?`` answers 1 when every command before it has been carried out and its light is tuned; it does not
@@ -43,8 +51,10 @@ from testbed.emulation.optical.device import (
     DisconnectIngress,
     Fault,
     OpticalDevice,
+    Pairs,
     SetAdmin,
     Ticket,
+    Wire,
 )
 
 MAX_MESSAGE_BYTES = 1 << 16
@@ -269,7 +279,7 @@ class ScpiSession:
         command = _COMMANDS.get(unit.path)
         if command is None:
             raise ScpiError(-113, unit.path[0])
-        self._ticket = self._device.submit(now_ns, command(unit.parameters))
+        self._ticket = self._device.submit(now_ns, command(unit.parameters, self._device.wavelengths > 0))
 
     # Queries
 
@@ -283,14 +293,23 @@ class ScpiSession:
         return f"{self._device.size},{self._device.size}"
 
     def _connections(self, parameters: str, now_ns: int) -> str:
-        pairs = self._device.cross_connects()
-        return f"{format_ports(list(pairs))},{format_ports(list(pairs.values()))}"
+        wires = self._device.cross_connects()
+        lists = [[wire.ingress for wire in wires], [wire.egress for wire in wires]]
+        if self._device.wavelengths:
+            lists.append([wire.wavelength or 0 for wire in wires])
+        return ",".join(format_ports(one) for one in lists)
+
+    def _wavelengths(self, parameters: str, now_ns: int) -> str:
+        return str(self._device.wavelengths)
 
     def _peer(self, parameters: str, now_ns: int) -> str:
         text = parameters.strip()
-        if not re.fullmatch(r"\d{1,6}", text):
+        match = re.fullmatch(r"(\d{1,6})(?:\s*,\s*(\d{1,6}))?", text)
+        if match is None:
             raise ScpiError(-104 if text else -109, _quotable(text))
-        peer = self._device.peer(int(text))
+        if self._device.wavelengths and match[2] is None:
+            raise ScpiError(-109, "a wavelength is wanted: port,wavelength")
+        peer = self._device.peer(int(match[1]), None if match[2] is None else int(match[2]))
         return f'"{"" if peer is None else peer}"'
 
     def _port_state(self, parameters: str, now_ns: int) -> str:
@@ -321,34 +340,55 @@ def _from_device(error: DeviceError) -> ScpiError:
 
 # Commands
 
+#: From a command's parameters, and whether the switch tells wavelengths apart.
+Maker = Callable[[str, bool], Command]
+_COUNT = {2: "two", 3: "three"}
 
-def _pairs(parameters: str) -> tuple[tuple[int, int], ...]:
+
+def _pairs(parameters: str, coloured: bool) -> Pairs:
+    """The pairs of ``(@1,2),(@17,18)``; ``coloured``: with a third list, of their wavelengths."""
     if not parameters:
         raise ScpiError(-109)
     lists = _split_lists(parameters)
-    if len(lists) != 2:
-        raise ScpiError(-109 if len(lists) < 2 else -108, "two port lists are wanted: (@ingress),(@egress)")
-    ingress, egress = (parse_ports(text) for text in lists)
-    if len(ingress) != len(egress):
-        raise ScpiError(-104, f"{len(ingress)} ingress and {len(egress)} egress ports")
-    return tuple(zip(ingress, egress, strict=True))
+    wanted = "(@ingress),(@egress),(@wavelength)" if coloured else "(@ingress),(@egress)"
+    count = 3 if coloured else 2
+    if len(lists) != count:
+        raise ScpiError(
+            -109 if len(lists) < count else -108, f"{_COUNT[count]} port lists are wanted: {wanted}"
+        )
+    ports = [parse_ports(text) for text in lists]
+    if any(len(group) != len(ports[0]) for group in ports):
+        kinds = zip((len(group) for group in ports), ("ingress", "egress", "wavelength"), strict=False)
+        raise ScpiError(-104, f"{' and '.join(f'{n} {kind}' for n, kind in kinds)} ports")
+    return tuple(Wire(*pair) for pair in zip(*ports, strict=True))
 
 
-def _subtract(parameters: str) -> Command:
+def _connect(parameters: str, coloured: bool) -> Command:
+    return Connect(_pairs(parameters, coloured))
+
+
+def _connect_only(parameters: str, coloured: bool) -> Command:
+    return ConnectOnly(_pairs(parameters, coloured))
+
+
+def _subtract(parameters: str, coloured: bool) -> Command:
     lists = _split_lists(parameters)
     if len(lists) == 2 and not parse_ports(lists[1]):
         return DisconnectIngress(parse_ports(lists[0]))
-    return Disconnect(_pairs(parameters))
+    return Disconnect(_pairs(parameters, coloured))
 
 
-def _ports(parameters: str) -> tuple[int, ...]:
-    if not parameters:
-        raise ScpiError(-109)
-    return parse_ports(parameters)
+def _set_admin(enabled: bool) -> Maker:
+    def make(parameters: str, _coloured: bool) -> Command:
+        if not parameters:
+            raise ScpiError(-109)
+        return SetAdmin(parse_ports(parameters), enabled)
+
+    return make
 
 
-def _no_parameters(command: Command) -> Callable[[str], Command]:
-    def make(parameters: str) -> Command:
+def _no_parameters(command: Command) -> Maker:
+    def make(parameters: str, _coloured: bool) -> Command:
         if parameters:
             raise ScpiError(-108, _quotable(parameters))
         return command
@@ -360,6 +400,7 @@ _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
     ("*IDN",): ScpiSession._idn,
     ("*OPC",): ScpiSession._opc,
     ("OXC", "SWITch", "SIZE"): ScpiSession._size,
+    ("OXC", "SWITch", "WAVelength"): ScpiSession._wavelengths,
     ("OXC", "SWITch", "CONNect", "STATe"): ScpiSession._connections,
     ("OXC", "SWITch", "CONNect", "PORT"): ScpiSession._peer,
     ("OXC", "SWITch", "PORT", "STATe"): ScpiSession._port_state,
@@ -368,14 +409,14 @@ _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
     ("SYSTem", "ERRor", "NEXT"): ScpiSession._error,
     ("SYSTem", "ERRor", "ALL"): ScpiSession._all_errors,
 }
-_COMMANDS: dict[tuple[str, ...], Callable[[str], Command]] = {
+_COMMANDS: dict[tuple[str, ...], Maker] = {
     ("*RST",): _no_parameters(DisconnectAll()),
-    ("OXC", "SWITch", "CONNect", "ADD"): lambda text: Connect(_pairs(text)),
-    ("OXC", "SWITch", "CONNect", "ONLY"): lambda text: ConnectOnly(_pairs(text)),
+    ("OXC", "SWITch", "CONNect", "ADD"): _connect,
+    ("OXC", "SWITch", "CONNect", "ONLY"): _connect_only,
     ("OXC", "SWITch", "CONNect", "SUB"): _subtract,
     ("OXC", "SWITch", "DISConnect", "ALL"): _no_parameters(DisconnectAll()),
-    ("OXC", "SWITch", "PORT", "ENABle"): lambda text: SetAdmin(_ports(text), enabled=True),
-    ("OXC", "SWITch", "PORT", "DISable"): lambda text: SetAdmin(_ports(text), enabled=False),
+    ("OXC", "SWITch", "PORT", "ENABle"): _set_admin(True),
+    ("OXC", "SWITch", "PORT", "DISable"): _set_admin(False),
 }
 
 

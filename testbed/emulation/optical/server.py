@@ -13,12 +13,12 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.emulation.optical.build import BUILD_DIRECTORY
-from testbed.emulation.optical.datapath import Datapath, remove_pins
+from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.device import (
     NS,
     Dark,
@@ -29,6 +29,7 @@ from testbed.emulation.optical.device import (
     OpticalDevice,
     Stored,
 )
+from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from testbed.emulation.optical.profiles import Profile
 from testbed.emulation.optical.scpi import ScpiSession
@@ -43,7 +44,11 @@ _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 
 @dataclass(frozen=True)
 class Settings:
-    """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces."""
+    """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces.
+
+    Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
+    faceplate port.
+    """
 
     name: str
     size: int
@@ -55,16 +60,19 @@ class Settings:
     failed_ports: tuple[int, ...] = ()
     idle_timeout_s: float = 3600.0
     build_directory: Path = BUILD_DIRECTORY
+    wavelengths: int = 0
+    lasers: Path | None = None
+    laser_of_port: Mapping[int, int] = field(default_factory=dict)
 
 
 def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
     """Makes the kernel do what the device decided."""
     for effect in effects:
         match effect:
-            case Light(ingress, egress, ready_ns):
-                datapath.connect(ingress, egress, ready_ns)
-            case Dark(ingress):
-                datapath.disconnect(ingress)
+            case Light(ingress, egress, ready_ns, wavelength):
+                datapath.connect(ingress, egress, ready_ns, wavelength)
+            case Dark(ingress, wavelength):
+                datapath.disconnect(ingress, wavelength)
             case Gate(port, admin):
                 datapath.set_admin(port, admin)
             case Label(port, label):
@@ -73,11 +81,19 @@ def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
 
 def stored(datapath: Datapath) -> Stored:
     """The memory of a device that was switched on before."""
-    return Stored(
-        {ingress: lit for (ingress, _), lit in datapath.cross_connects().items()},
-        datapath.admin(),
-        datapath.labels(),
-    )
+    return Stored(datapath.cross_connects(), datapath.admin(), datapath.labels())
+
+
+def _open_datapath(settings: Settings) -> Datapath:
+    ports = 2 * settings.size
+    if settings.lasers is None:
+        return Datapath.open(settings.pins, settings.name, ports, settings.build_directory)
+    lasers = Lasers.open(settings.lasers)
+    try:
+        selective = Selective(settings.wavelengths, lasers.descriptor, settings.laser_of_port)
+        return Datapath.open(settings.pins, settings.name, ports, settings.build_directory, selective)
+    finally:
+        lasers.close()
 
 
 class Faceplate:
@@ -154,21 +170,24 @@ class OpticalSwitchServer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._clients: dict[socket.socket, _Client] = {}
+        kind = "WSS" if settings.wavelengths else "EMU"
         self._identity = (
-            f"Polatis,N-EMU-{settings.size}x{settings.size}-{settings.profile.name.upper()},"
+            f"Polatis,N-{kind}-{settings.size}x{settings.size}-{settings.profile.name.upper()},"
             f"{settings.name},6.0.0.0"
         )
         self._stopping = False
         with contextlib.ExitStack() as undo:
-            self._datapath = Datapath.open(
-                settings.pins, settings.name, 2 * settings.size, settings.build_directory
-            )
+            self._datapath = _open_datapath(settings)
             if not self._datapath.resumed:
                 # A first start that fails leaves nothing; a restart that fails leaves the light alone.
                 undo.callback(remove_pins, settings.pins)
             undo.callback(self._datapath.close)
             self.device = OpticalDevice(
-                settings.size, settings.profile, settings.seed, stored(self._datapath)
+                settings.size,
+                settings.profile,
+                settings.seed,
+                stored(self._datapath),
+                settings.wavelengths,
             )
             for port in settings.failed_ports:
                 apply_effects(self._datapath, self.device.fail(port))
