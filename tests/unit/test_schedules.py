@@ -92,7 +92,9 @@ def test_an_off_by_one_anywhere_is_noticed(name: str, n: int) -> None:
         given_ = [a for a in arrays if getattr(step, a) is not None]
         for k in range(len(step)):
             lost = {a: np.delete(getattr(step, a), k) for a in given_}
-            assert spoilt(number, replace(step, **lost)), (number, k)
+            # On the way back a relay gets the sum twice, so one of the two may be lost.
+            if not ("reach" in name and number >= right.steps // 2):
+                assert spoilt(number, replace(step, **lost)), (number, k)
             if right.chunks > 1 and step.count[k] < right.chunks:
                 shifted = step.first.copy()
                 shifted[k] = (shifted[k] + 1) % (right.chunks - step.count[k] + 1)
