@@ -35,7 +35,7 @@ ALL: dict[str, Callable[[int], Steps]] = {
     "wrht, exchange": lambda n: wrht(n, 4, top="exchange"),
     "wrht, groups of 2": lambda n: wrht(n, 1, group=2),
     "wrht, reach 3": lambda n: wrht(n, 2, reach=3),
-    "wrht, reach 1": lambda n: wrht(n, 1, top="exchange", reach=1),
+    "wrht, exchange, reach 1": lambda n: wrht(n, 1, top="exchange", reach=1),
     "ring on 3 stripes": lambda n: wdm.on_ring(STEPS["ring"](n), 3, stripes=3),
 }
 
