@@ -18,11 +18,10 @@ from typing import Any
 
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from controller.onic.wire import VERSION
 
 log = logging.getLogger(__name__)
 
-#: Version of the agents' protocol that this controller knows.
-PROTOCOL_VERSION = 1
 #: A longer answer is garbage; a full trace ring is well below.
 MAX_ANSWER_BYTES = 16 << 20
 #: Agents asked at the same time.
@@ -130,8 +129,8 @@ class OnicSite:
             self._note(gpu, OnicView(str(error)))
             raise
         version = status.get("version")
-        if version != PROTOCOL_VERSION:
-            error_ = f"O-NIC agent of {gpu} speaks protocol version {version}, not {PROTOCOL_VERSION}"
+        if version != VERSION:
+            error_ = f"O-NIC agent of {gpu} speaks protocol version {version}, not {VERSION}"
             self._note(gpu, OnicView(error_, status))
             raise ConflictError(error_)
         self._note(gpu, OnicView(None, status))

@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         _address.update(controller=controller, token=token)
 
-    for command in (fabric, topology, switches, flows, ports, regroup, events, series):
+    for command in (fabric, topology, switches, flows, ports, grids, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)
     for name, group in (("ocs", ocs), ("circuits", circuits), ("job", job)):
         app.add_typer(group, name=name, rich_help_panel=PANEL)
@@ -120,6 +120,10 @@ def fabric(as_json: Json = False) -> None:
     typer.echo()
     optical = _rows(found["optical_switches"], ["name", "size", "driver", "profile"])
     table(["optical switch", "size", "driver", "profile"], optical)
+    if found["grids"]:
+        typer.echo()
+        sides = _rows(found["grids"], ["name", "rows", "columns", "wavelengths"])
+        table(["grid", "rows", "columns", "wavelengths"], sides)
     typer.echo()
     links = [[" - ".join(link["ends"]), _rate(link["rate_bps"])] for link in found["links"]]
     table(["link", "real rate"], links)
@@ -204,7 +208,7 @@ def ocs_show(switch: Switch, as_json: Json = False) -> None:
         found = _get(f"/v1/optical-switches/{switch}")
         show_json({**found, "cross_connects": _get(f"/v1/optical-switches/{switch}/cross-connects")})
         return
-    keys = ["ingress", "egress", "state", "name"]
+    keys = ["ingress", "egress", "wavelength", "state", "name"]
     table(keys, _rows(_get(f"/v1/optical-switches/{switch}/cross-connects"), keys))
 
 
@@ -223,7 +227,7 @@ def ocs_ports(switch: Switch, as_json: Json = False) -> None:
             _cell(port["plugged"]),
             port["state"],
             "" if port["enabled"] else "disabled",
-            _arrow(port["cross_connect"]),
+            ", ".join(map(_arrow, port["cross_connects"])),
         ]
         for port in found
     ]
@@ -248,6 +252,7 @@ def ocs_connect(
     switch: Switch,
     ingress: int,
     egress: int,
+    wavelength: Annotated[int | None, typer.Option(min=0, help="Channel; only a WSS needs one.")] = None,
     mode: Mode = "update",
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -257,7 +262,7 @@ def ocs_connect(
         "PUT",
         f"/v1/optical-switches/{switch}/cross-connects/{ingress}",
         as_json,
-        {"egress": egress, "mode": mode, "dry_run": dry_run},
+        {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run},
     )
 
 
@@ -306,7 +311,10 @@ def _show_plan(plan: Mapping[str, Any], applied: bool) -> None:
 
 
 def _arrow(xc: Mapping[str, Any] | None) -> str:
-    return "" if xc is None else f"{xc['ingress']} → {xc['egress']}"
+    if xc is None:
+        return ""
+    colour = "" if xc.get("wavelength") is None else f" λ{xc['wavelength']}"
+    return f"{xc['ingress']} → {xc['egress']}{colour}"
 
 
 # --- circuits
@@ -349,6 +357,81 @@ def circuits_set(
         _show_plan(change["plan"], change["applied"])
 
 
+# --- grids
+
+
+def grids(
+    name: Annotated[str, typer.Argument(metavar="[GRID]", help="One grid with its nodes and light.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Grids of O-NICs and wavelength-selective switches."""
+    found = _get(f"/v1/grids/{name}" if name else "/v1/grids")
+    if as_json:
+        show_json(found)
+        return
+    if not name:
+        rows = [
+            [g["name"], f"{g['rows']} × {g['columns']}", g["wavelengths"], g["free"], " ".join(g["jobs"])]
+            for g in found
+        ]
+        table(["grid", "nodes", "wavelengths", "free", "jobs"], rows)
+        return
+    nodes = [
+        [n["gpu"], n["row"], n["column"], _cell(n["job"]), " ".join(n["ports"]), n["ip"]]
+        for n in found["nodes"]
+    ]
+    table(["GPU", "row", "column", "job", "ports", "address"], nodes)
+    typer.echo()
+    lit = [
+        [s["name"], _cell(xc["from"]), _cell(xc["to"]), f"λ{xc['wavelength']}"]
+        for s in found["switches"]
+        for xc in s["lit"]
+    ]
+    table(["switch", "from", "to", "on"], lit)
+    for switch in found["switches"]:
+        if not switch["reachable"]:
+            say(f"{switch['name']} cannot be reached; its light is as last read")
+
+
+def onics(
+    gpu: Annotated[str, typer.Argument(metavar="[GPU]", help="One O-NIC: all that its agent says.")] = "",
+    timeline: Annotated[bool, typer.Option("--flows", help="The timeline of its flows.")] = False,
+    as_json: Json = False,
+) -> None:
+    """O-NICs and what their agents say."""
+    if timeline and not gpu:
+        fail("--flows needs a GPU", 2)
+    if timeline:
+        _show_flows(_get(f"/v1/onics/{gpu}/flows"), as_json)
+        return
+    found = _get(f"/v1/onics/{gpu}" if gpu else "/v1/onics")
+    if as_json or gpu:
+        show_json(found)
+        return
+    rows = []
+    for onic in found:
+        status = onic["status"] or {}
+        done = status.get("counters", {}).get("flows_done")
+        row = [onic["gpu"], onic["grid"], onic.get("row"), onic.get("column"), onic["reachable"]]
+        rows.append([*map(_cell, row), _cell(status.get("job")), _cell(done), _cell(onic["error"])])
+    table(["GPU", "grid", "row", "column", "answers", "job", "flows done", "error"], rows)
+
+
+def _show_flows(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(found)
+        return
+    keys = list(found["flows"][0]) if found["flows"] else []
+    rows = [
+        [f"{v:.6f}" if isinstance(v, float) else _cell(v) for v in map(flow.get, keys)]
+        for flow in found["flows"]
+    ]
+    if keys:
+        table(keys, rows)
+    else:
+        typer.echo("no flows")
+
+
 # --- jobs
 
 
@@ -363,6 +446,10 @@ def job_submit(
     batch: Annotated[int, typer.Option(min=1)] = 28,
     seed: int = 7,
     collective: str = "ring",
+    grid: Annotated[str, typer.Option(help="With --gpus: of this grid.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="On a grid: show nodes and light; change nothing.")
+    ] = False,
     beacon: Annotated[str, typer.Option(help="Pace of UDP beacons between ranks; 0 s: none.")] = "0 s",
     hold: Annotated[bool, typer.Option("--hold", help="Wait for `job release` once connected.")] = False,
     as_json: Json = False,
@@ -390,9 +477,31 @@ def job_submit(
         "seed": seed,
         "beacon_interval_s": beacon_s,
     }
-    request |= {"ranks": [r.strip() for r in ranks.split(",")]} if ranks else {"gpus": gpus}
+    places: dict[str, Any] = {"ranks": [r.strip() for r in ranks.split(",")]} if ranks else {"gpus": gpus}
+    if grid:
+        places["grid"] = grid
+    if dry_run:
+        with _api() as api:
+            _show_light(api.post("/v1/arbiter/plan", {"collective": collective, **places}), as_json)
+        return
+    request |= places
     with _api() as api:
         _show_job(api.post("/v1/jobs", request), as_json)
+
+
+def _show_light(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        [rank, gpu, ", ".join(f"{p} (port {w['port']}, λ{w['wavelength']})" for p, w in ways.items())]
+        for rank, gpu in enumerate(found["ranks"])
+        for ways in [found["maps"][gpu]]
+    ]
+    table(["rank", "GPU", "reaches"], rows)
+    count = sum(len(group) for group in found["switches"].values())
+    switches_ = len(found["switches"])
+    typer.echo(f"grid {found['grid']}: {count} cross-connects on {switches_} switches; nothing was changed")
 
 
 @job.command("list")

@@ -57,7 +57,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     )
     assert time.monotonic() - started < 5
     assert done.stderr.strip() == "[]"
-    for command in ("demo", "run", "doctor", "regroup", "ocs", "circuits", "job"):
+    for command in ("demo", "run", "doctor", "regroup", "ocs", "circuits", "job", "grids", "onics"):
         assert command in done.stdout
 
 
@@ -93,6 +93,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["circuits", "set", "g0"], 2, "'g0' is not A=B"),
         (["job", "submit", "red", "--gpus", "2", "--compute", "3"], 2, "'3' is not a time"),
         (["job", "submit", "red"], 2, "either --ranks or --gpus"),
+        (["onics", "--flows"], 2, "--flows needs a GPU"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str) -> None:

@@ -20,7 +20,8 @@ from controller.errors import ConflictError, ControllerError, InvalidError, Unav
 from controller.forwarding import Forwarding
 from controller.job import JobState
 from controller.jobs import JobManager
-from controller.onics import PROTOCOL_VERSION, OnicEntry, OnicSite
+from controller.onic.wire import VERSION
+from controller.onics import OnicEntry, OnicSite
 from controller.optical.base import (
     Capabilities,
     Deadline,
@@ -83,7 +84,7 @@ class StandIn:
         self.gpu = gpu
         self.path = path
         self.log = log
-        self.version = PROTOCOL_VERSION
+        self.version = VERSION
         self.forgetful = False
         self.before_status: Callable[[], None] | None = None
         self.state: dict[str, Any] = {"job": None, "map_version": 0, "peers": {}}
@@ -380,12 +381,10 @@ def test_a_job_is_refused_where_its_switch_or_agent_cannot_be_used(bench: Bench)
     with pytest.raises(UnavailableError, match="optical switch n-c1"):
         bench.submit("red", 4)
     bench.wss["n-c1"].away = False
-    bench.agents["n4"].version = PROTOCOL_VERSION + 1
-    with pytest.raises(
-        ConflictError, match=f"O-NIC agent of n4 speaks protocol version {PROTOCOL_VERSION + 1}"
-    ):
+    bench.agents["n4"].version = VERSION + 1
+    with pytest.raises(ConflictError, match=f"O-NIC agent of n4 speaks protocol version {VERSION + 1}"):
         bench.submit("red", 4)
-    bench.agents["n4"].version = PROTOCOL_VERSION
+    bench.agents["n4"].version = VERSION
     bench.agents["n5"].stop()
     with pytest.raises(UnavailableError, match="O-NIC agent of n5"):
         bench.submit("red", 4)
@@ -406,6 +405,7 @@ def test_a_job_from_submit_to_end(bench: Bench) -> None:
         bench.submit("blue", ["n0", "n1"])
     assert [rank["gpu"] for rank in bench.submit("blue", 4)["ranks"]] == ["n2", "n3", "n6", "n7"]
     bench.jobs.cancel("blue")
+    bench.wait(lambda: bench.jobs._jobs["blue"].clean)
     grid = bench.arbiter.grid("n", bench.jobs.holders())
     assert (grid["jobs"], grid["free"]) == (["red"], 12)
     row = next(switch for switch in grid["switches"] if switch["name"] == "n-r1")
