@@ -58,6 +58,10 @@ class Keeper:
 
     def _switch_event(self, event: SwitchEvent) -> None:
         name = self._names.get(event.dpid)
+        if event.kind == "refused":
+            text = f"a second switch claims datapath id {event.dpid}; it was refused"
+            self._bus.publish("packet_switch_alarm", switch=name, dpid=event.dpid, text=text)
+            return
         if name is None or event.kind not in ("connected", "disconnected"):
             return
         self._bus.publish("packet_switch", switch=name, state="up" if event.kind == "connected" else "down")

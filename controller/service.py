@@ -114,6 +114,10 @@ class Controller:
         packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items()}
         views = self.site.views()
         reasons = [f"packet switch {name} is not connected" for name, up in packet.items() if not up]
+        reasons += [
+            f"a second switch, at {address}, claims datapath id {dpid}; it was refused"
+            for dpid, address in self.plane.refused().items()
+        ]
         reasons += [f"optical switch {n}: {v.error}" for n, v in views.items() if v.error is not None]
         reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
         onics = self.onics.views()

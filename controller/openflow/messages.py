@@ -79,9 +79,12 @@ class Description:
 
 @dataclass(frozen=True)
 class SwitchEvent:
-    """Something that a switch did by itself. ``t``: CLOCK_MONOTONIC seconds."""
+    """Something that a switch did by itself. ``t``: CLOCK_MONOTONIC seconds.
 
-    kind: Literal["connected", "disconnected", "port_added", "port_changed", "port_removed"]
+    ``refused``: another switch with this datapath id was turned away, as the first one still answers.
+    """
+
+    kind: Literal["connected", "disconnected", "refused", "port_added", "port_changed", "port_removed"]
     dpid: int
     t: float
     port: PortDescription | None = field(default=None)

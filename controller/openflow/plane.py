@@ -46,6 +46,11 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+#: How long a connected switch has to answer before another one may have its datapath id, seconds.
+_STILL_THERE_S = 1.0
+#: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
+_REFUSED_S = 30.0
+
 _COMMANDS = {
     "add": ofp.OFPFC_ADD,
     "modify": ofp.OFPFC_MODIFY,
@@ -72,6 +77,7 @@ class OpenFlowPlane(OfctlMixin):
         self._handlers = Handlers(self._port_status)
         self._switches: dict[int, Switch] = {}
         self._connections: dict[Switch, threading.Thread] = {}
+        self._refused: dict[int, tuple[float, str]] = {}
         self._changed = threading.Condition()
         self._subscribers: list[Callable[[SwitchEvent], None]] = []
         self._events: queue.SimpleQueue[SwitchEvent | None] = queue.SimpleQueue()
@@ -137,6 +143,12 @@ class OpenFlowPlane(OfctlMixin):
         """Datapath ids of the switches connected now."""
         with self._changed:
             return frozenset(self._switches)
+
+    def refused(self) -> dict[int, str]:
+        """Datapath ids that a second switch claimed in the last 30 s, with its address."""
+        since = time.monotonic() - _REFUSED_S
+        with self._changed:
+            return {dpid: address for dpid, (t, address) in self._refused.items() if t > since}
 
     def subscribe(self, callback: Callable[[SwitchEvent], None]) -> Callable[[], None]:
         """Call back on connect, disconnect and port changes; one event at a time, in order.
@@ -254,6 +266,9 @@ class OpenFlowPlane(OfctlMixin):
         if dpid is None:
             return
         replaced: Switch | None = None
+        if state == MAIN_DISPATCHER and self._is_taken(dpid):
+            self._refuse(switch, dpid)
+            return
         with self._changed:
             if state == MAIN_DISPATCHER:
                 replaced = self._switches.get(dpid)
@@ -270,6 +285,30 @@ class OpenFlowPlane(OfctlMixin):
             replaced.hang_up()
         log.info("switch %s %s", dpid, kind)
         self._events.put(SwitchEvent(kind, dpid, time.monotonic()))  # type: ignore[arg-type]
+
+    def _is_taken(self, dpid: int) -> bool:
+        """Whether a switch with this datapath id is connected and answers; one that reconnected does not."""
+        with self._changed:
+            older = self._switches.get(dpid)
+        if older is None:
+            return False
+        try:
+            older.transact([parser.OFPBarrierRequest(older)], _STILL_THERE_S)
+        except OpenFlowError:
+            return False
+        return True
+
+    def _refuse(self, switch: Switch, dpid: int) -> None:
+        """Two switches with one datapath id would get each other's flows: the first one stays."""
+        address = ":".join(map(str, switch.address[:2]))
+        now = time.monotonic()
+        with self._changed:
+            last, _ = self._refused.get(dpid, (-_REFUSED_S, ""))
+            self._refused[dpid] = (now, address)
+        if now - last >= _REFUSED_S:
+            log.error("a second switch, at %s, claims datapath id %s; refused", address, dpid)
+            self._events.put(SwitchEvent("refused", dpid, now))
+        switch.hang_up()
 
     def _port_status(self, switch: Any, reason: int, description: Any) -> None:
         kind = _PORT_EVENTS.get(reason)

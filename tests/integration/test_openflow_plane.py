@@ -31,6 +31,7 @@ TO_A = {"eth_type": 0x0800, "ipv4_dst": "10.82.0.2"}
 class Site:
     plane: OpenFlowPlane
     bridge: str
+    label: str
 
     def dump(self) -> str:
         return run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-flows", self.bridge)
@@ -57,7 +58,7 @@ def site() -> Iterator[Site]:
                 command += ["--", "add-port", bridge, name]
                 command += ["--", "set", "interface", name, "type=internal", f"ofport_request={port}"]
             run("ovs-vsctl", "--timeout=15", *command)
-            made = Site(plane, bridge)
+            made = Site(plane, bridge, f"external_ids:ringlight={lab.id}")
             made.control(True)
             plane.wait_for([DPID], WAIT_S)
             yield made
@@ -181,6 +182,31 @@ def test_reconnect_keeps_flows_and_tells_subscribers(site: Site, plane: OpenFlow
     assert [event.kind for event in seen[:2]] == ["disconnected", "connected"]
     # fail_mode secure: a switch keeps its flows while no controller is there.
     assert [e.priority for e in plane.flows(DPID, timeout_s=WAIT_S)] == [7]
+
+
+def test_a_second_switch_with_the_same_datapath_id_is_refused(site: Site, plane: OpenFlowPlane) -> None:
+    plane.send_flows(DPID, [FlowMod("add", 7, TO_A, (3,))], timeout_s=WAIT_S)
+    seen: list[SwitchEvent] = []
+    unsubscribe = plane.subscribe(seen.append)
+    second = site.bridge.replace("tor0", "tor9")
+    command = ["add-br", second, "--", "set", "bridge", second, "datapath_type=netdev", "fail_mode=secure"]
+    command += [site.label, f"other_config:datapath-id={DPID:016x}"]
+    try:
+        run("ovs-vsctl", "--timeout=15", *command)
+        run("ovs-vsctl", "--timeout=15", "set-controller", second, f"tcp:127.0.0.1:{plane.port}")
+        deadline = time.monotonic() + WAIT_S
+        while not seen:
+            assert time.monotonic() < deadline, "two switches share a datapath id and nobody says so"
+            time.sleep(0.01)
+        assert {(event.kind, event.dpid) for event in seen} == {("refused", DPID)}
+        assert list(plane.refused()) == [DPID]
+        # Flows still go to the first one, and it keeps its connection.
+        plane.send_flows(DPID, [FlowMod("add", 9, TO_A, (1,))], timeout_s=WAIT_S)
+        assert "priority=9" in site.dump()
+        assert [event.kind for event in seen] == ["refused"]
+    finally:
+        unsubscribe()
+        run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", second)
 
 
 def test_stop_ends_every_thread_and_frees_the_port() -> None:
