@@ -1,6 +1,6 @@
 """Ring all-reduce of the worker against gloo: processes on loopback, interleaved in the same run.
 
-    python benchmarks/allreduce.py [--processes 4] [--mebibytes 64] [--rounds 15] [--no-gloo]
+    python benchmarks/allreduce.py [--processes 4] [--mebibytes 64] [--rounds 41] [--no-gloo]
 
 Both are real processes that wait for their turn on a pipe. Each round runs ours and gloo once each, in
 alternating order, because only ratios within one run mean anything on a machine that does other work, and
@@ -245,7 +245,7 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--mebibytes", type=float, default=64)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--congestion-control", default="reno", help="an algorithm's name, or host")
     parser.add_argument("--no-gloo", action="store_true")
     parser.add_argument("--install-torch", action="store_true", help=f"put {TORCH} into build/gloo if absent")

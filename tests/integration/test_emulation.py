@@ -297,6 +297,10 @@ def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
     name = rig.lab.interface("tor0", 4)
     classes = subprocess.run(["tc", "class", "show", "dev", name], capture_output=True, text=True, check=True)
     assert classes.stdout.count("leaf") == 1 + len(rig.fabric.gpus)
+    # Queues are as deep in bytes as the link is in time; acknowledgements would fill one that counts packets.
+    queues = subprocess.run(["tc", "qdisc", "show", "dev", name], capture_output=True, text=True, check=True)
+    assert queues.stdout.count("bfifo") == 1 + len(rig.fabric.gpus)
+    assert "pfifo" not in queues.stdout
 
 
 def test_a_worker_has_few_privileges_in_a_container(docker_rig: Rig) -> None:

@@ -58,6 +58,8 @@ class MemoryDriver(OpticalSwitchDriver):
             raise Refused("ocs0: mirror stuck")
         self.log.append("add")
         self.stand |= set(batch)
+        time.sleep(self.capabilities().timing.dark.least_s)
+        self.log.append("added")
 
     def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
         self.log.append("replace")
@@ -118,8 +120,8 @@ def test_light_goes_then_rules_then_light_comes(bench: Bench) -> None:
     bench.log.clear()
     assert bench.set(SWAPPED) == []
     assert bench.log[0] == "remove"
-    assert bench.log[-1] == "add"
-    assert set(bench.log[1:-1]) == {"rules"}
+    assert bench.log[-2:] == ["add", "added"]
+    assert set(bench.log[1:-2]) == {"rules"}
     assert bench.right(SWAPPED)
 
 
@@ -132,6 +134,18 @@ def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once
     assert bench.log[:2] == ["replace", "dark"]
     assert bench.log[-1] == "replaced"
     assert set(bench.log[2:-1]) == {"rules"}
+    assert bench.right(SWAPPED)
+
+
+def test_rules_are_written_while_new_light_is_awaited_where_there_is_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "state", Timing(dark=Bounds(2.0, 2.0, 2.0)))
+    assert bench.set(PORTS[:6]) == []
+    bench.log.clear()
+    wanted_light = tuple(light(SWAPPED)["ocs0"])
+    assert bench.manager.change({"ocs0": Target(wanted_light, Mode.UPDATE)}).problems == ()
+    assert bench.log[0] == "remove"
+    assert bench.log[-1] == "added"
+    assert bench.log.index("rules") < bench.log.index("added")
     assert bench.right(SWAPPED)
 
 

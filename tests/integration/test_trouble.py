@@ -1,0 +1,122 @@
+"""What a person sees when a service is not there, and the commands that leave a lab standing or end it.
+
+A service is made to look stopped in a mount namespace of the command's own, where its socket is hidden;
+the real one runs on for everybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.clean import clean, clean_objects
+from testbed.lab import STATE_ROOT, Lab
+from tests.integration.test_run import MINI, ROOT, free_ports
+
+pytestmark = pytest.mark.root
+
+HIDE = {
+    "Open vSwitch": "mount -t tmpfs tmpfs /run/openvswitch",
+    "Docker": "mount --bind /dev/null /run/docker.sock",
+}
+
+
+def ringlight(*arguments: str, hidden: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command as a user gives it; with one service's socket hidden from it."""
+    command = [sys.executable, "-m", "scenarios.cli", *arguments]
+    if hidden is not None:
+        command = ["unshare", "--mount", "sh", "-c", f'{HIDE[hidden]} && exec "$@"', "sh", *command]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits for its parent to take note has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def labs() -> set[str]:
+    return {path.name for path in STATE_ROOT.glob("*")}
+
+
+@pytest.mark.parametrize("service", HIDE)
+def test_a_run_without_a_service_is_one_line_and_leaves_nothing(service: str, tmp_path: Path) -> None:
+    before = labs()
+    done = ringlight("run", str(MINI), "--runs", str(tmp_path), *free_ports(), hidden=service)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert f"{service} is not running" in last
+    assert "ringlight setup" in last
+    assert "Traceback" not in done.stderr
+    assert labs() <= before
+
+
+@pytest.mark.parametrize("service", HIDE)
+def test_the_doctor_names_a_stopped_service_and_what_mends_it(service: str) -> None:
+    done = ringlight("doctor", "--json", hidden=service)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert not checks[f"{service} runs"]["ok"]
+    assert checks[f"{service} runs"]["mend"]
+    others = {"Open vSwitch", "Docker"} - {service}
+    assert all(checks[f"{other} runs"]["ok"] for other in others)
+
+
+def test_a_lab_stands_until_it_is_taken_down() -> None:
+    up = ringlight("up", str(MINI), "--runtime", "namespace", "--json", *free_ports())
+    assert up.returncode == 0, up.stderr
+    document = json.loads(up.stdout)
+    lab = Lab(document["lab"])
+    try:
+        assert all(alive(pid) for pid in document["pids"].values())
+        down = ringlight("down", lab.id)
+        assert down.returncode == 0, down.stderr
+        assert lab.id in down.stdout
+        assert not any(alive(pid) for pid in document["pids"].values())
+        assert clean_objects(lab) == []
+        assert not lab.state_dir.exists()
+        again = ringlight("down", lab.id)
+        assert again.returncode != 0
+        assert f"lab {lab.id} is not up" in again.stderr
+    finally:
+        clean(lab.id)
+
+
+def test_the_demo_sets_up_runs_and_names_its_report(tmp_path: Path) -> None:
+    # The bundled experiment takes minutes; the command is the same with a small one.
+    program = (
+        f"import sys, scenarios.cli as c; c.BUNDLED = __import__('pathlib').Path({str(MINI)!r}); c.app()"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", program, "demo", "--runtime", "namespace"),
+            *("--runs", str(tmp_path), *free_ports()),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = next(tmp_path.glob("*/report.html"))
+    assert str(report) in done.stdout
+    assert "fragmented" in done.stdout
+    assert "regrouped" in done.stdout
