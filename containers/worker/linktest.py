@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from containers.worker.events import EventLog
 from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import accept, connect, describe, listen
+from containers.worker.rendezvous import accept, connect, describe, listen, onic
 from containers.worker.spec import WorkerSpec
 from containers.worker.transport import PeerLost
 
@@ -34,7 +35,8 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 
     An event ``linktest`` per incoming stream: bytes and seconds after a warm-up of a quarter of the time,
     and their rate (TCP payload, bit/s). Who sends to this rank is known at the release, when all ranks are
-    ready. Raises PeerLost, NoConnection, TimeoutError.
+    ready. With an O-NIC the sender has light for the whole time; who does not get it in time sends less.
+    Raises PeerLost, NoConnection, TimeoutError.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
     incoming: dict[int, socket.socket] = {}
@@ -45,13 +47,19 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         doorman.start()
         outgoing: dict[int, socket.socket] = {}
         if spec.linktest.to is not None:
-            outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline)
+            with onic(spec) as flows:
+                outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline, flows)
         events.write("ready", local=spec.address, connections=describe(outgoing))
         started = wait_for_release(directory / "go", outgoing, spec.go_timeout_s)
         stop.set()
         doorman.join(timeout=5.0)
     events.write("started", at=started)
-    sent, streams = _exchange(spec, outgoing, incoming, started)
+    with onic(spec) as flows, contextlib.ExitStack() as stack:
+        if flows is not None:
+            for peer in outgoing:
+                light_by = time.monotonic() + spec.peer_timeout_s
+                stack.enter_context(flows.light(spec.peers[peer], light_by))
+        sent, streams = _exchange(spec, outgoing, incoming, started)
     for stream in streams:
         seconds = stream.last - (stream.counted_from or stream.last)
         events.write(
@@ -72,10 +80,11 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 def _accept_all(
     listener: socket.socket, spec: WorkerSpec, incoming: dict[int, socket.socket], stop: threading.Event
 ) -> None:
-    while not stop.is_set():
-        accepted = accept(listener, spec, time.monotonic() + 0.02)
-        if accepted is not None:
-            incoming[accepted[0]] = accepted[1]
+    with onic(spec) as flows:
+        while not stop.is_set():
+            accepted = accept(listener, spec, time.monotonic() + 0.02, flows)
+            if accepted is not None:
+                incoming[accepted[0]] = accepted[1]
 
 
 def _exchange(

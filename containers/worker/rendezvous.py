@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import select
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from containers.worker.flows import Flows
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import PeerLost
+from containers.worker.transport import ACKNOWLEDGEMENT_POLL_S, PeerLost, unacknowledged
 
 _HELLO = struct.Struct("!4s8sI")
 _MAGIC = b"RLw1"
@@ -56,7 +59,20 @@ def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
             return listener
 
 
-def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
+@contextlib.contextmanager
+def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
+    """The rank's O-NIC for the length of the ``with`` block, if it has one."""
+    if spec.onic is None:
+        yield None
+        return
+    flows = Flows(Path(spec.onic))
+    try:
+        yield flows
+    finally:
+        flows.shut()
+
+
+def connect(spec: WorkerSpec, peer: int, deadline: float, flows: Flows | None = None) -> socket.socket:
     """A connection to ``peer``, which has answered. Raises PeerLost at ``deadline``."""
     last = "no answer"
     while (left := deadline - time.monotonic()) > 0:
@@ -67,7 +83,7 @@ def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
             connection.bind((spec.address, 0))
             connection.connect((spec.peers[peer], spec.port))
             connection.settimeout(left)
-            connection.sendall(_hello(spec))
+            _send(connection, spec, peer, flows, deadline)
             if _read_hello(connection, spec) == peer:
                 return connection
             last = "another job or rank answered"
@@ -80,7 +96,9 @@ def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
     )
 
 
-def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[int, socket.socket] | None:
+def accept(
+    listener: socket.socket, spec: WorkerSpec, deadline: float, flows: Flows | None = None
+) -> tuple[int, socket.socket] | None:
     """The next peer's rank and connection, or None when nobody (or a stranger) came by ``deadline``."""
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
@@ -92,7 +110,7 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
         connection.settimeout(_ATTEMPT_S)
         peer = _read_hello(connection, spec)
         if peer is not None:
-            connection.sendall(_hello(spec))
+            _send(connection, spec, peer, flows, time.monotonic() + _ATTEMPT_S)
             return peer, connection
     except OSError:
         peer = None
@@ -100,18 +118,20 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
     return None
 
 
-def connect_all(spec: WorkerSpec, peers: Iterable[int], listener: socket.socket) -> dict[int, socket.socket]:
+def connect_all(
+    spec: WorkerSpec, peers: Iterable[int], listener: socket.socket, flows: Flows | None = None
+) -> dict[int, socket.socket]:
     """One connection to each of ``peers``: the lower rank of a pair connects, the higher accepts.
 
     Raises PeerLost naming the first peer that is missing after ``connect_timeout_s``.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
-    connections = {peer: connect(spec, peer, deadline) for peer in sorted(peers) if peer > spec.rank}
+    connections = {peer: connect(spec, peer, deadline, flows) for peer in sorted(peers) if peer > spec.rank}
     lower = {peer for peer in peers if peer < spec.rank}
     while waiting := lower - connections.keys():
         if time.monotonic() >= deadline:
             raise PeerLost(min(waiting), f"it did not connect in {spec.connect_timeout_s:g} s")
-        accepted = accept(listener, spec, deadline)
+        accepted = accept(listener, spec, deadline, flows)
         if accepted is not None:
             peer, connection = accepted
             # A peer that came again has given its earlier connection up.
@@ -149,6 +169,22 @@ def describe(connections: dict[int, socket.socket]) -> list[dict[str, int]]:
 
 def _hello(spec: WorkerSpec) -> bytes:
     return _HELLO.pack(_MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank)
+
+
+def _send(
+    connection: socket.socket, spec: WorkerSpec, peer: int, flows: Flows | None, deadline: float
+) -> None:
+    """Send the hello; with an O-NIC under the light of a flow, which ends when it is acknowledged."""
+    if flows is None:
+        connection.sendall(_hello(spec))
+        return
+    with flows.light(spec.peers[peer], deadline):
+        connection.sendall(_hello(spec))
+        while unacknowledged(connection):
+            if time.monotonic() >= deadline:
+                raise TimeoutError("the hello was not acknowledged")
+            # The light may be lost and come again meanwhile.
+            flows.wait(min(deadline, time.monotonic() + ACKNOWLEDGEMENT_POLL_S))
 
 
 def _read_hello(connection: socket.socket, spec: WorkerSpec) -> int | None:

@@ -30,7 +30,8 @@ class WorkerSpec:
     """One rank of one job. Names end in their unit; ``gradient_bytes`` is what each rank all-reduces.
 
     ``compute_s``: emulated GPU time per iteration. ``beacon_interval_s``: 0 sends no beacons.
-    ``go_timeout_s``: how long a ready worker waits for its release.
+    ``go_timeout_s``: how long a ready worker waits for its release. ``onic``: the socket of its O-NIC's
+    agent, without whose light it sends no payload; None without an O-NIC.
     """
 
     job: str
@@ -51,6 +52,7 @@ class WorkerSpec:
     go_timeout_s: float = 600.0
     interface: str = "eth0"
     beacon_interval_s: float = 0.0
+    onic: str | None = None
     linktest: LinkTest = LinkTest()
 
     @property
@@ -130,9 +132,9 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
         return float(value)
     if annotation in ("int", "int | None") and number and value == int(value):
         return int(value)
-    if annotation == "int | None" and value is None:
+    if annotation.endswith("| None") and value is None:
         return None
-    if annotation == "str" and isinstance(value, str):
+    if annotation in ("str", "str | None") and isinstance(value, str):
         return value
     if annotation == "LinkTest" and isinstance(value, LinkTest):
         return value

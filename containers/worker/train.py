@@ -9,11 +9,12 @@ from pathlib import Path
 
 from containers.worker.beacon import Beacons
 from containers.worker.events import EventLog
+from containers.worker.flows import Flows
 from containers.worker.model import Replica, fingerprint
 from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import connect_all, describe, listen, part
+from containers.worker.rendezvous import connect_all, describe, listen, onic, part
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import Transport, peers_of
+from containers.worker.transport import AllReduceReport, Transport, peers_of
 from fabric.collectives import ALL_REDUCE
 
 #: tcpi_total_retrans in Linux's struct tcp_info.
@@ -25,8 +26,13 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 
     GPU time is emulated: the real gradient is computed, then the rank sleeps until ``compute_s`` after
     the iteration began. Raises PeerLost, NoConnection, ArithmeticError (a wrong sum), TimeoutError (never
-    released).
+    released), ConnectionError (no O-NIC's agent).
     """
+    with onic(spec) as flows:
+        _train(spec, directory, events, flows)
+
+
+def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | None) -> None:
     schedule = ALL_REDUCE[spec.collective](spec.world_size)
     replica = Replica(
         spec.rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate
@@ -34,8 +40,10 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     loss_first = replica.loss()
     deadline = time.monotonic() + spec.connect_timeout_s
     with listen(spec, deadline) as listener:
-        connections = connect_all(spec, peers_of(schedule, spec.rank), listener)
-    transport = Transport(schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s)
+        connections = connect_all(spec, peers_of(schedule, spec.rank), listener, flows)
+    transport = Transport(
+        schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s, flows, spec.peers
+    )
     with Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=describe(connections))
         started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
@@ -87,10 +95,19 @@ def _iterate(
             allreduce_end=allreduce_end,
             lateness_s=compute_end - compute_due,
             max_stall_s=report.max_stall_s,
+            stall_start=report.stall_start,
+            stall_end=report.stall_end,
             loss=loss,
+            **_flow_figures(report) if spec.onic is not None else {},
         )
         compute_start = allreduce_end
     return sent, received
+
+
+def _flow_figures(report: AllReduceReport) -> dict[str, object]:
+    """Flows of one all-reduce and how long they waited for light (seconds), as in the iteration's event."""
+    wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
+    return {"flows": report.flows, "flow_wait_s": wait}
 
 
 def _retransmits(connection: socket.socket) -> int:

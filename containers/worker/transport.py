@@ -8,6 +8,13 @@ Why it cannot deadlock: take the unfinished transfer that is first in order (ste
 schedule). Everything before it is finished, so its bytes are ready at the sender, it is first in its
 connection on both sides, and a receive that would overwrite unsent bytes copies them aside instead of
 waiting. So it can always move.
+
+With an O-NIC, payload is sent only under light: what one rank sends to another in one step is a burst, and
+a burst is one flow. It is opened when all of the burst is ready and closed when the peer's host has
+acknowledged its last byte, so that nothing is under way when the light goes out. A flow occupies the
+peer's receiver, so it must end whatever else waits: its bytes are all there, and the peer reads them even
+when it cannot use them yet (it keeps them aside). So a lit flow never waits for another flow, and since
+the agents serve a receiver's flows in turn, the first unfinished burst gets its light in the end.
 """
 
 from __future__ import annotations
@@ -15,16 +22,19 @@ from __future__ import annotations
 import fcntl
 import select
 import socket
+import struct
 import sys
 import termios
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from containers.worker.flows import Flow, Flows
 from fabric.collectives import Schedule, chunk_bounds
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
@@ -33,6 +43,14 @@ SEGMENT_BYTES = 1024 * 1024
 SEGMENTS_PER_CHUNK = 8
 ITEM_BYTES = 4
 ACKNOWLEDGEMENT_POLL_S = 0.0005
+#: The kernel wakes us when a burst is acknowledged; were that lost, we would notice after so long.
+DRAIN_POLL_S = 0.01
+#: Bytes at a time that are received before they can be used.
+_AHEAD_BYTES = 256 * 1024
+#: Linux's names for a note in the error queue once all that was sent is acknowledged; Python has none.
+_SO_TIMESTAMPING = 37
+_TX_ACK, _SOFTWARE, _TSONLY = 1 << 9, 1 << 4, 1 << 11
+_NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I", _TX_ACK))]
 
 
 class PeerLost(Exception):
@@ -48,12 +66,19 @@ class PeerLost(Exception):
 class AllReduceReport:
     """What one all-reduce moved.
 
-    ``max_stall_s``: longest time, seconds, in which no byte moved in either direction.
+    ``max_stall_s``: longest time, seconds, in which no byte moved in either direction, from
+    ``stall_start`` to ``stall_end`` (CLOCK_MONOTONIC). With an O-NIC: ``flows`` opened, and the longest
+    and the sum of the times that one waited for its light, seconds.
     """
 
     bytes_sent: int
     bytes_received: int
     max_stall_s: float
+    stall_start: float
+    stall_end: float
+    flows: int = 0
+    flow_wait_longest_s: float = 0.0
+    flow_wait_sum_s: float = 0.0
 
 
 class _Receive:
@@ -112,18 +137,34 @@ class _Send:
             self.aside_end = until
 
 
+@dataclass(frozen=True)
+class _Burst:
+    """The sends of one step to one peer, up to index ``end``: ready when ``needs`` have been applied."""
+
+    end: int
+    needs: tuple[_Receive, ...]
+
+
 class _Link:
-    """One connection with its transfers in order, and how far they are."""
+    """One connection with its transfers in order, and how far they are.
+
+    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) only with an O-NIC.
+    """
 
     __slots__ = (
-        "can_read", "can_write", "filled", "moved_at", "next_receive", "next_send", "peer", "receives",
-        "scratch", "scratch_items", "sends", "socket", "watched",
+        "bursts", "can_read", "can_write", "early", "ended", "filled", "flow", "moved_at", "next_burst",
+        "next_receive", "next_send", "peer", "receives", "scratch", "scratch_items", "sends", "socket",
+        "unacknowledged", "watched",
     )  # fmt: skip
 
     def __init__(self, peer: int, connection: socket.socket) -> None:
         self.peer, self.socket = peer, connection
         self.sends: list[_Send] = []
         self.receives: list[_Receive] = []
+        self.bursts: list[_Burst] = []
+        # A peer may be so far ahead that these are bytes of the next all-reduce.
+        self.early = bytearray()
+        self.ended = False
         self.scratch_items = np.empty(0, dtype=np.float32)
         self.scratch = memoryview(b"")
         self.rewind()
@@ -135,7 +176,9 @@ class _Link:
         self.scratch = memoryview(self.scratch_items).cast("B")  # type: ignore[arg-type]
 
     def rewind(self) -> None:
-        self.next_send = self.next_receive = self.filled = self.watched = 0
+        self.next_send = self.next_receive = self.next_burst = self.filled = self.watched = 0
+        self.flow: Flow | None = None
+        self.unacknowledged = 0
         self.can_read = self.can_write = True
         self.moved_at = time.monotonic()
         for send in self.sends:
@@ -144,7 +187,41 @@ class _Link:
             receive.applied = receive.start
 
     def unfinished(self) -> bool:
-        return self.next_send < len(self.sends) or self.next_receive < len(self.receives)
+        return (
+            self.next_send < len(self.sends)
+            or self.next_receive < len(self.receives)
+            or self.next_burst < len(self.bursts)
+        )
+
+    def sendable(self, by_flow: bool) -> int:
+        """Sends before this index may go now."""
+        if not by_flow:
+            return len(self.sends)
+        if self.flow is None or not self.flow.lit:
+            return 0
+        return self.bursts[self.next_burst].end
+
+    def take(self, into: memoryview) -> int:
+        """Bytes that came early, else from the connection."""
+        if not self.early:
+            return self.socket.recv_into(into)
+        count = min(len(into), len(self.early))
+        with memoryview(self.early) as early:
+            into[:count] = early[:count]
+        del self.early[:count]
+        return count
+
+    def read_ahead(self) -> bool:
+        """Take bytes that cannot be used yet, so that the flow that brings them can end.
+
+        They stay few: a peer can be at most one all-reduce ahead.
+        """
+        if self.ended:
+            return False
+        data = self.socket.recv(_AHEAD_BYTES)
+        self.ended = not data
+        self.early += data
+        return bool(data)
 
 
 class Transport:
@@ -152,7 +229,8 @@ class Transport:
 
     ``connections``: a connected stream socket for each peer that ``peers_of`` names; they become
     non-blocking and stay the caller's to close. ``length``: elements (float32) of the vector.
-    ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. Raises ValueError
+    ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the O-NIC's
+    agent, without whose light nothing is sent; then ``addresses`` gives each rank's. Raises ValueError
     when a connection is missing.
     """
 
@@ -163,17 +241,24 @@ class Transport:
         connections: Mapping[int, socket.socket],
         length: int,
         peer_timeout_s: float = 15.0,
+        flows: Flows | None = None,
+        addresses: Sequence[str] = (),
     ) -> None:
         missing = peers_of(schedule, rank) - connections.keys()
         if missing:
             raise ValueError(f"rank {rank} has no connection to ranks {sorted(missing)}")
         self._length = length
         self._peer_timeout_s = peer_timeout_s
+        self._flows = flows
+        self._addresses = addresses
+        self._waits_s: list[float] = []
         self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
         self._assign(schedule, rank)
         for link in self._links:
             link.make_scratch()
             link.socket.setblocking(False)
+            if flows is not None:
+                link.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _SOFTWARE | _TSONLY)
 
     def _assign(self, schedule: Schedule, rank: int) -> None:
         link_of = {link.peer: link for link in self._links}
@@ -186,12 +271,18 @@ class Transport:
         unguarded: dict[int, list[_Send]] = defaultdict(list)
         for step in sorted(steps):
             # A send takes what its rank had before the step: so all sends of the step come first.
+            sends_before = {peer: len(link.sends) for peer, link in link_of.items()}
             for transfer in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.source == rank and start < end:
                     send = _Send(start, end, last_receive.get(transfer.chunk))
                     link_of[transfer.destination].sends.append(send)
                     unguarded[transfer.chunk].append(send)
+            if self._flows is not None:
+                for peer, link in link_of.items():
+                    if sends := link.sends[sends_before[peer] :]:
+                        needs = tuple(send.after for send in sends if send.after is not None)
+                        link.bursts.append(_Burst(len(link.sends), needs))
             for transfer in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.destination == rank and start < end:
@@ -204,7 +295,7 @@ class Transport:
         """Run the schedule in place on ``vector``, a contiguous 1-D float32 array.
 
         Raises PeerLost when a peer closes or is silent for ``peer_timeout_s``, ValueError for another
-        shape or type.
+        shape or type, OSError when the O-NIC's agent was away for as long.
         """
         if vector.dtype != np.float32 or vector.shape != (self._length,) or not vector.flags.c_contiguous:
             raise ValueError(f"expected {self._length} contiguous float32, got {vector.dtype}{vector.shape}")
@@ -215,20 +306,29 @@ class Transport:
         poller = select.poll()
         link_of = {link.socket.fileno(): link for link in links}
         moved_at = time.monotonic()
-        max_stall_s = 0.0
+        stall = (moved_at, moved_at)
+        self._waits_s.clear()
         unfinished = [link for link in links if link.unfinished()]
         while unfinished:
-            progress = False
+            progress = changed = False
+            if self._flows is not None:
+                self._flows.update()
             for link in links:
                 if link.can_write:
                     progress |= self._write(link, data)
             for link in links:
-                if link.can_read:
+                if link.can_read or link.early:
                     progress |= self._read(link, data, vector)
+            if self._flows is not None:
+                for link in unfinished:
+                    progress |= self._acknowledged(link)
+                    changed |= self._switch(link, self._flows)
             if progress:
                 now = time.monotonic()
-                max_stall_s = max(max_stall_s, now - moved_at)
+                if now - moved_at > stall[1] - stall[0]:
+                    stall = (moved_at, now)
                 moved_at = now
+            if progress or changed:
                 unfinished = [link for link in unfinished if link.unfinished()]
                 continue
             for link in links:
@@ -237,7 +337,11 @@ class Transport:
         return AllReduceReport(
             sum(send.end - send.start for link in links for send in link.sends),
             sum(receive.end - receive.start for link in links for receive in link.receives),
-            max_stall_s,
+            stall[1] - stall[0],
+            *stall,
+            len(self._waits_s),
+            max(self._waits_s, default=0.0),
+            sum(self._waits_s),
         )
 
     def wait_delivered(self) -> None:
@@ -248,23 +352,55 @@ class Transport:
         PeerLost when the bytes left do not become fewer for ``peer_timeout_s``.
         """
         for link in self._links:
-            left = _unacknowledged(link.socket)
+            left = unacknowledged(link.socket)
             deadline = time.monotonic() + self._peer_timeout_s
             while left:
                 time.sleep(ACKNOWLEDGEMENT_POLL_S)
-                before, left = left, _unacknowledged(link.socket)
+                before, left = left, unacknowledged(link.socket)
                 if left < before:
                     deadline = time.monotonic() + self._peer_timeout_s
                 elif time.monotonic() > deadline:
                     raise PeerLost(link.peer, f"no byte acknowledged for {self._peer_timeout_s:g} s")
 
     @staticmethod
-    def _watch(poller: select.poll, link: _Link) -> None:
+    def _acknowledged(link: _Link) -> bool:
+        """Whether more of a burst that is all sent has been acknowledged since the last look."""
+        if link.flow is None or link.next_send < link.bursts[link.next_burst].end:
+            return False
+        before, link.unacknowledged = link.unacknowledged, unacknowledged(link.socket)
+        if link.unacknowledged >= before:
+            return False
+        link.moved_at = time.monotonic()
+        return True
+
+    def _switch(self, link: _Link, flows: Flows) -> bool:
+        """Open a flow for a burst that is ready, close that of one which is all acknowledged."""
+        if link.next_burst == len(link.bursts):
+            return False
+        burst = link.bursts[link.next_burst]
+        if link.flow is None:
+            if any(receive.applied < receive.end for receive in burst.needs):
+                return False
+            link.flow = flows.open(self._addresses[link.peer])
+            return True
+        if link.next_send < burst.end or link.unacknowledged:
+            return False
+        flows.close(link.flow)
+        self._waits_s.append(link.flow.waited_s)
+        link.flow = None
+        link.next_burst += 1
+        return True
+
+    def _watch(self, poller: select.poll, link: _Link) -> None:
+        by_flow = self._flows is not None
         events = 0
-        if not link.can_read and link.next_receive < len(link.receives):
+        if not link.can_read and (link.next_receive < len(link.receives) or by_flow):
             events |= select.POLLIN
-        if not link.can_write and link.next_send < len(link.sends):
+        if not link.can_write and link.next_send < link.sendable(by_flow):
             events |= select.POLLOUT
+        if link.flow is not None:
+            # The kernel's note that all is acknowledged comes as POLLERR.
+            events |= select.POLLERR
         if events != link.watched:
             if events:
                 poller.register(link.socket, events)
@@ -275,20 +411,52 @@ class Transport:
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> None:
-        ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000 + 1)
+        until = deadline
+        agent = -1
+        if self._flows is not None:
+            agent = self._flows.fileno()
+            until = min(deadline, self._flows.due())
+            if any(link.unacknowledged for link in unfinished):
+                until = min(until, time.monotonic() + DRAIN_POLL_S)
+        if agent >= 0:
+            poller.register(agent, select.POLLIN)
+        ready = poller.poll(max(0.0, until - time.monotonic()) * 1000 + 1)
+        if agent >= 0:
+            poller.unregister(agent)
         if not ready and time.monotonic() >= deadline:
-            awaited = [link for link in unfinished if link.watched]
-            silent = min(awaited, key=lambda link: link.moved_at)
-            raise PeerLost(silent.peer, f"no byte moved for {self._peer_timeout_s:g} s")
+            self._give_up(unfinished)
         for descriptor, events in ready:
+            if descriptor == agent:
+                continue
             link = link_of[descriptor]
+            if self._flows is not None and events & select.POLLERR:
+                _read_notes(link.socket)
+                events &= ~select.POLLERR
+            if self._flows is not None and events & select.POLLHUP:
+                # Without light there may be nothing else to do on this connection that would show it.
+                raise PeerLost(link.peer, "it closed the connection")
             link.can_read = link.can_read or bool(events & ~select.POLLOUT)
             link.can_write = link.can_write or bool(events & ~select.POLLIN)
 
-    @staticmethod
-    def _write(link: _Link, data: memoryview) -> bool:
+    def _give_up(self, unfinished: list[_Link]) -> NoReturn:
+        for_s = f"for {self._peer_timeout_s:g} s"
+        if self._flows is not None and self._flows.trouble is not None:
+            raise ConnectionError(f"no light {for_s}: {self._flows.trouble}")
+        awaited = [
+            link
+            for link in unfinished
+            if link.watched
+            and (self._flows is None or link.flow is not None or link.next_receive < len(link.receives))
+        ]
+        silent = min(awaited or unfinished, key=lambda link: link.moved_at)
+        if silent.flow is not None and not silent.flow.lit:
+            raise PeerLost(silent.peer, f"no light to it {for_s}: {silent.flow.reason}")
+        raise PeerLost(silent.peer, f"no byte moved {for_s}")
+
+    def _write(self, link: _Link, data: memoryview) -> bool:
         progress = False
-        while link.next_send < len(link.sends):
+        last = link.sendable(self._flows is not None)
+        while link.next_send < last:
             send = link.sends[link.next_send]
             ready = send.end if send.after is None else send.after.ready()
             if send.sent < send.aside_end:
@@ -299,7 +467,10 @@ class Transport:
             else:
                 break
             try:
-                count = link.socket.send(part)
+                if link.flow is not None and link.next_send == last - 1 and send.sent + len(part) == send.end:
+                    count = link.socket.sendmsg([part], _NOTE_WHEN_ACKNOWLEDGED)
+                else:
+                    count = link.socket.send(part)
             except BlockingIOError:
                 link.can_write = False
                 break
@@ -310,28 +481,29 @@ class Transport:
             send.sent += count
             if send.sent == send.end:
                 link.next_send += 1
+                if link.flow is not None and link.next_send == last:
+                    link.unacknowledged = unacknowledged(link.socket)
             if count < len(part):
                 link.can_write = False
                 break
         return progress
 
-    @staticmethod
-    def _read(link: _Link, data: memoryview, vector: npt.NDArray[np.float32]) -> bool:
-        """One receive of up to a segment, applied; False when nothing could be read."""
-        if link.next_receive >= len(link.receives):
-            return False
-        receive = link.receives[link.next_receive]
-        begin, limit = receive.applied, receive.limit()
-        if limit <= begin:
-            return False
+    def _read(self, link: _Link, data: memoryview, vector: npt.NDArray[np.float32]) -> bool:
+        """One receive of up to a segment, applied or kept for later; False when nothing could be read."""
+        receive = link.receives[link.next_receive] if link.next_receive < len(link.receives) else None
+        begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
+        if receive is None or limit <= begin:
+            return self._flows is not None and link.can_read and self._read_ahead(link)
         into = link.scratch[link.filled : limit - begin] if receive.reduce else data[begin:limit]
         endangered = [send for send in receive.before if max(send.sent, send.aside_end) < limit]
         try:
             if endangered:
-                link.socket.recv(1, socket.MSG_PEEK)
+                if not link.early:
+                    link.socket.recv(1, socket.MSG_PEEK)
                 for send in endangered:
                     send.keep(data, limit)
-            count = link.socket.recv_into(into)
+            early = bool(link.early)
+            count = link.take(into)
         except BlockingIOError:
             link.can_read = False
             return False
@@ -340,7 +512,7 @@ class Transport:
         if count == 0:
             raise PeerLost(link.peer, "it closed the connection")
         link.moved_at = time.monotonic()
-        if count < len(into):
+        if count < len(into) and not early:
             link.can_read = False
         if receive.reduce:
             filled = link.filled + count
@@ -357,8 +529,31 @@ class Transport:
             link.next_receive += 1
         return True
 
+    @staticmethod
+    def _read_ahead(link: _Link) -> bool:
+        try:
+            progress = link.read_ahead()
+        except BlockingIOError:
+            link.can_read = False
+            return False
+        except OSError as error:
+            raise PeerLost(link.peer, error.strerror or str(error)) from error
+        if progress:
+            link.moved_at = time.monotonic()
+        return progress
 
-def _unacknowledged(connection: socket.socket) -> int:
+
+def _read_notes(connection: socket.socket) -> None:
+    """Empty the connection's error queue, which poll tells of until it is."""
+    try:
+        while True:
+            connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)
+    except OSError:
+        # Empty; an error of the connection itself will come from its next send or receive.
+        return
+
+
+def unacknowledged(connection: socket.socket) -> int:
     """Bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
