@@ -334,12 +334,7 @@ class Arbiter:
             if strays:
                 log.info("grid %s: removing light that no job has on %s", plan.grid, ", ".join(strays))
                 self._change(plan, strays)
-            have, should = self._site.cross_connects(), self._circuits.intent() or {}
-            targets = {
-                name: Target(tuple(group), Mode.UPDATE)
-                for name, group in plan.cross_connects.items()
-                if not (group <= have[name] and group <= should.get(name, frozenset()))
-            }
+            targets = {n: Target(tuple(group), Mode.UPDATE) for n, group in plan.cross_connects.items()}
             if targets:
                 self._change(plan, targets)
             seen = self._site.cross_connects()

@@ -337,7 +337,9 @@ def test_light_comes_before_maps_and_goes_after_them(bench: Bench) -> None:
     assert lit_at_map[-1] is True, "the light went before the maps"
     assert bench.lit() == {}
     assert sorted(bench.log) == [("clear_map", gpu) for gpu in sorted(plan.nodes)]
-    assert bench.arbiter.clear("red", plan) == []
+    bench.arbiter.light("blue", plan)
+    assert bench.arbiter.clear("red", bench.plan("n0", "n1")) == []
+    assert bench.agents["n0"].state["job"] == "blue", "a map of another job was taken away"
 
 
 def test_another_jobs_light_is_not_touched_and_set_circuits_leaves_wsss_alone(bench: Bench) -> None:
@@ -422,7 +424,10 @@ def test_light_that_cannot_be_cleared_is_tried_again_before_the_next_job(bench: 
     bench.finish("red")
     bench.wait(lambda: not bench.wss["n-r0"].stand)
     assert bench.wss["n-r1"].stand
+    assert not bench.jobs._jobs["red"].clean
     bench.wss["n-r1"].away = False
+    bench.wait(lambda: bench.jobs._jobs["red"].clean)
+    assert bench.lit() == {}
     bench.run("blue", 4)
     assert bench.has_map(bench.plan("n0", "n1", "n4", "n5"), "blue")
 
