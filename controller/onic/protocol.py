@@ -14,12 +14,13 @@ holds a receiver waits for nothing. Why no receiver is ever granted twice and no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-Peer = Hashable
-Flow = Hashable
+#: Whatever the caller names peers and flows by, if it is hashable: addresses, numbers, texts.
+Peer = Any
+Flow = Any
 
 REQUEST, GRANT, QUEUED, DENY, CONFIRM, RELEASE, RELEASED, RENEW, RENEWED = range(1, 10)
 KINDS = {

@@ -24,6 +24,14 @@ MAX_DURATION_S = 1e6
 PORTS = 2
 
 
+def parse_address(text: object) -> tuple[str, int]:
+    """``"10.83.0.3:7900"`` as a socket address. Raises ValueError."""
+    host, _, port = str(text).rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
 class OtherVersion(NamedTuple):
     """A message of another version; ``answer``: whether to tell its sender which version is spoken here."""
 
