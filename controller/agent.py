@@ -52,6 +52,10 @@ class AgentClient:
         """``{"cursor", "workers", "events"}``: all workers, and the events after ``cursor``."""
         return dict(self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s))
 
+    def onic_counters(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
+        """What the O-NICs and WSSs of an emulated fabric have counted."""
+        return dict(self._call("GET", "/v1/onics", timeout_s=timeout_s))
+
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
         self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)

@@ -41,6 +41,11 @@ def router(controller: Controller) -> APIRouter:
         """The timeline of its flows after ``cursor``, and the cursor to go on with."""
         return onics.ask(gpu, "trace", cursor=cursor, timeout_s=5.0)
 
+    @routes.get("/arbiter/counters", tags=["grids"])
+    def counters() -> dict[str, Any]:
+        """What an emulated fabric's O-NICs and WSSs have counted: collisions, packets lost to the dark."""
+        return dict(jobs.light_counters())
+
     @routes.post("/arbiter/plan", tags=["grids"])
     def plan(body: LightRequest) -> dict[str, Any]:
         """What a job would get; refused as the job would be. Nothing is changed."""

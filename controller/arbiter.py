@@ -274,6 +274,10 @@ class Arbiter:
         Raises ControllerError; what was done until then stays until :meth:`clear`.
         """
         began = time.monotonic()
+        for other_id, other in list(self._assigned.items()):
+            for node in sorted(set(plan.nodes) & set(other.nodes)):
+                if other_id != job_id:
+                    raise ConflictError(f"grid {plan.grid}: node {node} is lit for job {other_id}")
         try:
             self._set_light(plan)
             lit = time.monotonic()
@@ -397,6 +401,10 @@ class Arbiter:
             status = self._onics.status(gpu)
             if _has_map(status, job_id, wanted):
                 return
+            held = status.get("job")
+            if held is not None and held != job_id:
+                # Left by a job whose end nobody here saw.
+                self._onics.ask(gpu, "clear_map", job=held)
             version = int(status.get("map_version") or 0) + 1
             self._onics.ask(gpu, "set_map", job=job_id, version=version, peers=wanted)
             if not _has_map(self._onics.status(gpu), job_id, wanted):

@@ -24,7 +24,7 @@ class OnicPlace(BaseModel):
     model_config = ConfigDict(extra="allow")
     manage: str
     control: str
-    flow: str | None = None
+    flow: str
 
 
 class Inventory(BaseModel):
@@ -36,7 +36,6 @@ class Inventory(BaseModel):
     model_config = ConfigDict(extra="allow")
     lab: str
     agent: str | None = None
-    runtime: str = "docker"
     packet_switches: dict[str, PacketSwitchEntry] = Field(default_factory=dict)
     optical_switches: dict[str, dict[str, Any]] = Field(default_factory=dict)
     onics: dict[str, OnicPlace] = Field(default_factory=dict)
@@ -44,22 +43,9 @@ class Inventory(BaseModel):
     payload_scale: float = Field(default=1.0, gt=0)
 
     def onic_entries(self) -> dict[str, OnicEntry]:
-        """The O-NICs' agents by GPU.
-
-        In a container the directory of an agent's sockets is mounted at /onic; a worker that is none uses
-        the path itself.
-        """
+        """The O-NICs' agents by GPU."""
         return {
-            gpu: OnicEntry(
-                gpu,
-                place.manage,
-                place.control,
-                place.flow
-                or str(
-                    (Path("/onic") if self.runtime == "docker" else Path(place.manage).parent) / "flow.sock"
-                ),
-            )
-            for gpu, place in self.onics.items()
+            gpu: OnicEntry(gpu, place.manage, place.control, place.flow) for gpu, place in self.onics.items()
         }
 
 

@@ -211,6 +211,10 @@ class JobManager:
         with self._lock:
             return self._holders()
 
+    def light_counters(self) -> Mapping[str, Any]:
+        """Counters of the O-NICs and WSSs, which only the machine that emulates them has."""
+        return self._need_agent().onic_counters()
+
     def events(self, job_id: str, cursor: int) -> dict[str, Any]:
         """Worker events of a job after ``cursor``, and the cursor to go on with."""
         with self._lock:

@@ -77,7 +77,7 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error.strerror or error}") from None
     except ValueError as error:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error}") from None
-    if found.get("ok") is False or "error" in found:
+    if found.get("ok") is not True:
         raise OnicRefusedError(f"O-NIC agent of {entry.gpu}: {found.get('error', 'refused')}")
     return found
 

@@ -87,7 +87,7 @@ class StandIn:
         self.version = VERSION
         self.forgetful = False
         self.before_status: Callable[[], None] | None = None
-        self.state: dict[str, Any] = {"job": None, "map_version": 0, "peers": {}}
+        self.state: dict[str, Any] = {"job": None, "map_version": None, "peers": {}}
         self.start()
 
     def start(self) -> None:
@@ -118,14 +118,14 @@ class StandIn:
         if asked["op"] == "status":
             if self.before_status is not None:
                 self.before_status()
-            return {"version": self.version, "gpu": self.gpu, "epoch": 1, **self.state}
-        if asked["op"] == "trace":
-            return {"cursor": 1, "flows": [{"flow": 1}][asked["cursor"] :]}
+            return {"ok": True, "version": self.version, "gpu": self.gpu, "epoch": 1, **self.state}
         self.log.append((asked["op"], self.gpu))
+        if self.state["job"] not in (None, asked["job"]):
+            return {"ok": False, "error": f"holds the map of job {self.state['job']}"}
         if asked["op"] == "clear_map":
-            self.state = {"job": None, "map_version": self.state["map_version"], "peers": {}}
-            return {"ok": True}
-        if asked["version"] <= self.state["map_version"]:
+            self.state = {"job": None, "map_version": None, "peers": {}}
+            return {"ok": True, "map": None}
+        if asked["version"] < (self.state["map_version"] or 0):
             return {"ok": False, "error": f"map version {asked['version']} is old"}
         if not self.forgetful:
             self.state = {"job": asked["job"], "map_version": asked["version"], "peers": asked["peers"]}
@@ -338,6 +338,8 @@ def test_light_comes_before_maps_and_goes_after_them(bench: Bench) -> None:
     assert bench.lit() == {}
     assert sorted(bench.log) == [("clear_map", gpu) for gpu in sorted(plan.nodes)]
     bench.arbiter.light("blue", plan)
+    with pytest.raises(ConflictError, match="grid n: node n0 is lit for job blue"):
+        bench.arbiter.light("red", bench.plan("n0", "n1"))
     assert bench.arbiter.clear("red", bench.plan("n0", "n1")) == []
     assert bench.agents["n0"].state["job"] == "blue", "a map of another job was taken away"
 
@@ -451,7 +453,7 @@ def test_a_restart_changes_nothing_that_is_right_and_mends_what_is_not(bench: Be
     bench.start()
     bench.wait(lambda: bench.has_map(plan, "red"))
     assert bench.lit() == lit
-    assert bench.log == [("set_map", "n4"), ("set_map", "n5")]
+    assert bench.log == [("set_map", "n4"), ("clear_map", "n5"), ("set_map", "n5")]
     bench.finish("red")
     bench.wait(lambda: not bench.lit())
 
