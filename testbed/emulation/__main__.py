@@ -46,6 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
     parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
+    parser.add_argument("--onic-lease", type=_factor, default=2.0, help="of light, emulated seconds")
+    parser.add_argument(
+        "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
+    )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--die-with", type=int, metavar="PID", help="stop when this process ends")
@@ -104,6 +108,8 @@ def _run(chosen: argparse.Namespace) -> int:
             controller=ControllerAddress(*chosen.openflow),
             image=chosen.image,
             seed=chosen.seed,
+            onic_faults=chosen.onic_faults,
+            onic_lease_s=chosen.onic_lease,
         )
     )
     received: list[int] = []

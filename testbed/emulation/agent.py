@@ -36,6 +36,8 @@ from fabric.topology import Fabric
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
+from testbed.emulation.onic.counting import read_light
+from testbed.emulation.onic.wiring import onic_directory
 from testbed.emulation.openvswitch import OpenVSwitchError
 from testbed.lab import Lab
 
@@ -196,6 +198,7 @@ class Agent:
                     directory=self._directory / name,
                     command=self._command,
                     image=self._image,
+                    onic=self._onic_directory(request.gpu),
                 )
             workers = {name: Worker(self._make_host(place)) for name, place in places.items()}
             self._workers |= workers
@@ -211,6 +214,9 @@ class Agent:
         except Failures as error:
             return str(error)
         return None
+
+    def _onic_directory(self, gpu: str) -> Path | None:
+        return onic_directory(self._directory.parent, gpu) if gpu in self.fabric.onics else None
 
     def _neighbours(self, place: WorkerPlace, spec: dict[str, Any]) -> list[tuple[str, str]]:
         peers = spec.get("peers")
@@ -290,6 +296,10 @@ class Agent:
                 "workers": [w.told() for w in self._workers.values()],
                 "events": self._events[cursor:],
             }
+
+    def onic_counters(self) -> dict[str, Any]:
+        """What the O-NICs and WSSs have counted since they were made, and the sums of what must stay 0."""
+        return read_light(self.fabric, self.lab.bpf_dir)
 
     # -- the rest of a worker's life
 
@@ -443,6 +453,10 @@ def make_app(agent: Agent) -> FastAPI:
     def release(request: ReleaseRequest) -> dict[str, Any]:
         agent.release(request.ids, request.at)
         return {"released": request.ids, "at": request.at}
+
+    @app.get("/v1/onics")
+    def onics() -> dict[str, Any]:
+        return agent.onic_counters()
 
     @app.get("/v1/workers")
     def report(cursor: int = Query(0, ge=0)) -> JSONResponse:

@@ -315,7 +315,9 @@ def queue_bytes(rate_bps: float, queue_s: float) -> int:
     return max(2 * FRAME_BYTES, math.ceil(rate_bps / 8 * queue_s))
 
 
-def shape(netlink: IPRoute, index: int, rate_bps: float, queue_s: float) -> None:
+def shape(
+    netlink: IPRoute, index: int, rate_bps: float, queue_s: float, *, least_queue_bytes: int = 0
+) -> None:
     """Shape an interface's egress to ``rate_bps`` bits per second with one queue of ``queue_s`` seconds."""
     burst = bucket_bytes(rate_bps)
     with failing(f"interface {index}: rate {rate_bps:g} bit/s"):
@@ -326,7 +328,7 @@ def shape(netlink: IPRoute, index: int, rate_bps: float, queue_s: float) -> None
             0x10000,
             rate=f"{round(rate_bps)}bit",
             burst=burst,
-            limit=burst + queue_bytes(rate_bps, queue_s),
+            limit=burst + max(queue_bytes(rate_bps, queue_s), least_queue_bytes),
         )
 
 

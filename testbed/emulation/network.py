@@ -30,6 +30,9 @@ from testbed.emulation.nodes import (
     WorkerPlace,
     has_kernel_datapath,
 )
+from testbed.emulation.onic.tables import HOST
+from testbed.emulation.onic.wiring import HOST_NAME, ControlNetwork, OnicNode
+from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from testbed.lab import OVS_LABEL, Lab
 
 log = logging.getLogger(__name__)
@@ -67,6 +70,11 @@ def check_fabric(fabric: Fabric) -> None:
     for index, link in enumerate(fabric.links):
         if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
             raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
+    for switch in fabric.optical_switches.values():
+        if switch.wavelengths is not None and switch.size > MAX_SELECTIVE_PORTS:
+            raise ValueError(
+                f"WSS {switch.name} has {switch.size} ports; at most {MAX_SELECTIVE_PORTS} are emulated"
+            )
 
 
 def check_rates(fabric: Fabric, emulation: Emulation) -> None:
@@ -86,6 +94,11 @@ def check_names(lab: Lab, fabric: Fabric) -> None:
     """Raises ValueError when two things would be called alike, as port 1 of ``a`` and switch ``a-1`` are."""
     switches = [*fabric.packet_switches, *fabric.optical_switches]
     names = {lab.bridge(name): name for name in switches}
+    if fabric.onics:
+        taken = {"control", *(f"onic-{gpu}" for gpu in fabric.onics)}
+        for name in switches:
+            if name in taken:
+                raise ValueError(f"{name} is the name of a part of an O-NIC grid; rename the switch")
     for port in fabric.link_at:
         name = lab.interface(port.node, port.number)
         if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(port):
@@ -111,13 +124,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.target = controller
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[str, Cable] = {}
+        self._control: ControlNetwork | None = None
         self._qos: str | None = None
         self._lock = threading.RLock()
 
     # -- the fixed part
 
     def build(self) -> None:
-        """Make the switches: bridges (not yet known to Open vSwitch) and optical switches' namespaces."""
+        """Make bridges (not yet known to Open vSwitch), and namespaces of optical switches and O-NICs."""
         for switch in self.fabric.packet_switches.values():
             self._add_bridge(switch.name, switch.dpid)
         for index, optical in enumerate(self.fabric.optical_switches.values()):
@@ -131,6 +145,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     netns=self.lab.namespace(optical.name),
                 )
                 self._nodes[optical.name] = node
+        for gpu in self.fabric.onics:
+            self._nodes[gpu] = self.addHost(
+                f"{self.lab.prefix}onic-{gpu}",
+                cls=OnicNode,
+                lab=self.lab,
+                gpu=self.fabric.gpus[gpu],
+                netns=self.lab.namespace(f"onic-{gpu}"),
+                pins=self.lab.bpf_dir / f"onic-{gpu}",
+            )
+        if self.fabric.onics:
+            self._control = ControlNetwork(self.lab)
         self.built = True
 
     def start(self) -> None:
@@ -141,27 +166,58 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             if not self._has_gpu(link.a, link.b)
             for port in self._connect(link.a, link.b)
         ]
-        words = ["--id=@noop", "create", "QoS", "type=linux-noop", f"external_ids:{OVS_LABEL}={self.lab.id}"]
-        for bridge in self.switches:
-            bridge.start([self.target])
-            words += bridge.take_commands()
-        self._qos = openvswitch.vsctl(*words).split()[0]
-        for bridge in self.switches:
-            bridge.qos = self._qos
+        if self.switches:
+            words = ["--id=@noop", "create", "QoS", "type=linux-noop"]
+            words.append(f"external_ids:{OVS_LABEL}={self.lab.id}")
+            for bridge in self.switches:
+                bridge.start([self.target])
+                words += bridge.take_commands()
+            self._qos = openvswitch.vsctl(*words).split()[0]
+            for bridge in self.switches:
+                bridge.qos = self._qos
         self._finish(ports)
+        self._start_onics()
+
+    @property
+    def onics(self) -> dict[str, OnicNode]:
+        """The O-NICs by GPU."""
+        return {gpu: node for gpu, node in self._nodes.items() if isinstance(node, OnicNode)}
+
+    def _start_onics(self) -> None:
+        """Join the O-NICs by the control network and let them send."""
+        onics, emulation = self.onics, self.emulation
+        if self._control is None:
+            return
+        self._control.join(list(onics.values()))
+        peers: dict[str, set[str]] = {gpu: set() for gpu in onics}
+        for switch in self.fabric.optical_switches.values():
+            ends = [Port(switch.name, faceplate) for faceplate in range(1, switch.size + 1)]
+            there = [self.fabric.link_at[end].other(end).node for end in ends if end in self.fabric.link_at]
+            for gpu in set(there) & peers.keys():
+                peers[gpu] |= set(there) & peers.keys() - {gpu}
+        for gpu, node in onics.items():
+            links = [self.fabric.link_at[Port(gpu, number)] for number in range(self.fabric.onics[gpu].ports)]
+            node.arm(
+                [(emulation.rate_bps(link.rate_bps), emulation.seconds(link.queue_s)) for link in links],
+                [self.fabric.gpus[peer] for peer in sorted(peers[gpu])],
+            )
 
     def _add_bridge(self, name: str, dpid: int) -> None:
         bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid)
         self._nodes[name] = bridge
 
     def _has_gpu(self, *ports: Port) -> bool:
-        return any(port.node in self.fabric.gpus for port in ports)
+        """Whether the cable is a worker's; that of an O-NIC is fixed."""
+        gpus = self.fabric.gpus.keys() - self.fabric.onics.keys()
+        return any(port.node in gpus for port in ports)
 
     def _interface(self, port: Port) -> str:
         """What a switch's port is called where it is."""
         node = self._nodes[port.node]
         return (
-            f"p{port.number}" if isinstance(node, OpticalNode) else self.lab.interface(port.node, port.number)
+            f"p{port.number}"
+            if isinstance(node, OpticalNode | OnicNode)
+            else self.lab.interface(port.node, port.number)
         )
 
     def _connect(self, a: Port, b: Port) -> list[Port]:
@@ -215,6 +271,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def plug(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
         """Give a started worker its NIC: a cable to where its GPU's port is plugged in, as ``eth0``.
 
+        Where the GPU has an O-NIC, that is the O-NIC, which keeps the rates of its fibres by itself.
         ``neighbours``: ``(ip, mac)`` of its peers, so that no ARP is needed in the dark. A packet switch
         learns of the port in :meth:`attach`.
         """
@@ -223,14 +280,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.check_plugged(gpu.name)
         link = self.fabric.link_at[near]
         far = link.other(near)
-        name = self._interface(far)
-        node = self._nodes[far.node]
+        onic = self.onics.get(gpu.name)
+        node = onic or self._nodes[far.node]
+        name, number = (HOST_NAME, HOST) if onic else (self._interface(far), far.number)
         self._clear(node, name)
         with self._lock:
             cable = self.addLink(
-                node, host, port1=far.number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
+                node, host, port1=number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
             )
             self._cables[gpu.name] = cable
+        if onic:
+            onic.plug_host()
         emulation = self.emulation
         rate = emulation.rate_bps(link.rate_bps)
 
@@ -239,8 +299,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             with IPRoute() as own:
                 netlink.set_up(own, "lo")
                 index = netlink.index_of(own, NIC)
-                netlink.shape(own, index, rate, emulation.seconds(link.queue_s))
-                if not has_kernel_datapath():
+                if not onic:
+                    netlink.shape(own, index, rate, emulation.seconds(link.queue_s))
+                if not onic and not has_kernel_datapath():
                     netlink.set_checksum_offload_off(NIC)
                 netlink.set_up(own, NIC)
                 netlink.address(
@@ -333,11 +394,15 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self.remove_bridges()
         except openvswitch.OpenVSwitchError as error:
             errors.append(error)
-        for node in self._nodes.values():
+        ends = [node.terminate for node in self._nodes.values()]
+        if self._control is not None:
+            ends.append(self._control.close)
+        for end in ends:
             try:
-                node.terminate()
+                end()
             except NetworkError as error:
                 errors.append(error)
+        self._control = None
         try:
             netlink.remove_interfaces(self.lab.prefix, self.lab.link_group)
         except NetworkError as error:

@@ -211,7 +211,8 @@ def has_kernel_datapath() -> bool:
 class WorkerPlace:
     """What a worker process is to be: its names, its directory on this machine, and its command.
 
-    In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it.
+    In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it. ``onic``: the
+    directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``.
     """
 
     id: str
@@ -221,6 +222,7 @@ class WorkerPlace:
     directory: Path
     command: tuple[str, ...]
     image: str | None = None
+    onic: Path | None = None
 
 
 class WorkerHost(ShellLess):
@@ -311,6 +313,9 @@ class DockerHost(WorkerHost):
 
     def _create(self) -> None:
         place, lab = self.place, self.lab
+        binds = {str(place.directory): {"bind": "/job", "mode": "rw"}}
+        if place.onic is not None:
+            binds[str(place.onic)] = {"bind": "/onic", "mode": "ro"}
         limits = self.api.create_host_config(
             network_mode="none",
             ipc_mode="none",
@@ -319,7 +324,7 @@ class DockerHost(WorkerHost):
             read_only=True,
             mem_limit=MEMORY_BYTES,
             pids_limit=PIDS,
-            binds={str(place.directory): {"bind": "/job", "mode": "rw"}},
+            binds=binds,
             log_config={"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},
         )
         self.container = self.api.create_container(

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ import requests
 
 from fabric.topology import Fabric
 from testbed import clean, services
-from testbed.emulation import openvswitch
+from testbed.emulation import netlink, openvswitch
 from testbed.emulation.agent import Agent, AgentServer
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
@@ -37,6 +38,9 @@ from testbed.emulation.nodes import (
     WorkerPlace,
     docker_reason,
 )
+from testbed.emulation.onic.supervision import Supervisor
+from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory
+from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.profiles import PROFILES
 from testbed.lab import Lab
 
@@ -45,6 +49,9 @@ log = logging.getLogger(__name__)
 Runtime = Literal["docker", "namespace"]
 OPTICAL_START_S = 30.0
 OPTICAL_STOP_S = 1.0
+ONIC_START_S = 30.0
+#: Where every O-NIC's agent listens on the control network.
+AGENT_PORT = 7900
 
 
 class TestbedError(RuntimeError):
@@ -57,7 +64,11 @@ class Stopped(TestbedError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker."""
+    """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker.
+
+    ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
+    emulated seconds that a grant of light lasts unless it is renewed.
+    """
 
     lab: Lab
     fabric: Fabric
@@ -68,6 +79,8 @@ class Settings:
     image: str | None = None
     command: tuple[str, ...] | None = None
     seed: int = 0
+    onic_faults: bool = False
+    onic_lease_s: float = 2.0
 
 
 class Testbed:
@@ -81,6 +94,9 @@ class Testbed:
         self.inventory: dict[str, Any] = {}
         self.agent: Agent | None = None
         self.network: LabNetwork | None = None
+        self.agents: Supervisor | None = None
+        self._addresses: dict[str, str] = {}
+        self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
         self._optical: dict[str, subprocess.Popen[bytes]] = {}
         self._reported: set[str] = set()
@@ -145,11 +161,14 @@ class Testbed:
         self._undo.callback(self._attempt, "the network", network.stop)
         network.build()
         self._undo.callback(shutil.rmtree, lab.bpf_dir, ignore_errors=True)
+        if settings.fabric.onics:
+            Lasers.create(self._laser_pin, 2 * len(settings.fabric.gpus)).close()
         self._undo.callback(self._stop_optical)
         self._launch_optical()
         self._go_on()
         network.start()
         self._go_on()
+        self._launch_onics()
 
         def make_host(place: WorkerPlace) -> WorkerHost:
             if api is None:
@@ -171,7 +190,9 @@ class Testbed:
         server = AgentServer(agent, settings.state / "agent.sock")
         self._undo.callback(server.stop)
         server.start()
-        self._write_inventory(self._await_optical())
+        self._addresses = self._await_optical()
+        self._await_onics()
+        self._write_inventory()
 
     def _attempt(self, what: str, function: Callable[[], None]) -> None:
         try:
@@ -221,6 +242,10 @@ class Testbed:
                 *("--time-dilation", str(settings.emulation.time_dilation)),
                 *("--seed", str(settings.seed + index)),
             ]
+            if switch.wavelengths is not None:
+                command += ["--wavelengths", str(switch.wavelengths), "--lasers", str(self._laser_pin)]
+                for port, laser in lasers_of_switch(settings.fabric, switch.name).items():
+                    command += ["--laser", f"{port}={laser}"]
             environment = {**settings.lab.environment(), "PYTHONPATH": str(ROOT)}
             with (settings.state / f"{switch.name}.log").open("wb") as output:
                 self._optical[switch.name] = subprocess.Popen(
@@ -280,10 +305,84 @@ class Testbed:
                 process.kill()
                 process.wait(5)
 
+    # -- O-NICs
+
+    @property
+    def _laser_pin(self) -> Path:
+        return self.settings.lab.bpf_dir / "lasers"
+
+    def _launch_onics(self) -> None:
+        fabric, state = self.settings.fabric, self.settings.state
+        if not fabric.onics:
+            return
+        if self.settings.runtime == "namespace":
+            # Workers are users of this machine then, and pass through here to their flow sockets.
+            state.chmod(0o711)
+        self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
+        starts = {gpu: partial(self._start_agent, gpu) for gpu in fabric.onics}
+        for gpu in starts:
+            onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
+        self.agents = Supervisor(starts, self._on_agent_restart)
+        self._undo.callback(self.agents.stop)
+
+    def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
+        """One agent in its O-NIC's namespace."""
+        settings = self.settings
+        assert self.network is not None
+        node = self.network.onics[gpu]
+        directory = onic_directory(settings.state, gpu)
+        command = [
+            *(sys.executable, "-S", "-m", "testbed.emulation.onic", "--gpu", gpu),
+            *("--listen", f"{control_ip(node.gpu)}:{AGENT_PORT}", "--directory", str(directory)),
+            *("--pins", str(node.pins), "--lasers", str(self._laser_pin)),
+            *("--laser-ids", ",".join(map(str, laser_ids(settings.fabric, gpu)))),
+            *("--tuning", repr(settings.fabric.onics[gpu].tuning_s)),
+            *("--lease", repr(settings.onic_lease_s)),
+            *("--time-dilation", repr(settings.emulation.time_dilation)),
+            *(["--allow-faults"] if settings.onic_faults else []),
+        ]
+        environment = {**settings.lab.environment(), "PYTHONPATH": str(ROOT)}
+
+        def start() -> subprocess.Popen[bytes]:
+            # A child inherits the namespace of the thread that forks it.
+            with (directory / "agent.log").open("ab") as output:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    cwd="/",
+                    start_new_session=True,
+                )
+
+        assert node.namespace is not None
+        return netlink.in_namespace(node.namespace, start)
+
+    def _on_agent_restart(self, gpu: str) -> None:
+        log.warning("the agent of O-NIC %s runs again", gpu)
+        if self.inventory and not self._stop.is_set():
+            self._write_inventory()
+
+    def _await_onics(self) -> None:
+        """Until every agent answers on its management socket."""
+        deadline = time.monotonic() + ONIC_START_S
+        for gpu in self.settings.fabric.onics:
+            directory = onic_directory(self.settings.state, gpu)
+            while not answers(directory / "manage.sock"):
+                self._go_on()
+                assert self.agents is not None
+                if self.agents.lives()[gpu].restarts:
+                    raise TestbedError(f"the agent of O-NIC {gpu} did not start: {last_line(directory)}")
+                if time.monotonic() > deadline:
+                    raise TestbedError(f"the agent of O-NIC {gpu} was not ready within {ONIC_START_S:.0f} s")
+                time.sleep(0.01)
+
     # -- inventory and files
 
-    def _write_inventory(self, addresses: dict[str, str]) -> None:
-        lab, fabric = self.settings.lab, self.settings.fabric
+    def _write_inventory(self) -> None:
+        settings, addresses = self.settings, self._addresses
+        lab, fabric = settings.lab, settings.fabric
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
             profile = PROFILES[switch.profile].dilated(self.settings.emulation.time_dilation).declared()
@@ -292,7 +391,20 @@ class Testbed:
                 entry |= {"address": addresses[switch.name], "pid": self._optical[switch.name].pid}
             else:
                 entry |= {"dpid": OPTICAL_DPID + index, "bridge": lab.bridge(switch.name)}
+            if switch.wavelengths is not None:
+                entry["wavelengths"] = switch.wavelengths
             optical[switch.name] = entry
+        lives = self.agents.lives() if self.agents else {}
+        onics = {
+            gpu: {
+                "manage": str(onic_directory(self.settings.state, gpu) / "manage.sock"),
+                "flow": self._flow_socket(gpu),
+                "control": f"{control_ip(fabric.gpus[gpu])}:{AGENT_PORT}",
+                "laser_ids": list(laser_ids(fabric, gpu)),
+                "pid": lives[gpu].pid,
+            }
+            for gpu in fabric.onics
+        }
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
         }
@@ -304,11 +416,19 @@ class Testbed:
             "agent": f"unix:{self.settings.state / 'agent.sock'}",
             "packet_switches": packet,
             "optical_switches": optical,
+            "onics": onics,
         }
         path = self.settings.state / "inventory.json"
         temporary = path.with_name(".inventory.json")
-        temporary.write_text(json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with self._inventory_lock:
+            temporary.write_text(json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(path)
+
+    def _flow_socket(self, gpu: str) -> str:
+        """The agent's socket for flows as the GPU's worker sees it."""
+        if self.settings.runtime == "docker":
+            return "/onic/flow.sock"
+        return str(onic_directory(self.settings.state, gpu) / "flow.sock")
 
     def _remove_state(self) -> None:
         """Remove our files; the directories too unless somebody else keeps files there."""
@@ -332,6 +452,25 @@ def worker_command(runtime: Runtime) -> tuple[str, ...]:
     """The training worker; in a container by the image's Python, else by this one."""
     python = "python3" if runtime == "docker" else sys.executable
     return (python, "-m", "containers.worker", "{job}")
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def last_line(directory: Path) -> str:
+    """The last thing that an agent wrote."""
+    with suppress(OSError):
+        lines = (directory / "agent.log").read_text(errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return "it said nothing"
 
 
 def _ending(code: int | None) -> str:

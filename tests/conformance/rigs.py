@@ -27,6 +27,7 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
 from testbed.emulation.optical.datapath import Datapath, remove_pins
+from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.profiles import PROFILES
 from testbed.lab import new_lab
 from tests.conformance.network import Host, Network, run
@@ -42,7 +43,18 @@ class Rig(ABC):
     """One switch of ``SIZE`` faceplates under test."""
 
     failed_port: ClassVar[int | None] = None
+    #: The channel that all light of the tests has, on a switch that tells wavelengths apart.
+    wavelength: ClassVar[int | None] = None
     hosts: dict[int, Host]
+
+    def xc(self, ingress: int, faceplate: int) -> CrossConnect:
+        """Light from one faceplate port to another."""
+        return CrossConnect(ingress, SIZE + faceplate, self.wavelength)
+
+    def cycle(self, *faceplates: int) -> set[CrossConnect]:
+        """Each to the next, the last to the first."""
+        after = (*faceplates[1:], faceplates[0])
+        return {self.xc(a, b) for a, b in zip(faceplates, after, strict=True)}
 
     @abstractmethod
     def close(self) -> None:
@@ -179,6 +191,8 @@ class ScpiRig(Rig):
     """The emulated optical switch process, its faceplate in a namespace, a proxy before its SCPI port."""
 
     failed_port = 2 * SIZE
+    profile: ClassVar[str] = PROFILE
+    wavelengths: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self._lab = new_lab()
@@ -198,6 +212,10 @@ class ScpiRig(Rig):
             self.close()
             raise
 
+    def _arguments(self) -> list[str]:
+        """What the switch is told besides."""
+        return []
+
     def _start(self, namespace: str) -> None:
         ready = self._lab.state_dir / "ocs0.ready"
         log_path = self._lab.state_dir / "ocs0.log"
@@ -206,8 +224,9 @@ class ScpiRig(Rig):
                 [
                     *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self._lab.id, "--size", str(SIZE), "--listen", "127.0.0.1:0"),
-                    *("--profile", PROFILE, "--netns", namespace, "--pins", str(self._pins)),
+                    *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
                     *("--failed-port", str(self.failed_port), "--ready", str(ready), "--seed", "1"),
+                    *self._arguments(),
                 ],
                 env=self._lab.environment(),
                 stdout=log,
@@ -253,7 +272,10 @@ class ScpiRig(Rig):
         return self._maps
 
     def _make(self, address: str) -> OpticalSwitchDriver:
-        entry = {"driver": "scpi", "address": address, "profile": PROFILES[PROFILE].declared()}
+        profile = PROFILES[self.profile].declared()
+        entry: dict[str, Any] = {"driver": "scpi", "address": address, "profile": profile}
+        if self.wavelengths:
+            entry["wavelengths"] = self.wavelengths
         return make_driver("ocs0", entry, SIZE)
 
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:
@@ -265,10 +287,11 @@ class ScpiRig(Rig):
         return self._make(f"127.0.0.1:{port}")
 
     def truth(self) -> set[CrossConnect]:
-        return {CrossConnect(i, lit.egress) for (i, _), lit in self.maps.cross_connects().items()}
+        return {CrossConnect(i, lit.egress, w) for (i, w), lit in self.maps.cross_connects().items()}
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
-        return self.maps.cross_connects()[cross_connect.ingress, None].ready_ns / 1e9
+        spot = cross_connect.ingress, cross_connect.wavelength
+        return self.maps.cross_connects()[spot].ready_ns / 1e9
 
     def packets(self, cross_connect: CrossConnect) -> int:
         return self.maps.counters(cross_connect.egress).tx_packets
@@ -280,7 +303,8 @@ class ScpiRig(Rig):
             assert other.recv(100) == b"1\n"
 
     def external_connect(self, cross_connect: CrossConnect) -> None:
-        self._tell(f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress})")
+        colour = "" if cross_connect.wavelength is None else f",(@{cross_connect.wavelength})"
+        self._tell(f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress}){colour}")
 
     def wipe(self) -> None:
         self._tell(":oxc:swit:disc:all")
@@ -302,6 +326,35 @@ class ScpiRig(Rig):
 
     def drop_sessions(self) -> None:
         self.proxy.drop()
+
+
+class WssRig(ScpiRig):
+    """The emulated wavelength-selective switch, with a laser at each faceplate.
+
+    The lasers have one wavelength all the time unless a test tunes one, so that light goes as on a switch
+    without wavelengths.
+    """
+
+    wavelength = 2
+    wavelengths = SIZE
+    profile = "lcos"
+    lasers: Lasers
+
+    def _arguments(self) -> list[str]:
+        pin = self._lab.bpf_dir / "lasers"
+        self.lasers = Lasers.create(pin, SIZE)
+        for laser in range(SIZE):
+            self.tune(laser + 1, self.wavelength)
+        plugs = [word for port in range(1, SIZE + 1) for word in ("--laser", f"{port}={port - 1}")]
+        return ["--wavelengths", str(self.wavelengths), "--lasers", str(pin), *plugs]
+
+    def tune(self, faceplate: int, wavelength: int) -> None:
+        self.lasers.tune(faceplate - 1, wavelength, time.monotonic_ns())
+
+    def close(self) -> None:
+        super().close()
+        if hasattr(self, "lasers"):
+            self.lasers.close()
 
 
 # OpenFlow

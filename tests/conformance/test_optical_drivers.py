@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,30 +27,24 @@ from controller.optical.errors import (
     PortClash,
     PortDisabled,
     PortFailed,
+    ProtocolError,
     StaleRevision,
     Unreachable,
+    Unsupported,
     WrongSide,
 )
+from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from tests.conformance.network import Stream
-from tests.conformance.rigs import HOSTS, SIZE, OpenFlowRig, Rig, ScpiRig
+from tests.conformance.rigs import HOSTS, SIZE, OpenFlowRig, Rig, ScpiRig, WssRig
 
 DRIVERS = [
     pytest.param(ScpiRig, id="scpi"),
+    pytest.param(WssRig, id="scpi-wss"),
     pytest.param(OpenFlowRig, id="openflow"),
 ]
 
 pytestmark = pytest.mark.root
-
-
-def xc(ingress: int, faceplate: int) -> CrossConnect:
-    """Light from one faceplate port to another."""
-    return CrossConnect(ingress, SIZE + faceplate)
-
-
-def cycle(*faceplates: int) -> set[CrossConnect]:
-    """Each to the next, the last to the first."""
-    return {xc(a, b) for a, b in zip(faceplates, (*faceplates[1:], faceplates[0]), strict=True)}
 
 
 @pytest.fixture(scope="class", params=DRIVERS)
@@ -111,47 +106,47 @@ class TestOpticalDriver:
         assert rig.truth() == set()
 
     def test_a_failed_read_raises(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(1, 2)])
+        driver.converge([rig.xc(1, 2)])
         rig.writes()
         with rig.broken_reads():
             for call in (
                 lambda: driver.snapshot(timeout_s=1),
-                lambda: driver.converge([xc(3, 4)], timeout_s=1),
+                lambda: driver.converge([rig.xc(3, 4)], timeout_s=1),
                 lambda: driver.alarms(timeout_s=1),
             ):
                 with pytest.raises(OpticalError):
                     call()
         assert rig.writes() == []
-        assert standing(driver) == {xc(1, 2)}
+        assert standing(driver) == {rig.xc(1, 2)}
 
     # Writing
 
     def test_add_and_repeat(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        result = driver.converge([xc(1, 2)])
+        result = driver.converge([rig.xc(1, 2)])
         assert [(r.action, r.state, r.reason) for r in result.results] == [
             ("add", CrossConnectState.CONNECTED, "")
         ]
-        assert rig.truth() == {xc(1, 2)} == standing(driver)
+        assert rig.truth() == {rig.xc(1, 2)} == standing(driver)
         assert len(rig.writes()) == 1
-        again = driver.converge([xc(1, 2)])
+        again = driver.converge([rig.xc(1, 2)])
         assert not again.plan
         assert rig.writes() == []
 
     def test_add_many_in_one_write(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        wanted = {xc(p, p) for p in range(1, SIZE)}
+        wanted = {rig.xc(p, p) for p in range(1, SIZE)}
         driver.converge(wanted)
         assert len(rig.writes()) == 1
         assert rig.truth() == wanted == standing(driver)
 
-    def test_names_stay(self, driver: OpticalSwitchDriver) -> None:
-        driver.converge([CrossConnect(1, SIZE + 2, name="red"), xc(2, 1)])
-        driver.converge([xc(3, 4)])
+    def test_names_stay(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
+        driver.converge([replace(rig.xc(1, 2), name="red"), rig.xc(2, 1)])
+        driver.converge([rig.xc(3, 4)])
         assert {x.name for x in driver.snapshot().cross_connects} == {"red", None}
 
     def test_move(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(1, 2)])
-        result = driver.converge([xc(1, 3)])
-        assert rig.truth() == {xc(1, 3)}
+        driver.converge([rig.xc(1, 2)])
+        result = driver.converge([rig.xc(1, 3)])
+        assert rig.truth() == {rig.xc(1, 3)}
         by_action = {r.action: r for r in result.results}
         assert by_action["remove"].state is CrossConnectState.ABSENT
         assert by_action["add"].t_dark is not None
@@ -159,22 +154,22 @@ class TestOpticalDriver:
         assert by_action["add"].t_dark < by_action["add"].t_lit
 
     def test_swap(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(1, 2), xc(3, 4)])
+        driver.converge([rig.xc(1, 2), rig.xc(3, 4)])
         rig.writes()
-        driver.converge([xc(1, 4), xc(3, 2)])
-        assert rig.truth() == {xc(1, 4), xc(3, 2)}
+        driver.converge([rig.xc(1, 4), rig.xc(3, 2)])
+        assert rig.truth() == {rig.xc(1, 4), rig.xc(3, 2)}
         assert len(rig.writes()) == 2
 
     def test_cycle(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(cycle(1, 2, 3, 4, 5))
-        driver.converge(cycle(5, 4, 3, 2, 1))
-        assert rig.truth() == cycle(5, 4, 3, 2, 1)
+        driver.converge(rig.cycle(1, 2, 3, 4, 5))
+        driver.converge(rig.cycle(5, 4, 3, 2, 1))
+        assert rig.truth() == rig.cycle(5, 4, 3, 2, 1)
 
     def test_delete(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(cycle(1, 2, 3))
+        driver.converge(rig.cycle(1, 2, 3))
         rig.writes()
         result = driver.converge((), delete=[2, 7])
-        assert rig.truth() == cycle(1, 2, 3) - {xc(2, 3)}
+        assert rig.truth() == rig.cycle(1, 2, 3) - {rig.xc(2, 3)}
         assert {r.ingress for r in result.results if r.state is CrossConnectState.ABSENT} == {2, 7}
         assert len(rig.writes()) == 1
         absent = driver.converge((), delete=[7])
@@ -182,24 +177,24 @@ class TestOpticalDriver:
         assert rig.writes() == []
 
     def test_replace_with_nothing(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(cycle(1, 2, 3))
+        driver.converge(rig.cycle(1, 2, 3))
         driver.converge((), Mode.REPLACE)
         assert rig.truth() == set()
 
     # Safety
 
     def test_kept_circuits_are_untouched(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        kept = xc(1, 2)
-        driver.converge([kept, *cycle(3, 4, 5)])
+        kept = rig.xc(1, 2)
+        driver.converge([kept, *rig.cycle(3, 4, 5)])
         since, counted, before = rig.lit_since(kept), rig.packets(kept), time.monotonic()
         with Stream(rig.hosts[1]) as stream:
             stream.wait(50)
             counts = []
             for _ in range(3):
-                driver.converge([kept, *cycle(5, 4, 3)], Mode.REPLACE)
-                driver.converge(cycle(3, 4, 5))
+                driver.converge([kept, *rig.cycle(5, 4, 3)], Mode.REPLACE)
+                driver.converge(rig.cycle(3, 4, 5))
                 driver.converge((), delete=[4])
-                driver.converge([xc(4, 5)], Mode.SAFE)
+                driver.converge([rig.xc(4, 5)], Mode.SAFE)
                 counts.append(rig.packets(kept))
             stream.wait(50)
         time.sleep(0.05)
@@ -209,14 +204,14 @@ class TestOpticalDriver:
         assert abs(rig.lit_since(kept) - since) < 0.35
 
     def test_safe_refuses_a_busy_port(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(1, 2)])
+        driver.converge([rig.xc(1, 2)])
         rig.writes()
-        for wanted in ([xc(3, 4), xc(1, 5)], [xc(3, 4), xc(5, 2)]):
+        for wanted in ([rig.xc(3, 4), rig.xc(1, 5)], [rig.xc(3, 4), rig.xc(5, 2)]):
             with pytest.raises(PortBusy) as caught:
                 driver.converge(wanted, Mode.SAFE)
-            assert caught.value.holder == xc(1, 2)
+            assert caught.value.holder == rig.xc(1, 2)
         assert rig.writes() == []
-        assert rig.truth() == {xc(1, 2)}
+        assert rig.truth() == {rig.xc(1, 2)}
 
     @pytest.mark.parametrize(
         ("wanted", "error"),
@@ -232,8 +227,9 @@ class TestOpticalDriver:
     def test_bad_requests_write_nothing(
         self, rig: Rig, driver: OpticalSwitchDriver, wanted: list[CrossConnect], error: type[OpticalError]
     ) -> None:
+        coloured = [replace(one, wavelength=rig.wavelength) for one in wanted]
         with pytest.raises(error):
-            driver.converge(wanted)
+            driver.converge(coloured)
         assert rig.writes() == []
         assert rig.truth() == set()
 
@@ -241,7 +237,7 @@ class TestOpticalDriver:
         if rig.failed_port is None:
             pytest.skip("this switch reports no failed ports")
         with pytest.raises(PortFailed):
-            driver.converge([CrossConnect(1, rig.failed_port)])
+            driver.converge([CrossConnect(1, rig.failed_port, rig.wavelength)])
         assert rig.writes() == []
 
     def test_a_disabled_port_blocks_light_and_keeps_its_cross_connect(
@@ -250,19 +246,19 @@ class TestOpticalDriver:
         if not driver.capabilities().port_admin:
             pytest.skip("this switch cannot disable ports")
         egress = SIZE + 2
-        driver.converge([xc(1, 2)])
+        driver.converge([rig.xc(1, 2)])
         try:
             assert driver.set_port_enabled(egress, False).enabled is False
             with Stream(rig.hosts[1]) as stream:
                 stream.wait(20)
             time.sleep(0.05)
             assert rig.hosts[2].received(stream) == []
-            assert rig.truth() == {xc(1, 2)} == standing(driver)
+            assert rig.truth() == {rig.xc(1, 2)} == standing(driver)
             assert [(a.kind, a.port) for a in driver.alarms() if a.port == egress] == [
                 ("PORT_DISABLED", egress)
             ]
             with pytest.raises(PortDisabled):
-                driver.converge([xc(3, 2)])
+                driver.converge([rig.xc(3, 2)])
         finally:
             driver.set_port_enabled(egress, True)
         time.sleep(3 * driver.capabilities().timing.lit_after_s(1))
@@ -272,82 +268,82 @@ class TestOpticalDriver:
         assert rig.hosts[2].received(stream) == list(range(len(stream.sent)))
 
     def test_what_another_owns_survives(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        rig.external_connect(xc(1, 2))
+        rig.external_connect(rig.xc(1, 2))
         with pytest.raises(PortBusy):
-            driver.plan([xc(1, 3)], owned=[])
+            driver.plan([rig.xc(1, 3)], owned=[])
         if not driver.capabilities().ownership:
             pytest.skip("this switch does not record owners (checked with a list of owned ones)")
         with pytest.raises(PortBusy, match="another owner"):
-            driver.converge([xc(1, 3)])
-        driver.converge([xc(3, 4)])
-        assert rig.truth() == {xc(1, 2), xc(3, 4)}
+            driver.converge([rig.xc(1, 3)])
+        driver.converge([rig.xc(3, 4)])
+        assert rig.truth() == {rig.xc(1, 2), rig.xc(3, 4)}
         driver.converge((), Mode.REPLACE)
         assert rig.truth() == set()
 
     # Faults
 
     def test_reply_lost_after_effect(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        plan = driver.plan([xc(1, 2)])
+        plan = driver.plan([rig.xc(1, 2)])
         rig.lose_next_reply(effect=True)
         with pytest.raises(Indeterminate):
             driver.apply(plan)
         assert len(rig.writes()) == 1
         with pytest.raises(StaleRevision):
             driver.apply(plan)
-        assert driver.converge([xc(1, 2)]).deviations == ()
+        assert driver.converge([rig.xc(1, 2)]).deviations == ()
         assert rig.writes() == []
-        assert rig.truth() == {xc(1, 2)}
+        assert rig.truth() == {rig.xc(1, 2)}
 
     @pytest.mark.parametrize("effect", [True, False])
     def test_converges_after_a_lost_command_or_reply(
         self, rig: Rig, driver: OpticalSwitchDriver, effect: bool
     ) -> None:
-        driver.converge([xc(1, 2)])
+        driver.converge([rig.xc(1, 2)])
         rig.lose_next_reply(effect)
-        assert driver.converge([xc(1, 3), xc(3, 2)]).deviations == ()
-        assert rig.truth() == {xc(1, 3), xc(3, 2)}
+        assert driver.converge([rig.xc(1, 3), rig.xc(3, 2)]).deviations == ()
+        assert rig.truth() == {rig.xc(1, 3), rig.xc(3, 2)}
 
     def test_a_dropped_session_is_made_anew(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(cycle(1, 2, 3))
+        driver.converge(rig.cycle(1, 2, 3))
         rig.writes()
         rig.drop_sessions()
-        assert standing(driver) == cycle(1, 2, 3)
-        driver.converge(cycle(1, 2, 3))
+        assert standing(driver) == rig.cycle(1, 2, 3)
+        driver.converge(rig.cycle(1, 2, 3))
         assert rig.writes() == []
         rig.drop_sessions()
-        driver.converge([xc(1, 3), xc(2, 1), xc(3, 2)])
-        assert rig.truth() == cycle(3, 2, 1)
+        driver.converge([rig.xc(1, 3), rig.xc(2, 1), rig.xc(3, 2)])
+        assert rig.truth() == rig.cycle(3, 2, 1)
 
     def test_another_writer_makes_the_plan_stale(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        plan = driver.plan([xc(1, 2)])
-        rig.external_connect(xc(3, 4))
+        plan = driver.plan([rig.xc(1, 2)])
+        rig.external_connect(rig.xc(3, 4))
         with pytest.raises(StaleRevision):
             driver.apply(plan)
         assert rig.writes() == []
-        assert rig.truth() == {xc(3, 4)}
-        driver.converge([xc(1, 2)])
-        assert rig.truth() == {xc(1, 2), xc(3, 4)}
+        assert rig.truth() == {rig.xc(3, 4)}
+        driver.converge([rig.xc(1, 2)])
+        assert rig.truth() == {rig.xc(1, 2), rig.xc(3, 4)}
 
     def test_a_deadline_too_short_changes_nothing(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(1, 2)])
-        plan = driver.plan([xc(1, 3)])
+        driver.converge([rig.xc(1, 2)])
+        plan = driver.plan([rig.xc(1, 3)])
         rig.writes()
         with pytest.raises(DeadlineExceeded):
             driver.apply(plan, timeout_s=driver.capabilities().timing.dark.typical_s / 2)
         assert rig.writes() == []
-        assert rig.truth() == {xc(1, 2)}
+        assert rig.truth() == {rig.xc(1, 2)}
 
     # Concurrency and time
 
     def test_threads(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        wanted = [xc(p, p % 7 + 1) for p in range(1, 8)]
+        wanted = [rig.xc(p, p % 7 + 1) for p in range(1, 8)]
         with ThreadPoolExecutor(7) as pool:
             for done in [pool.submit(driver.converge, [one], Mode.SAFE, timeout_s=30) for one in wanted]:
                 assert done.result(60).deviations == ()
         assert rig.truth() == set(wanted)
 
         driver.converge((), Mode.REPLACE)
-        plans = [driver.plan([xc(p, 1)]) for p in (2, 3, 4, 5)]
+        plans = [driver.plan([rig.xc(p, 1)]) for p in (2, 3, 4, 5)]
         outcomes = []
         with ThreadPoolExecutor(4) as pool:
             for done in [pool.submit(driver.apply, plan, timeout_s=30) for plan in plans]:
@@ -359,12 +355,12 @@ class TestOpticalDriver:
         timing = driver.capabilities().timing
         # A move is a removal, and then an addition whose command time passes in the dark.
         most_s = timing.lit_after_s(1) + timing.command.most_s + timing.per_cross_connect_s
-        driver.converge([xc(1, 2)])
+        driver.converge([rig.xc(1, 2)])
         dark = []
         for old, new in ((2, 3), (3, 4), (4, 2)):
             with Stream(rig.hosts[1], 0.0005) as stream:
                 stream.wait(40)
-                result = driver.converge([xc(1, new)])
+                result = driver.converge([rig.xc(1, new)])
                 stream.wait(40)
             time.sleep(0.05)
             before, after = rig.hosts[old].received(stream), rig.hosts[new].received(stream)
@@ -399,7 +395,7 @@ class TestOpticalDriver:
             mode = data.draw(st.sampled_from(Mode))
             inputs = data.draw(st.lists(st.integers(1, SIZE), unique=True, max_size=SIZE - 1))
             outputs = data.draw(st.permutations(range(1, SIZE)))
-            wanted = {xc(a, b) for a, b in zip(inputs, outputs, strict=False)}
+            wanted = {rig.xc(a, b) for a, b in zip(inputs, outputs, strict=False)}
             ports = {p for x in wanted for p in (x.ingress, x.egress)}
             in_the_way = {x for x in model - wanted if x.ingress in ports or x.egress in ports}
             rig.writes()
@@ -421,13 +417,13 @@ class TestOpticalDriver:
 
     def test_loss_of_signal(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         assert HOSTS < 6
-        driver.converge([xc(1, 2), xc(6, 3)])
+        driver.converge([rig.xc(1, 2), rig.xc(6, 3)])
         assert [a.port for a in driver.alarms() if a.kind == "LOS"] == [6]
         driver.converge((), delete=[6])
         assert [a for a in driver.alarms() if a.kind == "LOS"] == []
 
     def test_light_without_a_cross_connect_goes_nowhere(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(2, 3)])
+        driver.converge([rig.xc(2, 3)])
         for _ in range(2):
             before = {number: host.nic_received() for number, host in rig.hosts.items()}
             with Stream(rig.hosts[1]) as stream:
@@ -436,11 +432,11 @@ class TestOpticalDriver:
             assert {number: host.nic_received() for number, host in rig.hosts.items()} == before
             # And again with what the driver makes of a switch that came back from nothing.
             rig.wipe()
-            driver.converge([xc(2, 3)])
+            driver.converge([rig.xc(2, 3)])
 
     def test_light_can_go_back_where_it_came_from(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([xc(1, 1)])
-        assert rig.truth() == {xc(1, 1)} == standing(driver)
+        driver.converge([rig.xc(1, 1)])
+        assert rig.truth() == {rig.xc(1, 1)} == standing(driver)
         before = rig.hosts[1].nic_received()
         with Stream(rig.hosts[1]) as stream:
             stream.wait(20)
@@ -450,18 +446,18 @@ class TestOpticalDriver:
     def test_a_switch_that_lost_everything_is_seen_and_set_right(
         self, rig: Rig, driver: OpticalSwitchDriver
     ) -> None:
-        driver.converge(cycle(1, 2, 3))
+        driver.converge(rig.cycle(1, 2, 3))
         rig.wipe()
         assert driver.snapshot().cross_connects == {}
-        driver.converge(cycle(1, 2, 3))
-        assert rig.truth() == cycle(1, 2, 3)
+        driver.converge(rig.cycle(1, 2, 3))
+        assert rig.truth() == rig.cycle(1, 2, 3)
         assert [a for a in driver.alarms() if a.kind == "SWITCH"] == []
 
     def test_power(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         if not driver.capabilities().power:
             assert driver.power_dbm([1]) == {1: None}
             pytest.skip("this switch has no power meters")
-        driver.converge([xc(1, 2)])
+        driver.converge([rig.xc(1, 2)])
         power = driver.power_dbm([1, 7, SIZE + 2, SIZE + 3])
         assert all(value is not None for value in power.values())
         assert power[1] > power[SIZE + 2] > -10 > power[7]  # type: ignore[operator]
@@ -484,15 +480,96 @@ class TestOpticalDriver:
         assert all(after <= was for after, was in zip(held(), before, strict=True))
 
     def test_circuits_outlive_the_driver(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(cycle(1, 2, 3))
+        driver.converge(rig.cycle(1, 2, 3))
         driver.close()
-        assert rig.truth() == cycle(1, 2, 3)
+        assert rig.truth() == rig.cycle(1, 2, 3)
         other = rig.driver()
         try:
             other.open()
             rig.writes()
-            assert standing(other) == cycle(1, 2, 3)
-            assert not other.converge(cycle(1, 2, 3), Mode.REPLACE).plan
+            assert standing(other) == rig.cycle(1, 2, 3)
+            assert not other.converge(rig.cycle(1, 2, 3), Mode.REPLACE).plan
             assert rig.writes() == []
         finally:
             other.close()
+
+
+@pytest.mark.parametrize("rig", [pytest.param(WssRig, id="scpi-wss")], indirect=True, scope="class")
+class TestWavelengthSelectiveSwitch:
+    """What a driver and its switch do with wavelengths, beyond the class above on one wavelength."""
+
+    @pytest.fixture(autouse=True)
+    def tuned(self, rig: WssRig) -> None:
+        for port in range(1, HOSTS + 1):
+            rig.tune(port, rig.wavelength)
+
+    def test_the_colour_decides_where_light_goes(self, rig: WssRig, driver: OpticalSwitchDriver) -> None:
+        assert driver.capabilities().wavelengths == rig.wavelengths
+        driver.converge([CrossConnect(1, SIZE + 2, 1), CrossConnect(1, SIZE + 3, 2)])
+        assert len(rig.writes()) == 1
+        arrived = []
+        for colour in (1, 2, 3):
+            rig.tune(1, colour)
+            with Stream(rig.hosts[1]) as stream:
+                stream.wait(20)
+            time.sleep(0.05)
+            sent = list(range(len(stream.sent)))
+            arrived.append([port for port in (2, 3) if rig.hosts[port].received(stream) == sent])
+        assert arrived == [[2], [3], []]
+
+    def test_every_pair_at_once(self, rig: WssRig, driver: OpticalSwitchDriver) -> None:
+        wanted = {
+            CrossConnect(i, SIZE + j, (j - i) % SIZE)
+            for i in range(1, SIZE)
+            for j in range(1, SIZE)
+            if i != j
+        }
+        driver.converge(wanted)
+        assert len(rig.writes()) == 1
+        assert rig.truth() == wanted == standing(driver)
+        again = driver.converge(wanted, Mode.REPLACE)
+        assert not again.plan
+        driver.converge((), delete=[1])
+        assert rig.truth() == {one for one in wanted if one.ingress != 1}
+
+    def test_one_wavelength_changes_and_the_others_stay(
+        self, rig: WssRig, driver: OpticalSwitchDriver
+    ) -> None:
+        kept = [CrossConnect(1, SIZE + 2, 2), CrossConnect(3, SIZE + 2, 4), CrossConnect(1, SIZE + 4, 5)]
+        driver.converge([*kept, CrossConnect(1, SIZE + 5, 6)])
+        since = [rig.lit_since(one) for one in kept]
+        with Stream(rig.hosts[1]) as stream:
+            stream.wait(20)
+            result = driver.converge([CrossConnect(3, SIZE + 5, 6)])
+            stream.wait(20)
+        time.sleep(0.05)
+        assert rig.hosts[2].received(stream) == list(range(len(stream.sent)))
+        assert [rig.lit_since(one) for one in kept] == since
+        assert rig.truth() == {*kept, CrossConnect(3, SIZE + 5, 6)}
+        # Only the one that had to go was dark.
+        assert {(r.ingress, r.wavelength) for r in result.results if r.t_dark} == {(1, 6), (3, 6)}
+
+    @pytest.mark.parametrize(
+        ("wanted", "error"),
+        [
+            ([CrossConnect(1, SIZE + 2, 1), CrossConnect(3, SIZE + 2, 1)], PortClash),
+            ([CrossConnect(1, SIZE + 2, 1), CrossConnect(1, SIZE + 3, 1)], PortClash),
+            ([CrossConnect(1, SIZE + 2)], Unsupported),
+            ([CrossConnect(1, SIZE + 2, SIZE)], Unsupported),
+        ],
+    )
+    def test_bad_requests_write_nothing(
+        self, rig: WssRig, driver: OpticalSwitchDriver, wanted: list[CrossConnect], error: type[OpticalError]
+    ) -> None:
+        with pytest.raises(error):
+            driver.converge(wanted)
+        assert rig.writes() == []
+
+    def test_what_the_fabric_says_of_wavelengths_is_checked(self, rig: WssRig) -> None:
+        entry = {"driver": "scpi", "address": rig.address, "wavelengths": SIZE + 1}
+        other = make_driver("ocs0", entry, SIZE)
+        with pytest.raises(
+            ProtocolError, match=f"tells {SIZE} wavelengths apart, the fabric says {SIZE + 1}"
+        ):
+            other.open()
+        other.close()

@@ -32,7 +32,7 @@ from testbed.emulation.optical.device import (
     Stored,
     Ticket,
 )
-from testbed.emulation.optical.profiles import IDEAL, MEMS, PIEZO, PROFILES
+from testbed.emulation.optical.profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
 
 SIZE = 8
 LATER = 10 * NS
@@ -318,3 +318,76 @@ def test_any_commands_leave_a_partial_matching_that_the_datapath_shares(
             assert device.cross_connects() == before
         for number in range(1, 2 * SIZE + 1):
             assert device.admin(number) is gates.get(number, Admin.ENABLED)
+
+
+# A wavelength-selective switch
+
+
+def selective() -> OpticalDevice:
+    return OpticalDevice(SIZE, IDEAL, wavelengths=4)
+
+
+def test_wavelengths_share_ports_without_touching_each_other() -> None:
+    device = selective()
+    _, effects = do(device, Connect(((1, 9, 0), (1, 10, 1), (2, 9, 1))), 3)
+    assert effects == [Light(1, 9, 3, 0), Light(1, 10, 3, 1), Light(2, 9, 3, 1)]
+    assert device.cross_connects() == ((1, 9, 0), (1, 10, 1), (2, 9, 1))
+    assert (device.peer(1, 1), device.peer(9, 1), device.peer(9, 0), device.peer(9, 2)) == (10, 2, 1, None)
+    _, effects = do(device, ConnectOnly(((1, 10, 1), (3, 9, 1))))
+    assert effects == [Dark(1, 0), Dark(2, 1), Light(3, 9, 3, 1)]
+    _, effects = do(device, DisconnectIngress((1,)))
+    assert effects == [Dark(1, 1)]
+    assert device.cross_connects() == ((3, 9, 1),)
+
+
+def test_one_wavelength_of_a_port_can_be_had_once() -> None:
+    device = selective()
+    do(device, Connect(((1, 9, 1),)))
+    refused(device, Connect(((1, 10, 1),)), Fault.CONFLICT, 1)
+    refused(device, Connect(((2, 9, 1),)), Fault.CONFLICT, 9)
+    refused(device, Connect(((2, 10, 2), (2, 11, 2))), Fault.CONFLICT, 2)
+    refused(device, Disconnect(((1, 9, 2),)), Fault.CONFLICT, 9)
+    refused(device, Connect(((2, 10, 4),)), Fault.RANGE, 4)
+    refused(device, Connect(((2, 10),)), Fault.RANGE, 3)
+    refused(ideal(), Connect(((2, 10, 0),)), Fault.RANGE, 0)
+
+
+def test_a_disabled_port_blocks_all_its_wavelengths_and_finds_them_again() -> None:
+    device = selective()
+    do(device, Connect(((1, 9, 0), (2, 9, 1), (3, 10, 0))))
+    do(device, SetAdmin((9,), enabled=False))
+    assert device.port_state(9, LATER) is PortState.BLOCKED
+    assert device.port_state(1, LATER) is PortState.BLOCKED
+    assert device.port_state(10, LATER) is PortState.TUNED
+    _, effects = do(device, SetAdmin((9,), enabled=True), 7)
+    assert effects == [Light(1, 9, 7, 0), Light(2, 9, 7, 1), Gate(9, Admin.ENABLED)]
+
+
+def test_power_at_an_egress_with_several_wavelengths() -> None:
+    device = OpticalDevice(SIZE, LCOS, wavelengths=4)
+    do(device, Connect(((1, 9, 0), (2, 9, 1))))
+    assert device.power_dbm(9, LATER) == LCOS.dark_dbm
+    device.receive(2, True)
+    read = device.power_dbm(9, LATER)
+    worst = LCOS.loss_max_db + LCOS.repeatability_db
+    assert -worst <= read <= -(LCOS.loss_min_db - LCOS.repeatability_db)
+    assert not [alarm for alarm in device.alarms(LATER) if alarm.port == 9]
+
+
+@given(data=st.data())
+def test_any_commands_leave_a_matching_per_wavelength(data: st.DataObject) -> None:
+    device = selective()
+    wire = st.tuples(st.integers(1, SIZE), st.integers(SIZE + 1, 2 * SIZE), st.integers(0, 3))
+    kernel: dict[tuple[int, int | None], int] = {}
+    for _ in range(data.draw(st.integers(1, 6))):
+        kind = data.draw(st.sampled_from([Connect, ConnectOnly, Disconnect]))
+        _, effects = do(device, kind(tuple(data.draw(st.lists(wire, max_size=5)))))
+        for effect in effects:
+            if isinstance(effect, Light):
+                assert (effect.ingress, effect.wavelength) not in kernel
+                kernel[effect.ingress, effect.wavelength] = effect.egress
+            else:
+                assert isinstance(effect, Dark)
+                del kernel[effect.ingress, effect.wavelength]
+        check_matching(CrossConnect(*one) for one in device.cross_connects())
+        assert {(i, w): e for i, e, w in device.cross_connects()} == kernel

@@ -50,6 +50,8 @@ def test_lines_as_a_polatis_switch_writes_them() -> None:
     assert parse_size("16,16") == (16, 16)
     assert parse_pairs("(@1,2,3),(@19,18,22)") == (XC(1, 19), XC(2, 18), XC(3, 22))
     assert parse_pairs("(@),(@)") == ()
+    assert parse_pairs("(@1,1),(@19,18),(@0,3)", 4) == (XC(1, 19, 0), XC(1, 18, 3))
+    assert format_pairs([XC(1, 19, 0), XC(1, 18, 3)]) == "(@1,1),(@19,18),(@0,3)"
     assert parse_ports("(@1,3:5)") == (1, 3, 4, 5)
     assert parse_port_states("(D,E,F)") == ("D", "E", "F")
     assert parse_powers("(-12.3,-40.1)") == (-12.3, -40.1)

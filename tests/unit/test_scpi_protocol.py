@@ -19,8 +19,8 @@ IDENTITY = "Polatis,N-EMU-8x8-IDEAL,ocs0,6.0.0.0"
 class Wire:
     """A session and its device, with a clock that is turned by hand."""
 
-    def __init__(self, profile: Profile = IDEAL) -> None:
-        self.device = OpticalDevice(8, profile)
+    def __init__(self, profile: Profile = IDEAL, wavelengths: int = 0) -> None:
+        self.device = OpticalDevice(8, profile, wavelengths=wavelengths)
         self.session = ScpiSession(self.device, IDENTITY)
         self.now_ns = 0
 
@@ -304,3 +304,37 @@ def test_whatever_is_sent_the_switch_holds_a_partial_matching(stream: bytes) -> 
     check_matching(CrossConnect(*one) for one in wire.device.cross_connects())
     # And it goes on answering, one line for one query.
     assert wire.ask("*idn?") == IDENTITY + "\n"
+
+
+def test_a_wss_speaks_of_wavelengths() -> None:
+    wss = Wire(wavelengths=4)
+    assert wss.ask(":oxc:swit:wav?") == "4\n"
+    assert wss.ask(":oxc:swit:conn:stat?") == "(@),(@),(@)\n"
+    assert (
+        wss.ask(":oxc:swit:conn:add (@1,1,2),(@10,11,10),(@0,1,1);stat?") == "(@1,1,2),(@10,11,10),(@0,1,1)\n"
+    )
+    assert wss.ask(":oxc:swit:conn:port? 1,1;port? 10 , 1;port? 10,2") == '"11";"2";""\n'
+    assert wss.ask(":oxc:swit:conn:sub (@1),(@10),(@0);stat?") == "(@1,2),(@11,10),(@1,1)\n"
+    assert wss.ask(":oxc:swit:conn:only (@3),(@10),(@3);stat?") == "(@3),(@10),(@3)\n"
+    assert wss.errors() == '0,"No error"'
+    assert wss.ask(":oxc:swit:conn:sub (@3),(@);stat?") == "(@),(@),(@)\n"
+
+
+@pytest.mark.parametrize(
+    ("wavelengths", "command", "error"),
+    [
+        (4, ":oxc:swit:conn:add (@1),(@10)", "-109,"),
+        (4, ":oxc:swit:conn:add (@1),(@10),(@4)", "-222,"),
+        (4, ":oxc:swit:conn:add (@1,2),(@10,11),(@1)", "-104,"),
+        (4, ":oxc:swit:conn:add (@1),(@10),(@1),(@1)", "-108,"),
+        (4, ":oxc:swit:conn:port? 1", "-109,"),
+        (4, ":oxc:swit:conn:port? 1,4", "-222,"),
+        (0, ":oxc:swit:conn:add (@1),(@10),(@1)", "-108,"),
+        (0, ":oxc:swit:conn:port? 1,0", "-222,"),
+    ],
+)
+def test_wavelengths_that_do_not_fit(wavelengths: int, command: str, error: str) -> None:
+    wss = Wire(wavelengths=wavelengths)
+    assert wss.ask(command).strip() == ""
+    assert wss.errors().startswith(error)
+    assert wss.device.cross_connects() == ()

@@ -1,0 +1,75 @@
+"""``python -m testbed.emulation.onic``: the agent of one O-NIC, with the lab's lasers and its own routes.
+
+Imports little: a lab starts one of these for each O-NIC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from controller.onic.agent import Agent, AgentError, Settings
+from controller.onic.protocol import Times
+from testbed.emulation.onic.light import BpfLaser, BpfRoutes
+
+#: An O-NIC's control unit is hardware of its own and never waits for the GPU's work; here they share cores.
+NICENESS = -20
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m testbed.emulation.onic", description=__doc__)
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--listen", required=True, help="host:port on the control network")
+    parser.add_argument("--directory", type=Path, required=True, help="for its sockets and its map")
+    parser.add_argument("--pins", type=Path, required=True, help="BPF maps of this O-NIC")
+    parser.add_argument("--lasers", type=Path, required=True, help="pinned map of the lab's lasers")
+    parser.add_argument("--laser-ids", required=True, help="numbers of its lasers by port, such as 4,5")
+    parser.add_argument("--tuning", type=float, default=0.0, help="emulated seconds")
+    parser.add_argument("--lease", type=float, default=Times().lease_s, help="emulated seconds")
+    parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that all takes")
+    parser.add_argument("--allow-faults", action="store_true")
+    return parser
+
+
+def scaled_times(lease_s: float, dilation: float) -> Times:
+    """The protocol's durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
+    usual = Times()
+    return Times(
+        lease_s=lease_s * dilation,
+        guard_s=usual.guard_s * dilation,
+        retry_s=min(usual.retry_s, lease_s / 4) * dilation,
+        refresh_s=min(usual.refresh_s, lease_s / 4) * dilation,
+        patience_s=usual.patience_s * dilation,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+        host, _, port = chosen.listen.rpartition(":")
+        ids = [int(one) for one in chosen.laser_ids.split(",")]
+        settings = Settings(
+            gpu=chosen.gpu,
+            directory=chosen.directory,
+            listen=(host, int(port)),
+            tuning_s=chosen.tuning * chosen.time_dilation,
+            times=scaled_times(chosen.lease, chosen.time_dilation),
+            ports=len(ids),
+            allow_faults=chosen.allow_faults,
+        )
+        agent = Agent(settings, BpfLaser.open(chosen.lasers, ids), BpfRoutes.open(chosen.pins))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: agent.stop())
+        agent.run()
+    except (AgentError, OSError, ValueError) as error:
+        sys.stderr.write(f"O-NIC {chosen.gpu}: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The transmitters and the route table of an O-NIC as its agent uses them, on the lab's BPF maps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from testbed.emulation.onic.tables import RouteTable
+from testbed.emulation.optical.lasers import Lasers
+
+_NS = 1_000_000_000
+
+
+class BpfLaser:
+    """The tunable transmitters of one O-NIC, by port. Times are seconds of CLOCK_MONOTONIC."""
+
+    def __init__(self, lasers: Lasers, ids: Sequence[int]) -> None:
+        self._lasers = lasers
+        self._ids = tuple(ids)
+
+    @classmethod
+    def open(cls, pin: Path, ids: Sequence[int]) -> BpfLaser:
+        """Raises EbpfError."""
+        return cls(Lasers.open(pin), ids)
+
+    def close(self) -> None:
+        self._lasers.close()
+
+    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+        """Light on ``wavelength`` after ``ready_in_s`` until ``until_s``, dark until then; when it is lit.
+
+        With ``ready_in_s`` 0 a laser that has that wavelength already only gets the new end.
+        """
+        now_ns = time.monotonic_ns()
+        ready_ns = now_ns + round(ready_in_s * _NS)
+        present = self._lasers.read(self._ids[port]) if ready_in_s == 0 else None
+        if present and present.wavelength == wavelength and now_ns < present.until_ns:
+            ready_ns = present.ready_ns
+        self._lasers.tune(self._ids[port], wavelength, ready_ns, round(until_s * _NS))
+        return ready_ns / _NS
+
+    def dark(self, port: int) -> None:
+        self._lasers.dark(self._ids[port])
+
+    def read(self, port: int) -> int | None:
+        """The wavelength that the kernel has for it; None when it is off or its time is over."""
+        tuned = self._lasers.read(self._ids[port])
+        return tuned.wavelength if tuned and time.monotonic_ns() < tuned.until_ns else None
+
+
+class BpfRoutes:
+    """Which fibre port leads to each peer."""
+
+    def __init__(self, table: RouteTable) -> None:
+        self._table = table
+
+    @classmethod
+    def open(cls, pins: Path) -> BpfRoutes:
+        """Raises EbpfError."""
+        return cls(RouteTable.open(pins))
+
+    def close(self) -> None:
+        self._table.close()
+
+    def replace(self, routes: Mapping[str, int]) -> None:
+        self._table.replace(routes)
+
+    def read(self) -> dict[str, int]:
+        return self._table.read()

@@ -1,0 +1,158 @@
+"""Keeps the O-NICs' agents running: one thread that waits for deaths and starts anew what died."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
+
+#: Pause before a dead agent is started again, seconds; doubles with each death soon after a start.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+#: An agent that has run so long has recovered.
+STEADY_S = 5.0
+STOP_S = 2.0
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
+
+
+@dataclass
+class _Charge:
+    start: Start
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    since: float
+    pause_s: float = FIRST_PAUSE_S
+    due: float | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Life:
+    """The process of one agent now, and how often it was started again."""
+
+    pid: int
+    runs: bool
+    restarts: int
+    last_exit: int | None = field(default=None)
+
+
+class Supervisor:
+    """Starts processes, and starts them again when they die. ``on_restart`` is told the name.
+
+    Raises what ``start`` raises, for the first start only.
+    """
+
+    def __init__(self, starts: Mapping[str, Start], on_restart: Callable[[str], None]) -> None:
+        self._on_restart = on_restart
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._charges: dict[str, _Charge] = {}
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="O-NIC agents", daemon=True)
+        try:
+            for name, start in starts.items():
+                self._charges[name] = _launch(start)
+        except BaseException:
+            self._end()
+            raise
+        self._thread.start()
+
+    def lives(self) -> dict[str, Life]:
+        with self._lock:
+            return {
+                name: Life(
+                    c.process.pid,
+                    c.due is None and c.process.poll() is None,
+                    c.restarts,
+                    c.process.returncode,
+                )
+                for name, c in self._charges.items()
+            }
+
+    def stop(self) -> None:
+        """End them all, without starting any again."""
+        with self._lock:
+            self._stopping = True
+        if self._thread.ident is not None:
+            os.write(self._wake_write, b"!")
+            self._thread.join(10)
+        self._end()
+
+    def _end(self) -> None:
+        for charge in self._charges.values():
+            if charge.process.poll() is None:
+                charge.process.terminate()
+        deadline = time.monotonic() + STOP_S
+        for charge in self._charges.values():
+            try:
+                charge.process.wait(max(0.01, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                charge.process.kill()
+                charge.process.wait(5)
+            with suppress(OSError):
+                os.close(charge.pidfd)
+        self._charges.clear()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._stopping:
+                    return
+                waiting = [c.due for c in self._charges.values() if c.due is not None]
+                alive = {c.pidfd: name for name, c in self._charges.items() if c.due is None}
+            poll = select.poll()
+            poll.register(self._wake_read, select.POLLIN)
+            for descriptor in alive:
+                poll.register(descriptor, select.POLLIN)
+            pause_s = max(0.0, min(waiting) - time.monotonic()) if waiting else 60.0
+            for descriptor, _ in poll.poll(pause_s * 1000 + 1):
+                if descriptor in alive:
+                    self._died(alive[descriptor])
+            for name in [
+                n for n, c in self._charges.items() if c.due is not None and c.due <= time.monotonic()
+            ]:
+                self._restart(name)
+
+    def _died(self, name: str) -> None:
+        charge = self._charges[name]
+        code = charge.process.wait()
+        now = time.monotonic()
+        with self._lock:
+            steady = now - charge.since > STEADY_S
+            charge.pause_s = FIRST_PAUSE_S if steady else charge.pause_s
+            charge.due = now + charge.pause_s
+        log.error(
+            "the agent of O-NIC %s has ended (%d); it is started again in %.1f s", name, code, charge.pause_s
+        )
+
+    def _restart(self, name: str) -> None:
+        charge = self._charges[name]
+        with self._lock:
+            if self._stopping:
+                return
+            pause_s = min(LONGEST_PAUSE_S, 2 * charge.pause_s)
+            try:
+                fresh = _launch(charge.start)
+            except Exception as error:  # noqa: BLE001  (said, and tried again)
+                log.error("the agent of O-NIC %s cannot be started: %s", name, error)
+                charge.pause_s, charge.due = pause_s, time.monotonic() + pause_s
+                return
+            os.close(charge.pidfd)
+            fresh.pause_s, fresh.restarts = pause_s, charge.restarts + 1
+            self._charges[name] = fresh
+        self._on_restart(name)
+
+
+def _launch(start: Start) -> _Charge:
+    process = start()
+    return _Charge(start, process, os.pidfd_open(process.pid), time.monotonic())

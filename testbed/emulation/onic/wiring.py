@@ -1,0 +1,193 @@
+"""Where O-NICs are and how they are wired: a namespace for each, and one control network for all.
+
+An O-NIC's namespace has ``host`` (its GPU's NIC, while a worker holds the GPU), ``p0`` and ``p1`` (fibres to
+its row's and its column's WSS) and ``ctl``. The control network is a Linux bridge in a namespace of its own;
+control address and MAC of an O-NIC are those of its GPU with one number changed. Its bridge forwards to each
+O-NIC what is for its agent and what is for its GPU, by static entries.
+
+Rates are kept at ``p0`` and ``p1``, behind the one interface that the GPU has: so each fibre port has its own
+rate, whichever peers it leads to, and acknowledgements, which take the control network, never wait behind
+payload. What waits there still counts as the sender's: TCP puts no more than about a millisecond's worth of
+a connection into a queue below it, by the socket that the packets belong to, which they keep on this way. So
+bytes queue in the sender, and the queue at the port, deeper than what TCP puts there, drops nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from fabric.topology import Fabric, Gpu, Port
+from testbed.emulation import netlink
+from testbed.emulation.netlink import NetworkError, failing
+from testbed.emulation.nodes import ShellLess
+from testbed.emulation.onic.datapath import OnicDatapath
+from testbed.emulation.onic.tables import CONTROL, HOST
+from testbed.lab import Lab
+
+#: What the interfaces of an O-NIC's namespace are called, besides p0 and p1.
+HOST_NAME, CONTROL_NAME = "host", "ctl"
+CONTROL_PREFIX = 16
+BRIDGE = "bridge"
+#: Depth of a fibre port's queue: more than TCP leaves below it, for a few connections at once.
+PORT_QUEUE_BYTES = 16 << 20
+_GPU_NETWORK, _CONTROL_NETWORK = 82, 83
+_NTF_MASTER, _NUD_NOARP = 0x04, 0x40
+
+
+def control_ip(gpu: Gpu) -> str:
+    """Address of the O-NIC's agent: 10.83.x.y for the GPU's 10.82.x.y."""
+    first, second, *rest = gpu.ip.split(".")
+    assert int(second) == _GPU_NETWORK
+    return ".".join([first, str(_CONTROL_NETWORK), *rest])
+
+
+def control_mac(gpu: Gpu) -> str:
+    """MAC of ``ctl``: 02:52:4c:01:x:y for the GPU's 02:52:4c:00:x:y."""
+    octets = gpu.mac.split(":")
+    assert octets[3] == "00"
+    return ":".join([*octets[:3], "01", *octets[4:]])
+
+
+class OnicNode(ShellLess):
+    """The namespace of one O-NIC and its packet side."""
+
+    def __init__(self, name: str, *, lab: Lab, gpu: Gpu, netns: str, pins: Path, **params: Any) -> None:
+        self.lab = lab
+        self.gpu = gpu
+        self.netns = netns
+        self.namespace = netlink.create_namespace(netns)
+        self.pins = pins
+        self.datapath: OnicDatapath | None = None
+        super().__init__(name, **params)
+
+    def arm(self, ports: Sequence[tuple[float, float]], agents: Sequence[Gpu]) -> None:
+        """Bring up ``ctl`` and the fibre ports, given as (bits per second, seconds of queue).
+
+        ``agents``: GPUs whose O-NICs this one's agent talks to; it needs no ARP for them.
+        """
+        try:
+            datapath = self.datapath = OnicDatapath(self.pins, self.gpu.mac)
+        except OSError as error:
+            raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
+
+        def inside() -> None:
+            netlink.configure_namespace()
+            with IPRoute() as here:
+                netlink.set_up(here, "lo")
+                for number, (rate_bps, queue_s) in enumerate(ports):
+                    index = netlink.index_of(here, f"p{number}")
+                    netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
+                    self._plug(datapath, number, netlink.set_up(here, f"p{number}"))
+                index = netlink.set_up(here, CONTROL_NAME)
+                self._plug(datapath, CONTROL, index)
+                neighbours = [(control_ip(gpu), control_mac(gpu)) for gpu in agents]
+                ip = control_ip(self.gpu)
+                netlink.address(here, index, ip, CONTROL_PREFIX, rto_min_s=None, neighbours=neighbours)
+
+        assert self.namespace is not None
+        netlink.in_namespace(self.namespace, inside)
+
+    def plug_host(self) -> None:
+        """The worker's NIC has been plugged in as ``host``: bring it up and let it send."""
+        datapath = self.datapath
+        assert datapath is not None
+
+        def inside() -> None:
+            with IPRoute() as here:
+                # First the program, then the light: nothing may reach the stack of this namespace.
+                self._plug(datapath, HOST, netlink.index_of(here, HOST_NAME))
+                netlink.set_up(here, HOST_NAME)
+
+        assert self.namespace is not None
+        netlink.in_namespace(self.namespace, inside)
+
+    def _plug(self, datapath: OnicDatapath, port: int, index: int) -> None:
+        try:
+            datapath.plug(port, index)
+        except OSError as error:
+            raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
+
+    def terminate(self) -> None:
+        """Forget the namespace; it ends when the agent's process has."""
+        if self.datapath is not None:
+            self.datapath.close()
+            self.datapath = None
+        if self.namespace is not None:
+            os.close(self.namespace)
+            self.namespace = None
+            netlink.delete_namespace(self.netns)
+        super().terminate()
+
+
+class ControlNetwork:
+    """The bridge that joins the agents, and the GPUs for what is not payload."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._netns = lab.namespace("control")
+        self._namespace: int | None = netlink.create_namespace(self._netns)
+
+    def join(self, onics: Sequence[OnicNode]) -> None:
+        """Make the bridge with a port for each O-NIC, whose ``ctl`` it makes too. Raises NetworkError."""
+        namespace = self._namespace
+        assert namespace is not None
+        names = [f"c{index}" for index in range(len(onics))]
+
+        def inside() -> None:
+            with IPRoute() as here:
+                for key in ("all", "default"):
+                    netlink.set_ipv6_off(key)
+                with failing("control network"):
+                    here.link("add", ifname=BRIDGE, kind="bridge", mtu=netlink.MTU_BYTES)
+                bridge = netlink.set_up(here, BRIDGE)
+                for name, onic in zip(names, onics, strict=True):
+                    netlink.create_veth(
+                        here,
+                        name,
+                        CONTROL_NAME,
+                        peer_namespace=onic.namespace,
+                        peer_mac=control_mac(onic.gpu),
+                    )
+                with failing("control network"):
+                    index_of = {link.get("ifname"): link["index"] for link in here.get_links()}
+                    for name, onic in zip(names, onics, strict=True):
+                        port = index_of[name]
+                        here.link("set", index=port, master=bridge, state="up")
+                        for mac in (onic.gpu.mac, control_mac(onic.gpu)):
+                            here.fdb("add", ifindex=port, lladdr=mac, state=_NUD_NOARP, flags=_NTF_MASTER)
+
+        netlink.in_namespace(namespace, inside)
+
+    def close(self) -> None:
+        if self._namespace is not None:
+            os.close(self._namespace)
+            self._namespace = None
+            netlink.delete_namespace(self._netns)
+
+
+def onic_directory(state: Path, gpu: str) -> Path:
+    """Where the agent of a GPU's O-NIC keeps its sockets and its map, under a lab's state directory."""
+    return state / "onics" / gpu
+
+
+def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:
+    """Numbers of the transmitters of a GPU's O-NIC in the lab's laser map, by port."""
+    first = 2 * list(fabric.gpus).index(gpu)
+    return tuple(range(first, first + fabric.onics[gpu].ports))
+
+
+def lasers_of_switch(fabric: Fabric, switch: str) -> dict[int, int]:
+    """The laser that is plugged into each faceplate port of a WSS, by port."""
+    found = {}
+    for gpu, onic in fabric.onics.items():
+        ids = laser_ids(fabric, gpu)
+        for number in range(onic.ports):
+            far = fabric.link_at[Port(gpu, number)].other(Port(gpu, number))
+            if far.node == switch:
+                found[far.number] = ids[number]
+    return found
