@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -21,8 +22,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.worker import transport
+from containers.worker.model import Replica
+from containers.worker.rendezvous import part
 from containers.worker.transport import PeerLost, Transport, peers_of
-from fabric.collectives import Op, Schedule, Transfer, apply_schedule, ring_all_reduce
+from fabric.collectives import (
+    ALL_REDUCE,
+    Op,
+    Schedule,
+    Transfer,
+    apply_schedule,
+    ring_all_reduce,
+)
+from tests.unit.test_training import Crew, ended, of_kind
 
 Vectors = list[npt.NDArray[np.float32]]
 
@@ -96,11 +107,12 @@ def same_bits(a: Vectors, b: Vectors) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("length", [0, 1, 3, 7, 1000, 100_003])
-def test_ring_is_bit_identical(world_size: int, length: int) -> None:
+def test_all_reduce_is_bit_identical(name: str, world_size: int, length: int) -> None:
     vectors = random_vectors(world_size, length)
-    schedule = ring_all_reduce(world_size)
+    schedule = ALL_REDUCE[name](world_size)
     assert same_bits(run(schedule, vectors), apply_schedule(schedule, vectors))
 
 
@@ -169,6 +181,7 @@ def test_any_schedule_larger_than_the_buffers(schedule: Schedule, seed: int) -> 
 
 
 def test_report_counts_bytes_and_stall() -> None:
+    begin = time.monotonic()
     schedule = ring_all_reduce(2)
     with connected(schedule) as connections:
         slow = Transport(schedule, 1, connections[1], 1000)
@@ -178,6 +191,131 @@ def test_report_counts_bytes_and_stall() -> None:
         late.join(timeout=5)
     assert (report.bytes_sent, report.bytes_received) == (4000, 4000)
     assert 0.15 < report.max_stall_s < 2.0
+    assert report.stall_end - report.stall_start == report.max_stall_s
+    assert begin <= report.stall_start
+    assert report.stall_end <= time.monotonic()
+    assert report.flows == report.flow_wait_sum_s == 0
+
+
+@contextmanager
+def towards_a_small_buffer() -> Iterator[tuple[Transport, socket.socket, socket.socket]]:
+    """Rank 0 of a transport that sends 200 kB one way, its connection, and the bare far end of it.
+
+    The far end's host takes only a little until somebody reads; the near end's buffer holds all of it.
+    """
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+        near = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=5))
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
+        far = stack.enter_context(listener.accept()[0])
+        schedule = Schedule(2, 1, (Transfer(0, 0, 1, 0, "replace"),))
+        yield Transport(schedule, 0, {1: near}, 50_000, peer_timeout_s=0.5), near, far
+
+
+def test_delivered_means_acknowledged_by_the_peers_host() -> None:
+    with towards_a_small_buffer() as (engine, near, far):
+        engine.all_reduce(np.ones(50_000, dtype=np.float32))
+        assert transport.unacknowledged(near) > 0
+        begin = time.monotonic()
+        reader = threading.Thread(target=read_slowly, args=(far, 200_000, 0.3), daemon=True)
+        reader.start()
+        engine.wait_delivered()
+        assert transport.unacknowledged(near) == 0
+        assert time.monotonic() - begin >= 0.3
+        reader.join(timeout=5)
+
+
+def read_slowly(connection: socket.socket, length: int, after_s: float) -> None:
+    time.sleep(after_s)
+    while length:
+        length -= len(connection.recv(20_000))
+        time.sleep(0.01)
+
+
+def test_a_peer_that_does_not_take_what_was_sent_is_named() -> None:
+    with towards_a_small_buffer() as (engine, _, _):
+        engine.all_reduce(np.ones(50_000, dtype=np.float32))
+        with pytest.raises(PeerLost, match=r"rank 1 lost: no byte acknowledged for 0\.5 s"):
+            engine.wait_delivered()
+
+
+def test_parting_waits_for_the_peer_and_loses_nothing() -> None:
+    with ExitStack() as stack:
+        ends = [[stack.enter_context(end) for end in tcp_pair()] for _ in range(2)]
+        mine = {peer: pair[0] for peer, pair in enumerate(ends, start=1)}
+        for connection in mine.values():
+            connection.sendall(b"last" * 10_000)
+        got: dict[int, bytes] = {}
+
+        def peer_parts(peer: int, far: socket.socket) -> None:
+            time.sleep(0.3)
+            with far.makefile("rb") as stream:
+                got[peer] = stream.read()
+            far.shutdown(socket.SHUT_WR)
+
+        threads = [threading.Thread(target=peer_parts, args=(p, ends[p - 1][1]), daemon=True) for p in mine]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+        part(mine, 5.0)
+        assert time.monotonic() - begin >= 0.3
+        # Whoever has parted may end: the peers have all of it.
+        for connection in mine.values():
+            connection.close()
+        for thread in threads:
+            thread.join(timeout=5)
+    assert got == {1: b"last" * 10_000, 2: b"last" * 10_000}
+
+
+def test_a_worker_waits_for_delivery_and_for_its_peer_to_part(tmp_path: Path) -> None:
+    """Rank 1 is played here: it sends all of its ring at once, but reads and parts only later."""
+    workers = Crew(tmp_path, 50, 2, gradient_bytes=400_000, iterations=1)
+    replicas = [Replica(rank, 2, 400_000, 28, 7, 0.2) for rank in range(2)]
+    for replica in replicas:
+        replica.compute(0)
+    own, total = replicas[1].buffer, replicas[0].buffer + replicas[1].buffer
+    half = len(own) // 2
+    with ended(workers), socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+        listener.bind((workers.specs[1]["peers"][1], workers.specs[1]["port"]))
+        listener.listen()
+        listener.settimeout(20)
+        workers.start(0)
+        peer, _ = listener.accept()
+        with peer:
+            hello = peer.recv(100)
+            peer.sendall(hello[:-1] + b"\1")
+            deadline = time.monotonic() + 20
+            while not of_kind(workers.events(0), "ready") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            workers.directories[1].mkdir()
+            released = workers.release()
+            peer.sendall(own[half:].tobytes() + total[:half].tobytes())
+            time.sleep(max(0.0, released + 0.6 - time.monotonic()))
+            read_at = time.monotonic()
+            read_slowly(peer, 400_000, 0.0)
+            assert peer.recv(1) == b""
+            parted_at = time.monotonic() + 0.3
+            time.sleep(0.3)
+            peer.shutdown(socket.SHUT_WR)
+            assert workers.exit_codes() == [0]
+    (iteration,) = of_kind(workers.events(0), "iteration")
+    assert iteration["allreduce_end"] >= read_at
+    assert of_kind(workers.events(0), "done")[0]["t"] >= parted_at
+
+
+def test_a_peer_that_does_not_part_or_sends_on_is_named() -> None:
+    near, far = tcp_pair()
+    with near, far:
+        with pytest.raises(PeerLost, match=r"rank 4 lost: it did not part in 0\.2 s"):
+            part({4: near}, 0.2)
+        # The near end has said that it sends no more.
+        assert far.recv(1) == b""
+        far.sendall(b"x")
+        with pytest.raises(PeerLost, match="rank 4 lost: it sent more than the schedule says"):
+            part({4: near}, 5.0)
 
 
 def test_wrong_vector_and_missing_connection_are_refused() -> None:

@@ -301,7 +301,7 @@ def ranks(
 def run(
     made: Sequence[Rank], schedule: Schedule, vectors: Vectors, rounds: int = 1, late_s: Sequence[float] = ()
 ) -> tuple[Vectors, list[list[AllReduceReport]]]:
-    """What each rank holds after ``rounds`` all-reduces, and its reports; rank r starts after ``late_s[r]``."""
+    """What each rank holds after ``rounds`` all-reduces, and its reports; ``late_s``: when each starts."""
     held = [vector.copy() for vector in vectors]
     reports: list[list[AllReduceReport]] = [[] for _ in made]
     errors: list[BaseException] = []
