@@ -7,13 +7,15 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fabric.topology import Fabric
 from fabric.units import format_rate
-from scenarios.schema import Scenario
+from scenarios.schema import Document
 
 _PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "networkx", "fastapi", "matplotlib")
 _PROGRAMS = {
@@ -24,10 +26,9 @@ _PROGRAMS = {
 }
 
 
-def describe_environment(scenario: Scenario, runtime: str) -> dict[str, Any]:
+def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime: str) -> dict[str, Any]:
     """Machine, versions, scales and rates. Rates are emulated ones, with their unit."""
-    fabric = scenario.fabric
-    rates = sorted({link.rate_bps for link in fabric.links})
+    rates = sorted({link.rate_bps for fabric in fabrics for link in fabric.links})
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_clock_minus_monotonic_s": time.time() - time.monotonic(),

@@ -1,34 +1,26 @@
-"""Figures of a run, as PNG and SVG. They are drawn from the run folder's data and nothing else.
-
-The SVG that goes into the report takes its ink from the page (light or dark): text, axes and rules are
-drawn in the placeholder colours below, which :func:`page_svg` turns into CSS.
-"""
+"""Figures of a regrouping run, drawn from the run folder's data and nothing else."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, PathPatch
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 
 from fabric.topology import Port, optical_neighbour
 from fabric.units import format_rate
+from scenarios.drawing import FACE, INK, LIGHT, QUIET, RULE, STYLE, Plot, box, job_colours, save
+from scenarios.fidelity import SERIES_STEP_S
 from scenarios.records import JobRun, Run
 from scenarios.results import (
-    SERIES_STEP_S,
     beacon_gaps,
     dark_intervals,
     light_window,
@@ -39,52 +31,6 @@ from scenarios.results import (
 )
 from scenarios.schema import Scenario
 
-INK, QUIET, RULE, FACE = "#1b2129", "#6a7381", "#c9ced6", "#f4f5f7"
-_CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "var(--face)"}
-_PALETTE = ("#c8425a", "#2f7ec0", "#2e9c6d", "#c98a1b", "#8a5cc2", "#1f9ea6")
-_NAMED = {"red": _PALETTE[0], "blue": _PALETTE[1], "green": _PALETTE[2]}
-_LIGHT = "#e0a32e"
-
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "axes.edgecolor": RULE,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-}
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A drawn figure: file ``name`` without suffix, its ``caption``, and SVG text fit for a page."""
-
-    name: str
-    caption: str
-    svg: str
-
-
-def job_colours(jobs: Sequence[str]) -> dict[str, str]:
-    """One colour per job: its own where it is called after one, else the next of the palette."""
-    free = [c for c in _PALETTE if c not in {_NAMED.get(job) for job in jobs}]
-    return {job: _NAMED.get(job) or free.pop(0) if free else QUIET for job in jobs}
-
 
 def draw_all(
     scenario: Scenario, runs: Sequence[Run], series: Sequence[Mapping[str, Any]], folder: Path
@@ -92,14 +38,14 @@ def draw_all(
     """Draw every figure that the runs allow into ``folder`` (made if absent)."""
     folder.mkdir(parents=True, exist_ok=True)
     plots = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, case in scenario.spec.cases.items():
             pair = {run.placement: run for run in reversed(runs) if run.kind == "case" and run.case == name}
             if {"fragmented", "regrouped"} <= pair.keys():
                 both = [pair["fragmented"], pair["regrouped"]]
                 caption = f"Case {name}, {case.title[0].lower()}{case.title[1:]}"
                 plots.append(
-                    _save(
+                    save(
                         _topology(scenario, both),
                         folder,
                         f"topology-{name}",
@@ -108,7 +54,7 @@ def draw_all(
                     )
                 )
                 plots.append(
-                    _save(
+                    save(
                         _figure3(scenario, case.watched, both, series),
                         folder,
                         f"figure3-{name}",
@@ -120,7 +66,7 @@ def draw_all(
         live = next((run for run in runs if run.kind == "live" and run.regroup), None)
         if live is not None:
             plots.append(
-                _save(
+                save(
                     _live(scenario, live),
                     folder,
                     "live-regroup",
@@ -129,29 +75,6 @@ def draw_all(
                 )
             )
     return plots
-
-
-def _save(figure: Figure, folder: Path, name: str, caption: str) -> Plot:
-    figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(folder / f"{name}.svg", transparent=True, metadata={"Date": None})
-    return Plot(name, caption, page_svg((folder / f"{name}.svg").read_text(encoding="utf-8"), name))
-
-
-def page_svg(svg: str, prefix: str) -> str:
-    """The ``<svg>`` element alone, ids made unique with ``prefix``, colours and font left to the page."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
-    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    for colour, variable in _CSS.items():
-        svg = svg.replace(colour, variable)
-    # Text that was given no colour is black in SVG; the page's ink is wanted.
-    svg = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font: \1px var(--sans)", svg)
-    return re.sub(r"(<text style=\")(?![^\"]*fill)", r"\1fill: var(--ink); ", svg)
 
 
 # --- throughput and utilisation -------------------------------------------------------------------
@@ -288,7 +211,7 @@ def _draw_fabric(axis: Axes, scenario: Scenario, run: Run, before: set[frozenset
     owner = {gpu: name for name, job in run.jobs.items() for gpu in job.gpus}
 
     for name, x in optical.items():
-        _box(axis, x - half, bottom, 2 * half, top - bottom, FACE, RULE)
+        box(axis, x - half, bottom, 2 * half, top - bottom, FACE, RULE)
         axis.text(x - half + 0.2, (top + bottom) / 2, name, color=QUIET, fontsize=8, va="center")
     place = {gpu: (x, low + 0.25) for gpu, x in gpus.items()}
     spots: dict[Port, tuple[float, float]] = {Port(gpu, 0): spot for gpu, spot in place.items()}
@@ -314,7 +237,7 @@ def _draw_fabric(axis: Axes, scenario: Scenario, run: Run, before: set[frozenset
     _servers(axis, scenario, gpus, low)
     for gpu, (x, y) in place.items():
         colour = colours.get(owner.get(gpu, ""), QUIET)
-        _box(axis, x - 0.45, y - 0.55, 0.9, 0.55, colour, colour)
+        box(axis, x - 0.45, y - 0.55, 0.9, 0.55, colour, colour)
         axis.text(x, y - 0.29, gpu, color="white", ha="center", va="center", fontsize=9, weight="bold")
     crossing = ring_edges_crossing(run)
     names = list(fabric.packet_switches)
@@ -326,7 +249,7 @@ def _draw_fabric(axis: Axes, scenario: Scenario, run: Run, before: set[frozenset
             said = f"{crossing} ring edges each way" if crossing else "no ring crosses"
             axis.text((x0 + x1) / 2, high + 0.42, f"{rate}, {said}", ha="center", fontsize=8)
     for name in names:
-        _box(axis, switches[name] - 1.35, high - 0.3, 2.7, 0.6, FACE, INK)
+        box(axis, switches[name] - 1.35, high - 0.3, 2.7, 0.6, FACE, INK)
         axis.text(switches[name], high, name, ha="center", va="center", fontsize=9)
     axis.set_title(f"{run.placement}")
     axis.set_xlim(-0.1, width + 0.1)
@@ -381,7 +304,7 @@ def _light(
         [Curve.MOVETO, Curve.LINETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4, Curve.LINETO],
     )
     if new:
-        axis.add_patch(PathPatch(curve, fill=False, edgecolor=_LIGHT, linewidth=6.5, alpha=0.4, zorder=2.8))
+        axis.add_patch(PathPatch(curve, fill=False, edgecolor=LIGHT, linewidth=6.5, alpha=0.4, zorder=2.8))
     axis.add_patch(PathPatch(curve, fill=False, edgecolor=colour, linewidth=1.9, zorder=3))
     axis.plot([x1, x2], [y1, y2], linestyle="", marker="o", markersize=3.2, color=colour, zorder=4)
 
@@ -389,15 +312,10 @@ def _light(
 def _servers(axis: Axes, scenario: Scenario, gpus: Mapping[str, float], low: float) -> None:
     for name, server in scenario.spec.fabric.servers.items():
         xs = [gpus[gpu] for gpu in server.gpus]
-        _box(axis, min(xs) - 0.62, low - 1.02, max(xs) - min(xs) + 1.24, 1.42, "none", RULE)
+        box(axis, min(xs) - 0.62, low - 1.02, max(xs) - min(xs) + 1.24, 1.42, "none", RULE)
         axis.text(
             (min(xs) + max(xs)) / 2, low - 0.72, name, ha="center", va="center", fontsize=8, color=QUIET
         )
-
-
-def _box(axis: Axes, x: float, y: float, w: float, h: float, face: str, edge: str) -> None:
-    style = "round,pad=0,rounding_size=0.12"
-    axis.add_patch(FancyBboxPatch((x, y), w, h, boxstyle=style, facecolor=face, edgecolor=edge, zorder=2.5))
 
 
 def ring_edges_crossing(run: Run) -> int:
@@ -439,8 +357,8 @@ def _live(scenario: Scenario, run: Run) -> Figure:
         ends = [max(it.end for it in group) - run.released for group in by_index.values()]
         spans = [max(it.end - it.start for it in group) for group in by_index.values()]
         upper.plot(ends, spans, color=colours[name], marker="o", markersize=3, linewidth=1.2, label=name)
-    upper.axvspan(begin - run.released, end - run.released, color=_LIGHT, alpha=0.5, linewidth=0)
-    upper.axvline(begin - run.released, color=_LIGHT, linewidth=1.4)
+    upper.axvspan(begin - run.released, end - run.released, color=LIGHT, alpha=0.5, linewidth=0)
+    upper.axvline(begin - run.released, color=LIGHT, linewidth=1.4)
     upper.set_ylim(0)
     upper.set_xlim(0)
     upper.set_ylabel("iteration, s")
@@ -463,7 +381,7 @@ def _regroup_rows(axis: Axes, run: Run, regroup: Mapping[str, Any], begin: float
     if dark:
         _, off, lit = max(dark, key=lambda entry: entry[2] - entry[1])
         label = "dark on the wire" if len(dark) == 1 else f"dark on the wire, longest of {len(dark)}"
-        rows.append((label, off, lit, _LIGHT))
+        rows.append((label, off, lit, LIGHT))
     colours = job_colours(list(run.jobs))
     longest: dict[str, dict[str, Any]] = {}
     for gap in beacon_gaps(run, moved, light_window(regroup)):

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from scenarios.client import Api, ApiError, Unreachable
-from scenarios.schema import Scenario
-from testbed.lab import Lab, new_lab
+from scenarios.schema import Setting
+from testbed.lab import ENVIRONMENT, Lab, new_lab
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class LabProcesses:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Setting,
         runtime: str,
         addresses: Addresses,
         logs: Path | None,
@@ -109,6 +109,7 @@ class LabProcesses:
         self.api = Api(addresses.rest, addresses.token)
         self.inventory: dict[str, Any] = {}
         self.restarts = 0
+        self._away_until = 0.0
         self._follow = follow
         self._notice = notice
         self._testbed: subprocess.Popen[bytes] | None = None
@@ -163,6 +164,7 @@ class LabProcesses:
             *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
             *("--openflow", self.addresses.openflow, "--congestion-control", tcp.congestion_control),
             *("--rto-min", repr(tcp.rto_min * scale.time)),
+            *(["--onic-faults"] if self.scenario.onic_faults else []),
         ]
 
     def _controller_command(self) -> list[str]:
@@ -221,18 +223,40 @@ class LabProcesses:
 
     def check(self) -> None:
         """Raise RunError when the testbed or, before it first answered, the controller has ended."""
-        for name, process in (("testbed", self._testbed), ("controller", self._controller)):
-            if process is not None and process.poll() is not None:
-                raise RunError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+        self._check("testbed", self._testbed)
+        self._check("controller", self._controller)
+
+    def _check(self, name: str, process: subprocess.Popen[bytes] | None) -> None:
+        if process is not None and process.poll() is not None:
+            raise RunError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+
+    def kill_controller(self, absence_s: float) -> None:
+        """Kill the controller (SIGKILL); :meth:`tend` starts it again, but not before ``absence_s``."""
+        controller = self._controller
+        if controller is None:
+            raise RunError("there is no controller to kill")
+        controller.kill()
+        controller.wait(5.0)
+        self._away_until = time.monotonic() + absence_s
+
+    @property
+    def controller_away(self) -> bool:
+        """Whether the controller was killed on purpose and is to stay away for now."""
+        return time.monotonic() < self._away_until
 
     def tend(self) -> None:
         """While jobs run: start a controller that died again, so that they can be watched to their end.
 
         Raises RunError when the testbed has ended, or the controller too often.
         """
+        self._check("testbed", self._testbed)
         controller = self._controller
-        if controller is None or controller.poll() is None:
-            self.check()
+        if controller is None or controller.poll() is None or self.controller_away:
+            return
+        if self._away_until:
+            self._away_until = 0.0
+            self._controller = self._spawn("controller", self._controller_command())
+            self._wait_for_controller()
             return
         # A process that was killed had no say in it; what it last logged explains nothing.
         said = f": {self._last('controller')}" if controller.returncode > 0 else ""
@@ -301,6 +325,15 @@ def ended(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+def belongs_to(lab: Lab, pid: int) -> bool:
+    """Whether a process lives and belongs to a lab: its number may have been given to another since."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{ENVIRONMENT}={lab.id}".encode() in environment
 
 
 def remove_lab(lab: Lab) -> list[str]:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 Event = dict[str, Any]
-Kind = Literal["case", "variant", "live"]
+Kind = Literal["case", "variant", "live", "fabric", "trouble", "sweep"]
+#: Events of a run that :class:`Run` has fields for.
+_FIELDS = frozenset(("run_started", "released", "circuits", "regrouped", "cpu", "reference", "run_ended"))
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Iteration:
     """One iteration of one rank. All times are CLOCK_MONOTONIC seconds.
 
     ``lateness_s``: how late the timer of the emulated compute woke. ``stall_s``: longest time inside the
-    all-reduce in which no byte moved at this rank.
+    all-reduce in which no byte moved at this rank. ``flows``: how many an O-NIC was asked for.
     """
 
     rank: int
@@ -33,6 +35,7 @@ class Iteration:
     lateness_s: float
     stall_s: float
     loss: float
+    flows: int = 0
 
     @property
     def compute_s(self) -> float:
@@ -62,11 +65,13 @@ class JobRun:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one case: both jobs together, from their common release to the end of the last.
+    """One run: its jobs together, from their common release to the end of the last.
 
-    ``placement`` is fragmented, regrouped or live. ``circuits_before`` and ``circuits`` are pairs of
-    port names before and after the regroup (the same where there was none). ``cpu`` holds (t, busy share
-    of all processors, 0..1).
+    Of a regrouping scenario, ``case`` is the case and ``placement`` fragmented, regrouped or live; of a
+    comparison, ``case`` is the fabric and ``variant`` the trouble or point of the sweep. ``circuits_before``
+    and ``circuits`` are pairs of port names before and after the regroup (the same where there was none).
+    ``cpu`` holds (t, busy share of all processors, 0..1), ``notes`` the run's other events that are no
+    worker's.
     """
 
     name: str
@@ -82,6 +87,11 @@ class Run:
     circuits: tuple[tuple[str, str], ...]
     regroup: Event | None = None
     cpu: tuple[tuple[float, float], ...] = field(default=())
+    notes: tuple[Event, ...] = field(default=())
+
+    def noted(self, event: str) -> list[Event]:
+        """The notes of one kind, in order."""
+        return [note for note in self.notes if note["event"] == event]
 
 
 def read_lines(path: Path) -> list[Event]:
@@ -117,14 +127,14 @@ def read_runs(events: Iterable[Event]) -> list[Run]:
 def _run(events: Sequence[Event]) -> Run:
     started = events[0]
     named: dict[str, Event] = {e["event"]: e for e in events if "rank" not in e}
-    before = tuple((a, b) for a, b in started["circuits"])
+    before = tuple((a, b) for a, b in started.get("circuits", ()))
     after = named.get("circuits")
     return Run(
         name=started["run"],
         kind=started["kind"],
         case=started["case"],
         variant=started.get("variant"),
-        placement=started["placement"],
+        placement=started.get("placement", ""),
         repeat=started["repeat"],
         released=named["released"]["at"],
         ended=named["run_ended"]["t"],
@@ -133,6 +143,7 @@ def _run(events: Sequence[Event]) -> Run:
         circuits=tuple((a, b) for a, b in after["circuits"]) if after else before,
         regroup=named.get("regrouped"),
         cpu=tuple((e["t"], e["busy"]) for e in events if e["event"] == "cpu"),
+        notes=tuple(e for e in events if "rank" not in e and e["event"] not in _FIELDS),
     )
 
 
@@ -149,6 +160,7 @@ def _job(name: str, gpus: Sequence[str], events: Sequence[Event]) -> JobRun:
                 e["lateness_s"],
                 e["max_stall_s"],
                 e["loss"],
+                e.get("flows", 0),
             )
             for e in mine
             if e["event"] == "iteration"

@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import fnmatch
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fabric.cost import ring_all_reduce_time
 from fabric.topology import Port
+from scenarios.fidelity import (
+    ALL_REDUCE_OVER_IDEAL,
+    SERIES_STEP_S,
+    Verdict,
+    judge_links,
+    judge_parameters,
+    judge_processors,
+    judge_samples,
+    judge_timers,
+    parameters_identical,
+)
 from scenarios.prediction import predict_completions
 from scenarios.records import Event, JobRun, Run, read_runs
 from scenarios.schema import Scenario
 
 SCHEMA_VERSION = 1
-#: Seconds between two values of the utilisation series (10 Hz).
-SERIES_STEP_S = 0.1
 #: Beacon gaps shorter than this are not recorded by the worker.
 BEACON_FLOOR_S = 0.02
-
-# Fidelity: from which value on a run is doubtful, and from which bad.
-LINK_ERROR = (0.05, 0.10)
-LATENESS_SHARE = (0.02, 0.05)
-CPU_BUSY = (0.85, 0.95)
-SAMPLES_MISSING = (0.05, 0.20)
-ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 
 #: What kind of number each entry of the result holds; the first pattern that matches decides.
 LABELS: tuple[tuple[str, str], ...] = (
@@ -88,20 +90,6 @@ def nic_rate_bps(scenario: Scenario, gpu: str) -> float:
 def reduction_percent(fragmented_s: float, regrouped_s: float) -> float:
     """Per cent of the fragmented completion time that regrouping saves."""
     return 100 * (fragmented_s - regrouped_s) / fragmented_s
-
-
-def parameters_identical(job: JobRun) -> bool:
-    """Whether all ranks ended with the same parameters, bit by bit, equal to the one-process reference.
-
-    False too when a rank's or the reference's hash is missing: what was not shown is not claimed.
-    """
-    hashes = {event["parameters_sha256"] for event in job.done.values()}
-    return (
-        len(job.done) == len(job.gpus)
-        and len(hashes) == 1
-        and job.reference_sha256 is not None
-        and hashes == {job.reference_sha256}
-    )
 
 
 def connections_unchanged(job: JobRun) -> bool:
@@ -434,33 +422,6 @@ def _median_iteration(job: JobRun, *, start: float = 0.0, end: float = float("in
     return statistics.median(chosen) if chosen else None
 
 
-def percentile(values: Iterable[float], share: float) -> float:
-    """Smallest value that is not exceeded by ``share`` (0..1) of the values; 0 for none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-class _Verdict:
-    """Collects reasons; the verdict is the worst of them."""
-
-    def __init__(self) -> None:
-        self.levels: list[int] = [0]
-        self.reasons: list[str] = []
-
-    def check(self, value: float, limits: tuple[float, float], reason: str) -> None:
-        level = sum(value > limit for limit in limits)
-        if level:
-            self.add(level, reason)
-
-    def add(self, level: int, reason: str) -> None:
-        self.levels.append(level)
-        self.reasons.append(reason)
-
-    @property
-    def verdict(self) -> str:
-        return ("good", "doubtful", "bad")[max(self.levels)]
-
-
 def _fidelity(
     scenario: Scenario,
     runs: Sequence[Run],
@@ -469,80 +430,18 @@ def _fidelity(
     cases: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Whether the emulation gave what it was set to give, and so whether the figures can be believed."""
-    verdict = _Verdict()
-    links = [
-        {
-            "link": e["link"],
-            "direction": e["direction"],
-            "set_bps": e["set_bps"],
-            "measured_bps": e["measured_bps"],
-            "ratio": e["measured_bps"] / e["set_bps"],
-        }
-        for e in events
-        if e["event"] == "link_rate"
-    ]
-    for link in links:
-        verdict.check(
-            abs(link["ratio"] - 1),
-            LINK_ERROR,
-            f"link {link['link']} ({link['direction']}) gave {100 * link['ratio']:.1f} % of its setting",
-        )
-    if not links:
-        verdict.add(1, "no link was measured")
-
-    late = [it.lateness_s for run in runs for job in run.jobs.values() for it in job.iterations]
-    timer = {
-        "median_ms": 1000 * statistics.median(late) if late else None,
-        "p99_ms": 1000 * percentile(late, 0.99) if late else None,
-        "max_ms": 1000 * max(late) if late else None,
-        "p99_share_of_compute": percentile(late, 0.99) / scenario.compute_s if late else None,
+    verdict = Verdict()
+    checked = {
+        "links": judge_links(events, verdict),
+        "timer": judge_timers(runs, scenario.compute_s, verdict),
+        "cpu": judge_processors(runs, verdict),
+        "samples_missing": judge_samples(runs, series, verdict),
     }
-    verdict.check(
-        timer["p99_share_of_compute"] or 0.0,
-        LATENESS_SHARE,
-        f"compute timers woke {timer['p99_ms'] or 0:.1f} ms late (99th percentile), "
-        f"{100 * (timer['p99_share_of_compute'] or 0):.1f} % of the compute time",
-    )
-
-    cpu: dict[str, Any] = {}
-    for run in runs:
-        busy = [share for t, share in run.cpu if run.released <= t <= run.ended]
-        if busy:
-            cpu[run.name] = {"mean_busy": statistics.mean(busy), "p95_busy": percentile(busy, 0.95)}
-            verdict.check(
-                cpu[run.name]["mean_busy"],
-                CPU_BUSY,
-                f"processors were {100 * statistics.mean(busy):.0f} % busy during {run.name}",
-            )
-
-    shares = {}
-    for run in runs:
-        times = {s["t"] for s in series if s.get("run") == run.name and run.released <= s["t"] <= run.ended}
-        wanted = (run.ended - run.released) / SERIES_STEP_S
-        shares[run.name] = max(0.0, 1 - len(times) / wanted) if wanted >= 1 else 0.0
-        verdict.check(
-            shares[run.name],
-            SAMPLES_MISSING,
-            f"{100 * shares[run.name]:.0f} % of the throughput samples of {run.name} are missing",
-        )
-
     for name, case in cases.items():
         verdict.check(
             case["allreduce_over_ideal"],
             ALL_REDUCE_OVER_IDEAL,
             f"case {name}: the regrouped all-reduce took {case['allreduce_over_ideal']:.2f} times its ideal",
         )
-    for run in runs:
-        for job in run.jobs.values():
-            if not parameters_identical(job):
-                verdict.add(
-                    2, f"{run.name}: the ranks of {job.name} and the reference do not agree bit by bit"
-                )
-    return {
-        "verdict": verdict.verdict,
-        "reasons": verdict.reasons,
-        "links": links,
-        "timer": timer,
-        "cpu": cpu,
-        "samples_missing": shares,
-    }
+    judge_parameters(runs, verdict)
+    return {"verdict": verdict.verdict, "reasons": verdict.reasons, **checked}

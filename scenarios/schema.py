@@ -7,13 +7,14 @@ and so each figure that an experiment rests on is written once, with where it co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from fabric.schema import Duration, FabricSpec, Name, Strict, build_fabric
 from fabric.topology import Fabric, Port, optical_neighbour
@@ -41,16 +42,37 @@ class ScaleSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    """What every job trains. ``samples`` is the data set that a job goes through once, whatever its
-    size; ``batch`` is samples per GPU and iteration; ``gpu`` is a column of the table of GPU times."""
+    """What every job trains. ``batch`` is samples per GPU and iteration.
+
+    GPU time of an iteration: ``gpu``, a column of the table of GPU times, or ``compute``, the time itself.
+    How long: ``samples``, a data set that a job goes through once, whatever its size, or ``iterations``.
+    """
 
     model: Literal["vgg16", "resnet50"]
-    gpu: str
+    gpu: str | None = None
+    compute: Annotated[Duration, Field(gt=0)] | None = None
     batch: Annotated[int, Field(ge=1)]
-    samples: Annotated[int, Field(ge=1)]
-    collective: Literal["ring"] = "ring"
+    samples: Annotated[int, Field(ge=1)] | None = None
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    collective: Literal["ring", "halving-doubling"] = "ring"
     seed: int = 7
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> TrainingSpec:
+        if (self.gpu is None) == (self.compute is None):
+            raise ValueError("give either gpu (a column of the table of GPU times) or compute (a time)")
+        if (self.samples is None) == (self.iterations is None):
+            raise ValueError("give either samples (of the data set) or iterations")
+        return self
+
+    @property
+    def compute_s(self) -> float:
+        """GPU seconds of one iteration, not scaled. Raises ValueError as :func:`compute_seconds`."""
+        if self.compute is not None:
+            return self.compute
+        assert self.gpu is not None
+        return compute_seconds(self.model, self.gpu, self.batch)
 
 
 class TcpSpec(Strict):
@@ -99,35 +121,34 @@ class LinkTestSpec(Strict):
     duration: Annotated[Duration, Field(gt=0)] = 0.8
 
 
-class ScenarioSpec(Strict):
+class CommonSpec(Strict):
+    """What every kind of scenario says."""
+
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
     description: str
     scale: ScaleSpec = ScaleSpec()
     parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], ParameterSpec] = Field(
         default_factory=dict
     )
-    fabric: FabricSpec
     training: TrainingSpec
     tcp: TcpSpec = TcpSpec()
     link_test: LinkTestSpec = LinkTestSpec()
+
+
+class ScenarioSpec(CommonSpec):
+    fabric: FabricSpec
     cases: Annotated[dict[Name, CaseSpec], Field(min_length=1)]
     variants: dict[Name, VariantSpec] = Field(default_factory=dict)
     live: LiveSpec | None = None
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A checked scenario.
-
-    ``spec`` is the file with every ``$name`` replaced, ``fabric`` what it describes, ``raw_fabric`` the
-    same section as written (units as strings) for the processes that read it, ``text`` the file.
-    """
+class Document:
+    """A scenario file: ``spec`` is its content with every ``$name`` replaced, ``text`` the file."""
 
     path: str
     text: str
-    spec: ScenarioSpec
-    fabric: Fabric
-    raw_fabric: dict[str, Any]
+    spec: CommonSpec
 
     @property
     def time_scale(self) -> float:
@@ -142,8 +163,7 @@ class Scenario:
     @property
     def compute_s(self) -> float:
         """Emulated seconds of GPU time in one iteration."""
-        training = self.spec.training
-        return compute_seconds(training.model, training.gpu, training.batch) * self.time_scale
+        return self.spec.training.compute_s * self.time_scale
 
     @property
     def gradient_bytes(self) -> int:
@@ -151,8 +171,32 @@ class Scenario:
         return scaled_gradient_bytes(self.spec.training.model, self.spec.scale.payload)
 
     def iterations(self, world_size: int) -> int:
-        """Iterations in which ``world_size`` ranks go through the data set once."""
-        return math.ceil(self.spec.training.samples / (self.spec.training.batch * world_size))
+        """Iterations that ``world_size`` ranks do: as stated, or as many as go through the data once."""
+        training = self.spec.training
+        if training.iterations is not None:
+            return training.iterations
+        assert training.samples is not None
+        return math.ceil(training.samples / (training.batch * world_size))
+
+
+@dataclass(frozen=True)
+class Setting(Document):
+    """One fabric of a scenario and what is trained on it: all that a lab is built from.
+
+    ``fabric`` is what the section describes, ``raw_fabric`` the section as written (units as strings) for
+    the processes that read it. ``onic_faults``: the O-NICs' agents may be told to lose control messages.
+    """
+
+    fabric: Fabric
+    raw_fabric: dict[str, Any]
+    onic_faults: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario(Setting):
+    """A checked scenario of the regrouping kind."""
+
+    spec: ScenarioSpec
 
 
 class _Loader(yaml.SafeLoader):
@@ -175,16 +219,32 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 def load_scenario(path: str | Path) -> Scenario:
     """The scenario in a YAML file. Raises ScenarioError, one line naming file and key."""
+    return parse_scenario(read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """Raises ScenarioError, one line naming the file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ScenarioError(f"{path}: cannot be read: {reason}") from None
-    return parse_scenario(text, str(path))
 
 
 def parse_scenario(text: str, path: str) -> Scenario:
     """As :func:`load_scenario`, from text; ``path`` is what errors call it."""
+    raw = parse_yaml(text, path)
+    with problems_of(path, raw):
+        resolved = resolve_references(raw)
+        spec = ScenarioSpec.model_validate(resolved)
+        scenario = Scenario(path, text, spec, described("fabric", spec.fabric), resolved["fabric"])
+        check_training(scenario)
+        _check(scenario)
+    return scenario
+
+
+def parse_yaml(text: str, path: str) -> dict[str, Any]:
+    """The mapping that a scenario file is. Raises ScenarioError."""
     try:
         raw = yaml.load(text, Loader=_Loader)
     except ScenarioError as error:
@@ -193,23 +253,26 @@ def parse_scenario(text: str, path: str) -> Scenario:
         raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
     if not isinstance(raw, dict):
         raise ScenarioError(f"{path}: a scenario is a mapping with name, fabric, training, cases")
+    return raw
+
+
+@contextmanager
+def problems_of(path: str, raw: Mapping[str, Any]) -> Iterator[None]:
+    """Turns what is found wrong inside into a ScenarioError of one line that names file and key."""
     try:
-        resolved = resolve_references(raw)
-        spec = ScenarioSpec.model_validate(resolved)
+        yield
     except ValidationError as error:
         raise ScenarioError(f"{path}: {_first_problem(error, raw)}") from None
     except ValueError as error:
         raise ScenarioError(f"{path}: {error}") from None
+
+
+def described(where: str, spec: FabricSpec) -> Fabric:
+    """The fabric that a section describes. Raises ValueError that begins with ``where``."""
     try:
-        fabric = build_fabric(spec.fabric)
+        return build_fabric(spec)
     except ValueError as error:
-        raise ScenarioError(f"{path}: fabric.{error}") from None
-    scenario = Scenario(path, text, spec, fabric, resolved["fabric"])
-    try:
-        _check(scenario)
-    except ValueError as error:
-        raise ScenarioError(f"{path}: {error}") from None
-    return scenario
+        raise ValueError(f"{where}.{error}") from None
 
 
 def resolve_references(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,19 +335,25 @@ def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"
 
 
+def check_training(document: Document) -> None:
+    """Raises ValueError naming the key of what is trained that cannot be."""
+    spec = document.spec
+    try:
+        _ = document.compute_s
+    except ValueError as error:
+        raise ValueError(f"training.gpu: {error}") from None
+    if document.gradient_bytes < 1024:
+        raise ValueError(
+            f"scale.payload: {spec.scale.payload:g} leaves {document.gradient_bytes} bytes of the "
+            f"{MODELS[spec.training.model].gradient_bytes} byte gradient; at least 1024 are needed"
+        )
+
+
 def _check(scenario: Scenario) -> None:
     """What pydantic cannot see: names that refer to other entries, sizes against the fabric."""
     spec = scenario.spec
-    training = spec.training
-    try:
-        compute_seconds(training.model, training.gpu, training.batch)
-    except ValueError as error:
-        raise ValueError(f"training.gpu: {error}") from None
-    if scenario.gradient_bytes < 1024:
-        raise ValueError(
-            f"scale.payload: {spec.scale.payload:g} leaves {scenario.gradient_bytes} bytes of the "
-            f"{MODELS[training.model].gradient_bytes} byte gradient; at least 1024 are needed"
-        )
+    if spec.training.collective != "ring":
+        raise ValueError("training.collective: a regrouping is planned and predicted for rings only")
     lit = {port.node for circuit in scenario.fabric.circuits for port in circuit}
     for name, case in spec.cases.items():
         _check_jobs(scenario.fabric, lit, f"cases.{name}.jobs", case.jobs)

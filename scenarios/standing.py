@@ -7,19 +7,18 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from scenarios.cli_common import UserError
-from scenarios.processes import DOWN_S, Addresses, LabProcesses, remove_lab
-from scenarios.schema import Scenario
-from testbed.lab import ENVIRONMENT, STATE_ROOT, Lab
+from scenarios.processes import DOWN_S, Addresses, LabProcesses, belongs_to, remove_lab
+from scenarios.schema import Setting
+from testbed.lab import STATE_ROOT, Lab
 
 _FILE = "standing.json"
 
 
 def start_standing_lab(
-    scenario: Scenario, runtime: str, addresses: Addresses, notice: Callable[[str], None]
+    scenario: Setting, runtime: str, addresses: Addresses, notice: Callable[[str], None]
 ) -> dict[str, Any]:
     """Build the lab and leave its processes running; what ``up --json`` prints. Raises RunError."""
     processes = LabProcesses(scenario, runtime, addresses, None, follow=False, notice=notice)
@@ -56,22 +55,13 @@ def stop_standing_labs(lab_id: str | None, notice: Callable[[str], None]) -> lis
 
 
 def _end(lab: Lab, role: str, pid: int | None, notice: Callable[[str], None]) -> None:
-    if pid is None or not _is_ours(lab, pid):
+    if pid is None or not belongs_to(lab, pid):
         return
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_S
-    while _is_ours(lab, pid):
+    while belongs_to(lab, pid):
         if time.monotonic() > deadline:
             notice(f"the {role} did not end within {DOWN_S:.0f} s and was killed")
             os.kill(pid, signal.SIGKILL)
             return
         time.sleep(0.05)
-
-
-def _is_ours(lab: Lab, pid: int) -> bool:
-    """Whether the process lives and belongs to the lab: a number may have been given to another since."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return f"{ENVIRONMENT}={lab.id}".encode() in environment

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.plots import job_colours, mean_throughput, ring_edges_crossing, smooth
+from scenarios.drawing import job_colours
+from scenarios.plots import mean_throughput, ring_edges_crossing, smooth
 from scenarios.records import read_runs
 from scenarios.report import render
 from scenarios.results import build_result

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from scenarios.fidelity import parameters_identical, percentile
 from scenarios.prediction import predict_completions
 from scenarios.records import read_lines, read_runs
 from scenarios.results import (
     build_result,
     label_of,
     light_off_s,
-    parameters_identical,
-    percentile,
     utilisation,
     utilisation_series,
 )

@@ -1,0 +1,78 @@
+"""The same training in one process: what every rank of a job must end with, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scenarios.processes import LabProcesses, RunError
+
+#: Deadline of one such training, seconds.
+REFERENCE_S = 120.0
+#: What of a job's request decides its outcome.
+_DECISIVE = ("collective", "gradient_bytes", "iterations", "batch", "seed", "learning_rate")
+
+
+class References:
+    """Trains in one process, in the workers' own image; once for jobs that must end alike.
+
+    May outlive a lab: what a training ends with has nothing to do with where it runs.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def hash_of(self, processes: LabProcesses, request: Mapping[str, Any]) -> str:
+        """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises RunError."""
+        key = (len(request["ranks"]), *(request[name] for name in _DECISIVE))
+        if key not in self._known:
+            self._known[key] = _train(processes, request)
+        return self._known[key]
+
+
+def _train(processes: LabProcesses, request: Mapping[str, Any]) -> str:
+    name, gpus = request["name"], request["ranks"]
+    addresses = [processes.scenario.fabric.gpus[gpu].ip for gpu in gpus]
+    spec = {"job": name, "rank": 0, "world_size": len(gpus), "peers": addresses}
+    spec |= {key: request[key] for key in _DECISIVE}
+    path = processes.state / f"reference-{len(gpus)}.json"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    command = reference_command(path, processes.runtime, processes.lab.id)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=REFERENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=processes.lab.environment(),
+            cwd=Path(__file__).resolve().parents[1],
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"the one-process reference of job {name} took more than {REFERENCE_S:.0f} s"
+        ) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"the one-process reference of job {name} failed: {last}")
+    return str(json.loads(done.stdout)["parameters_sha256"])
+
+
+def reference_command(spec: Path, runtime: str, lab: str) -> list[str]:
+    """The command that trains in one process: in the worker image, or here without containers."""
+    module = "containers.worker.reference"
+    if runtime != "docker":
+        return [sys.executable, "-m", module, str(spec)]
+    from containers.image import image_tag
+
+    return [
+        *("docker", "run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL"),
+        *("--security-opt", "no-new-privileges", "--memory", "1g", "--label", f"ringlight.lab={lab}"),
+        *("--mount", f"type=bind,source={spec},target=/spec.json,readonly", image_tag()),
+        *("python3", "-m", module, "/spec.json"),
+    ]
