@@ -30,7 +30,7 @@ TRAIN = {"gradient_bytes": 96400, "compute_s": 0.05, "iterations": 10, "seed": 7
 class Run:
     """A testbed process with namespace workers, and a controller process."""
 
-    def __init__(self) -> None:
+    def __init__(self, fabric: dict[str, Any] = FABRIC) -> None:
         self.lab: Lab = new_lab()
         self._held = self.lab.hold()
         self.state = self.lab.state_dir / "run"
@@ -39,7 +39,7 @@ class Run:
         self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=20.0, trust_env=False)
         self.testbed: subprocess.Popen[bytes] | None = None
         self.controller: subprocess.Popen[bytes] | None = None
-        (self.state / "fabric.json").write_text(json.dumps(FABRIC))
+        (self.state / "fabric.json").write_text(json.dumps(fabric))
         try:
             self.testbed = self._start(
                 *("testbed.emulation", "--lab", self.lab.id, "--runtime", "namespace"),
