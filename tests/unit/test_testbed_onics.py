@@ -1,0 +1,121 @@
+"""O-NICs of the emulated testbed: names, numbers, and the processes that are kept running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric, Gpu, Port
+from testbed.emulation.network import check_fabric, check_names
+from testbed.emulation.onic.__main__ import scaled_times
+from testbed.emulation.onic.supervision import Supervisor
+from testbed.emulation.onic.wiring import control_ip, control_mac, laser_ids, lasers_of_switch
+from testbed.lab import Lab
+
+
+def grid(rows: int = 2, columns: int = 3, **more: Any) -> Fabric:
+    spec = {"rows": rows, "columns": columns, "gpu": "test", "rate": "100 Gbit/s"}
+    return build_fabric(FabricSpec.model_validate({"grids": {"n": spec}, **more}))
+
+
+def test_an_onic_is_on_the_control_network_where_its_gpu_is_on_the_data_network() -> None:
+    gpu = Gpu("n0", "s", "test", "10.82.3.7", "02:52:4c:00:03:07")
+    assert (control_ip(gpu), control_mac(gpu)) == ("10.83.3.7", "02:52:4c:01:03:07")
+
+
+def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
+    servers: dict[str, Any] = {
+        "servers": {"s": {"gpus": {"g0": "test"}}},
+        "packet_switches": {"tor": {"ports": 1}},
+    }
+    fabric = grid(**servers, links=[{"ends": ["g0", "tor:1"], "rate": "1 Gbit/s"}])
+    plugged: dict[int, Port] = {}
+    for name, switch in fabric.optical_switches.items():
+        found = lasers_of_switch(fabric, name)
+        assert found.keys() == set(range(1, switch.size + 1))
+        for port, laser in found.items():
+            assert laser not in plugged
+            plugged[laser] = Port(name, port)
+    assert laser_ids(fabric, "n0") == (2, 3)
+    for gpu in fabric.onics:
+        for number, laser in enumerate(laser_ids(fabric, gpu)):
+            here = Port(gpu, number)
+            assert plugged[laser] == fabric.link_at[here].other(here)
+
+
+def test_what_cannot_be_emulated_is_named() -> None:
+    with pytest.raises(ValueError, match="WSS n-r0 has 129 ports; at most 128"):
+        check_fabric(grid(2, 129))
+    taken: dict[str, Any] = {"optical_switches": {"control": {"size": 2}}}
+    with pytest.raises(ValueError, match="control is the name of a part of an O-NIC grid"):
+        check_names(Lab("test"), grid(**taken))
+    check_names(Lab("test"), grid())
+
+
+@pytest.mark.parametrize(("lease_s", "dilation"), [(2.0, 1.0), (0.1, 1.0), (0.5, 40.0), (30.0, 0.5)])
+def test_times_of_the_agents_fit_each_other(lease_s: float, dilation: float) -> None:
+    assert scaled_times(lease_s, dilation).lease_s == lease_s * dilation
+
+
+def until(condition: Callable[[], object], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def process(program: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.DEVNULL)
+
+
+def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    dying = f"import time; open({str(starts)!r}, 'a').write(f'{{time.monotonic()}}\\n')"
+    restarted: list[str] = []
+    supervisor = Supervisor(
+        {"dies": partial(process, dying), "stays": partial(process, "import time; time.sleep(60)")},
+        restarted.append,
+    )
+    try:
+        until(lambda: starts.exists() and len(starts.read_text().splitlines()) >= 3)
+        times = [float(line) for line in starts.read_text().splitlines()]
+        assert times[1] - times[0] >= 0.2
+        assert times[2] - times[1] >= 0.4
+        stays = supervisor.lives()["stays"]
+        assert stays.runs
+        assert stays.restarts == 0
+        os.kill(stays.pid, signal.SIGKILL)
+        until(lambda: supervisor.lives()["stays"].restarts == 1)
+        again = supervisor.lives()["stays"]
+        assert again.runs
+        assert again.pid != stays.pid
+        until(lambda: "stays" in restarted)
+    finally:
+        supervisor.stop()
+    assert not Path("/proc", str(again.pid)).exists()
+    assert supervisor.lives() == {}
+
+
+def test_nothing_runs_when_one_cannot_be_started() -> None:
+    made: list[subprocess.Popen[bytes]] = []
+
+    def good() -> subprocess.Popen[bytes]:
+        made.append(process("import time; time.sleep(60)"))
+        return made[0]
+
+    def bad() -> subprocess.Popen[bytes]:
+        raise OSError("no such program")
+
+    with pytest.raises(OSError, match="no such program"):
+        Supervisor({"good": good, "bad": bad}, lambda _: None)
+    assert made[0].returncode is not None
