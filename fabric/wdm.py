@@ -177,7 +177,7 @@ def on_ring(steps: Steps, wavelengths: int, stripes: int = 1) -> Steps:
             if count is not step.count or cut is None:
                 count, cut = step.count, frozen(np.tile(step.count, stripes))
             assert done is not None
-            first = np.concatenate([step.first * stripes + j * step.count for j in range(stripes)])
+            first = (step.first * stripes + np.arange(stripes)[:, None] * step.count).ravel()
             yield replace(done, first=first, count=cut, op=step.op)
 
     name = steps.name if stripes == 1 else f"{steps.name} on {stripes} stripes"

@@ -1,0 +1,226 @@
+"""Virtual time: flows that share directed links max-min fairly, and things that happen at given times.
+
+Between two events all rates are constant. A flow enters after its latency; when its last byte has passed,
+its owner is told. Only flows that share a link, directly or through others, with one that came or went are
+looked at again, so a flow alone on its links costs next to nothing however many there are elsewhere. A link
+without capacity is dark: flows through it stand still and take nothing from others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from testbed.simulation.maxmin import SAME, rates
+
+#: Events closer together than this share of the time are one instant.
+INSTANT = 1e-13
+
+
+class Flow:
+    """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second."""
+
+    __slots__ = ("done", "entered", "left", "links", "over", "rate", "round", "since_s", "version")
+
+    def __init__(self, links: tuple[int, ...], size: float, done: Callable[[], None]) -> None:
+        self.links = links
+        self.left = size
+        self.done = done
+        self.rate = 0.0
+        self.since_s = 0.0
+        #: Counts changes of rate: an end that was worked out before the last one is void.
+        self.version = 0
+        self.entered = self.over = False
+        self.round = 0
+
+
+class Engine:
+    """A clock, a queue of events and the flows under way. Seconds, and bytes per second."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.events = 0
+        self._queue: list[tuple[float, int, Callable[[], None] | Flow, int]] = []
+        self._number = itertools.count()
+        self._capacity: list[float] = []
+        self._users: list[dict[Flow, None]] = []
+        self._link: dict[Hashable, int] = {}
+        self._touched: dict[int, None] = {}
+        self._round = 0
+
+    # Links.
+
+    def link(self, key: Hashable, capacity: float) -> int:
+        """The number of the link called ``key``; ``capacity`` is only for one that is new."""
+        number = self._link.get(key)
+        if number is None:
+            number = self._link[key] = len(self._capacity)
+            self._capacity.append(capacity)
+            self._users.append({})
+        return number
+
+    def set_capacity(self, link: int, capacity: float) -> None:
+        """From now on; 0 is dark. Raises ValueError when it is negative or not finite."""
+        if not (math.isfinite(capacity) and capacity >= 0):
+            raise ValueError(f"link {link}: its capacity is {capacity}; it must be 0 or more")
+        self._capacity[link] = capacity
+        self._touched[link] = None
+
+    def users(self, link: int) -> int:
+        """Flows that pass a link."""
+        return len(self._users[link])
+
+    # Events.
+
+    def at(self, time_s: float, act: Callable[[], None]) -> None:
+        """Calls ``act`` at a time, which must not be past."""
+        if not time_s >= self.now_s:
+            raise ValueError(f"an event at {time_s} s, and it is {self.now_s} s")
+        heapq.heappush(self._queue, (time_s, next(self._number), act, 0))
+
+    def next_event_s(self) -> float:
+        """When something happens next; infinite when nothing is left."""
+        queue = self._queue
+        while queue and isinstance(queue[0][2], Flow) and queue[0][2].version != queue[0][3]:
+            heapq.heappop(queue)
+        return queue[0][0] if queue else math.inf
+
+    # Flows.
+
+    def start(
+        self, links: Sequence[int], size: float, done: Callable[[], None], latency_s: float = 0.0
+    ) -> Flow:
+        """A flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end."""
+        flow = Flow(tuple(links), size, done)
+        if latency_s > 0:
+            self.at(self.now_s + latency_s, lambda: self._enter(flow))
+        else:
+            self._enter(flow)
+        return flow
+
+    def stop(self, flow: Flow) -> None:
+        """The flow is given up; ``done`` is not called."""
+        flow.over = True
+        if flow.entered:
+            self._leave(flow)
+
+    def reroute(self, flow: Flow, links: Sequence[int]) -> None:
+        """The rest of the flow takes another way, from now on."""
+        if tuple(links) == flow.links:
+            return
+        under_way = flow.entered
+        if under_way:
+            self._leave(flow)
+        flow.links = tuple(links)
+        if under_way:
+            self._enter(flow)
+
+    def _enter(self, flow: Flow) -> None:
+        if flow.over:
+            return
+        flow.since_s = self.now_s
+        flow.entered = True
+        for link in flow.links:
+            self._users[link][flow] = None
+            self._touched[link] = None
+
+    def _leave(self, flow: Flow) -> None:
+        flow.left = max(0.0, flow.left - flow.rate * (self.now_s - flow.since_s))
+        flow.since_s = self.now_s
+        flow.rate = 0.0
+        flow.version += 1
+        flow.entered = False
+        for link in flow.links:
+            del self._users[link][flow]
+            if self._users[link]:
+                self._touched[link] = None
+
+    # Running.
+
+    def run(self, until_s: float = math.inf) -> None:
+        """Until nothing is left to happen, or ``until_s``."""
+        self._share()
+        queue = self._queue
+        while (time_s := self.next_event_s()) <= until_s and queue:
+            self.now_s = time_s
+            limit_s = time_s + INSTANT * time_s
+            while queue and queue[0][0] <= limit_s:
+                _, _, act, version = heapq.heappop(queue)
+                if isinstance(act, Flow):
+                    if act.version == version:
+                        self.events += 1
+                        self._leave(act)
+                        act.over = True
+                        done, act.done = act.done, _nothing  # no cycles are left for the collector
+                        done()
+                else:
+                    self.events += 1
+                    act()
+            self._share()
+        if until_s < math.inf:
+            self.now_s = max(self.now_s, until_s)
+
+    def _share(self) -> None:
+        """New rates for all flows that the changes of this instant can concern."""
+        touched = self._touched
+        if not touched:
+            return
+        self._touched = {}
+        self._round += 1
+        number = self._round
+        seen = set(touched)
+        queue = list(touched)
+        flows: list[Flow] = []
+        for link in queue:
+            for flow in self._users[link]:
+                if flow.round == number:
+                    continue
+                flow.round = number
+                flows.append(flow)
+                for other in flow.links:
+                    if other not in seen:
+                        seen.add(other)
+                        queue.append(other)
+        # Flows that share nothing need no common solution.
+        together: list[Flow] = []
+        for flow in flows:
+            least = min(self._capacity[link] for link in flow.links)
+            if least <= 0:
+                self._set_rate(flow, 0.0)
+            elif all(len(self._users[link]) == 1 for link in flow.links):
+                self._set_rate(flow, least)
+            else:
+                together.append(flow)
+        if together:
+            self._solve(together)
+
+    def _solve(self, flows: list[Flow]) -> None:
+        local: dict[int, int] = {}
+        links = [local.setdefault(link, len(local)) for flow in flows for link in flow.links]
+        offsets = np.cumsum([0, *(len(flow.links) for flow in flows)])
+        capacity = np.array([self._capacity[link] for link in local])
+        found = rates(offsets, np.array(links, dtype=np.int64), capacity)
+        for flow, rate in zip(flows, found.tolist(), strict=True):
+            self._set_rate(flow, rate)
+
+    def _set_rate(self, flow: Flow, rate: float) -> None:
+        if abs(rate - flow.rate) <= SAME * rate and (flow.rate > 0 or rate == 0) and flow.version:
+            return
+        now_s = self.now_s
+        flow.left = max(0.0, flow.left - flow.rate * (now_s - flow.since_s))
+        flow.since_s = now_s
+        flow.rate = rate
+        flow.version += 1
+        if rate > 0:
+            end_s = now_s + flow.left / rate
+            heapq.heappush(self._queue, (end_s, next(self._number), flow, flow.version))
+        elif flow.left == 0:
+            heapq.heappush(self._queue, (now_s, next(self._number), flow, flow.version))
+
+
+def _nothing() -> None:
+    return None

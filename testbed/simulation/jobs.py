@@ -1,0 +1,703 @@
+"""Training jobs in virtual time: compute, all-reduce, again; several at once, and what happens to them.
+
+A rank begins a step of the collective when it has sent and received all of its own step before, as the
+workers do but for their overlap of neighbouring steps; it waits for nobody else, so a straggler holds up
+only who depends on it. With ``synchronised`` steps all ranks begin each step together, as light that is set
+anew for each step makes them; then steps that are alike are computed once.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fabric.schedules import Step, Steps, check_ranks, frozen
+from testbed.simulation.engine import Engine, Flow
+from testbed.simulation.maxmin import FloatArray
+from testbed.simulation.networks import Network
+from testbed.simulation.phases import StepCost, check_vector, synchronous
+
+#: More transfers than this of one job cannot be followed one by one.
+MOST_TRANSFERS = 5_000_000
+
+Distribution = Literal["constant", "normal", "lognormal", "exponential"]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds that each rank computes before each all-reduce.
+
+    ``spread``: standard deviation as a share of the mean (normal, cut off at 0, and lognormal).
+    ``stragglers``: rank to the factor by which it is slower. Raises ValueError naming what is out of range.
+    """
+
+    mean_s: float
+    distribution: Distribution = "constant"
+    spread: float = 0.0
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("mean_s", self.mean_s), ("spread", self.spread)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"compute: {name} is {value}; it must be 0 or more")
+        for rank, factor in self.stragglers.items():
+            if not (math.isfinite(factor) and factor > 0):
+                raise ValueError(f"compute: straggler {rank} has factor {factor}; it must be above 0")
+
+    def draw(self, ranks: int, seed: Sequence[int]) -> FloatArray:
+        """Seconds of each rank; the same seed gives the same."""
+        random = np.random.default_rng(seed)
+        if self.distribution == "constant" or self.mean_s == 0:
+            drawn = np.full(ranks, self.mean_s)
+        elif self.distribution == "normal":
+            drawn = np.maximum(random.normal(self.mean_s, self.spread * self.mean_s, ranks), 0.0)
+        elif self.distribution == "lognormal":
+            sigma2 = math.log1p(self.spread**2)
+            drawn = random.lognormal(math.log(self.mean_s) - sigma2 / 2, math.sqrt(sigma2), ranks)
+        else:
+            drawn = random.exponential(self.mean_s, ranks)
+        for rank, factor in self.stragglers.items():
+            if not 0 <= rank < ranks:
+                raise ValueError(f"compute: there is no rank {rank} to be a straggler")
+            drawn[rank] *= factor
+        return drawn
+
+
+@dataclass(frozen=True)
+class Job:
+    """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
+
+    ``after``: jobs that must have ended before it starts.
+    """
+
+    name: str
+    ranks: tuple[str, ...]
+    steps: Steps
+    vector_bytes: float
+    compute: Compute = Compute(0.0)
+    iterations: int = 1
+    cost: StepCost = field(default_factory=StepCost)
+    synchronised: bool = False
+    start_s: float = 0.0
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NetworkChange:
+    """At ``time_s`` the network becomes ``network``; links that it did not have are dark for ``dark_s``.
+
+    A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark,
+    all others go on. A cut link: what had its way over it goes on elsewhere, or its job fails.
+    """
+
+    time_s: float
+    network: Network
+    dark_s: float = 0.0
+    name: str = "network change"
+
+
+@dataclass(frozen=True)
+class GpuLost:
+    """At ``time_s`` a GPU is gone; the job that uses it fails."""
+
+    time_s: float
+    gpu: str
+
+
+Event = NetworkChange | GpuLost
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Times of one iteration by rank [ranks], seconds: begin, end of compute, end."""
+
+    begin_s: FloatArray
+    computed_s: FloatArray
+    end_s: FloatArray
+
+    @property
+    def duration_s(self) -> float:
+        """From the first rank's begin to the last one's end."""
+        return float(self.end_s.max() - self.begin_s.min())
+
+    @property
+    def all_reduce_s(self) -> float:
+        """Mean over ranks of the time in the all-reduce, waiting for others included."""
+        return float((self.end_s - self.computed_s).mean())
+
+
+@dataclass
+class JobResult:
+    """What became of a job. ``failed`` says why it ended early, if it did; ``end_s`` when it ended."""
+
+    name: str
+    iterations: list[Iteration]
+    failed: str | None = None
+    end_s: float = math.nan
+
+    @property
+    def iteration_s(self) -> float:
+        """Median over iterations, of the time from end to end (from the begin, for the first)."""
+        return float(np.median([i.duration_s for i in self.iterations])) if self.iterations else math.nan
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the job's time that its GPUs computed, mean over ranks."""
+        if not self.iterations:
+            return math.nan
+        computed = sum(float((i.computed_s - i.begin_s).mean()) for i in self.iterations)
+        span = self.iterations[-1].end_s.max() - self.iterations[0].begin_s.min()
+        return computed / float(span) if span > 0 else math.nan
+
+
+class Gate(Protocol):
+    """What a flow must pass before it may send: the O-NICs' control units, say."""
+
+    def open(
+        self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
+    ) -> Hashable:
+        """Asks for light between two GPUs; calls ``lit`` or ``failed`` once, now or later."""
+        ...
+
+    def close(self, handle: Hashable) -> None:
+        """The flow has sent all, or is given up."""
+        ...
+
+
+def check_jobs(jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """The jobs, if they can be run. Raises ValueError naming job, rank or GPU."""
+    checked = tuple(jobs)
+    names = {job.name for job in checked}
+    if len(names) < len(checked):
+        twice = next(job.name for job in checked if [j.name for j in checked].count(job.name) > 1)
+        raise ValueError(f"two jobs are called {twice}")
+    for job in checked:
+        where = f"job {job.name}"
+        try:
+            check_ranks(job.steps, len(job.ranks))
+            check_vector(job.vector_bytes)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        if len(set(job.ranks)) < len(job.ranks):
+            raise ValueError(
+                f"{where}: GPU {next(g for g in job.ranks if job.ranks.count(g) > 1)} is used twice"
+            )
+        if job.iterations < 1:
+            raise ValueError(f"{where}: {job.iterations} iterations; there must be at least one")
+        if not (math.isfinite(job.start_s) and job.start_s >= 0):
+            raise ValueError(f"{where}: start_s is {job.start_s}; it must be 0 or more")
+        for other in job.after:
+            if other not in names:
+                raise ValueError(f"{where} waits for {other}, which is no job")
+    _check_order(checked)
+    return checked
+
+
+def _check_order(jobs: Sequence[Job]) -> None:
+    after = {job.name: job.after for job in jobs}
+    done: set[str] = set()
+    for start in after:
+        way: list[str] = []
+        stack = [(start, iter(after[start]))]
+        way.append(start)
+        while stack:
+            name, rest = stack[-1]
+            following = next((other for other in rest if other not in done), None)
+            if following is None:
+                done.add(name)
+                stack.pop()
+                way.pop()
+            elif following in way:
+                cycle = [*way[way.index(following) :], following]
+                raise ValueError(f"jobs wait for each other: {' -> '.join(cycle)}")
+            else:
+                stack.append((following, iter(after[following])))
+                way.append(following)
+
+
+def simulate(
+    network: Network,
+    jobs: Iterable[Job],
+    events: Iterable[Event] = (),
+    *,
+    seed: int = 0,
+    gate: Gate | None = None,
+    engine: Engine | None = None,
+    progress: Callable[[str, int, float], None] | None = None,
+) -> dict[str, JobResult]:
+    """Runs all jobs to their end, in virtual time; results by job name.
+
+    ``gate`` must use the same ``engine``. ``progress`` is called with job, iteration and time at each
+    iteration's end. Raises ValueError as :func:`check_jobs` and as the network for a transfer that has no
+    way at the start; what goes wrong later makes the job concerned fail, and the others go on.
+    """
+    checked = check_jobs(jobs)
+    run = _Run(network, checked, engine or Engine(), gate, seed, progress)
+    for event in events:
+        if not (math.isfinite(event.time_s) and event.time_s >= 0):
+            raise ValueError(f"an event at {event.time_s} s; it must be 0 or more")
+        run.external.append(event.time_s)
+        run.engine.at(event.time_s, lambda event=event: run.happen(event))  # type: ignore[misc]
+    run.start()
+    # Millions of small objects live for a moment, and none of them in a cycle: the collector would look
+    # through the whole fabric again and again for nothing.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        run.engine.run()
+    finally:
+        if collecting:
+            gc.enable()
+    for one in run.runs.values():
+        if not one.over:
+            one.fail("it stands still: its light never comes back")
+    return {name: one.result for name, one in run.runs.items()}
+
+
+class _Run:
+    """All jobs over one network."""
+
+    def __init__(
+        self, network: Network, jobs: Sequence[Job], engine: Engine, gate: Gate | None, seed: int,
+        progress: Callable[[str, int, float], None] | None,
+    ) -> None:  # fmt: skip
+        self.network = network
+        self.engine = engine
+        self.gate = gate
+        self.progress = progress
+        self.external: list[float] = []
+        self.number: dict[int, int] = {}
+        self.runs = {job.name: _JobRun(self, job, (seed, index)) for index, job in enumerate(jobs)}
+
+    def start(self) -> None:
+        for one in self.runs.values():
+            one.prepare()
+        for one in self.runs.values():
+            if not one.job.after:
+                self.engine.at(one.job.start_s, one.begin)
+
+    def ended(self, name: str) -> None:
+        for one in self.runs.values():
+            if name in one.job.after and not one.over and all(self.runs[n].over for n in one.job.after):
+                bad = [n for n in one.job.after if self.runs[n].result.failed]
+                if bad:
+                    one.fail(f"job {bad[0]}, for which it waits, failed")
+                else:
+                    self.engine.at(max(self.engine.now_s, one.job.start_s), one.begin)
+
+    def alone(self, job: _JobRun) -> bool:
+        return all(one is job or one.over or one.waiting for one in self.runs.values())
+
+    def quiet_until_s(self) -> float:
+        """When something from outside may happen next: an event, or a job that starts."""
+        now_s = self.engine.now_s
+        later = [t for t in self.external if t >= now_s]
+        later += [one.job.start_s for one in self.runs.values() if one.waiting and one.job.start_s >= now_s]
+        return min(later, default=math.inf)
+
+    def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
+        """The engine's numbers of the present network's links."""
+        found = []
+        for link in locals_:
+            number = self.number.get(link)
+            if number is None:
+                capacity = float(self.network.capacity_bps[link]) / 8
+                number = self.number[link] = self.engine.link(self.network.key(link), capacity)
+            found.append(number)
+        return tuple(found)
+
+    def happen(self, event: Event) -> None:
+        if isinstance(event, GpuLost):
+            for one in self.runs.values():
+                if event.gpu in one.job.ranks and not one.over:
+                    one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost")
+            return
+        old = {self.network.key(link) for link in range(len(self.network.capacity_bps))}
+        self.network = event.network
+        self.number = {}
+        for link in range(len(event.network.capacity_bps)):
+            key = event.network.key(link)
+            capacity = float(event.network.capacity_bps[link]) / 8
+            number = self.engine.link(key, capacity)
+            self.number[link] = number
+            if key not in old and event.dark_s > 0:
+                self.engine.set_capacity(number, 0.0)
+                lit_s = self.engine.now_s + event.dark_s
+                if lit_s == math.inf:
+                    continue
+                self.engine.at(lit_s, lambda n=number, c=capacity: self.engine.set_capacity(n, c))  # type: ignore[misc]
+            else:
+                self.engine.set_capacity(number, capacity)
+        for one in self.runs.values():
+            one.rerouted()
+
+
+class _JobRun:
+    """One job under way."""
+
+    def __init__(self, run: _Run, job: Job, seed: tuple[int, int]) -> None:
+        self.run = run
+        self.job = job
+        self.seed = seed
+        self.result = JobResult(job.name, [])
+        self.over = False
+        self.waiting = True
+        self.flows: dict[Flow, tuple[int, int]] = {}
+        self.opened: dict[Hashable, None] = {}
+        ranks = len(job.ranks)
+        self.plan: list[_StepPlan] = []
+        self.iteration = np.zeros(ranks, dtype=np.int64)
+        self.at_step = [0] * ranks
+        self.pending = [0] * ranks
+        self.early: dict[tuple[int, int, int], int] = {}
+        self.begun: dict[int, FloatArray] = {}
+        self.computed: dict[int, FloatArray] = {}
+        self.finished: dict[int, FloatArray] = {}
+        self.ended_ranks: dict[int, int] = {}
+        self.ready = 0
+        self.left = 0
+        self.whole: tuple[Network, float] | None = None
+
+    def prepare(self) -> None:
+        """Looks at every transfer once, so that one without a way is named before anything runs."""
+        if self.job.synchronised and self.run.gate is None:
+            try:
+                self.whole = (self.run.network, self._whole_s())
+            except ValueError as error:
+                raise ValueError(f"job {self.job.name}: {error}") from None
+            return
+        self._plan_steps()
+        for plan in self.plan:
+            plan.route()
+
+    def _plan_steps(self) -> None:
+        transfers = 0
+        for step in self.job.steps:
+            transfers += len(step)
+            if transfers > MOST_TRANSFERS:
+                raise ValueError(
+                    f"job {self.job.name}: more than {MOST_TRANSFERS} transfers cannot be followed one by "
+                    "one; use synchronised steps, and nothing else at the same time"
+                )
+        for number, step in enumerate(self.job.steps):
+            self.plan.append(_StepPlan(self, step, number))
+
+    def _whole_s(self) -> float:
+        job = self.job
+        return synchronous(self.run.network, job.ranks, job.steps, job.vector_bytes, job.cost).total_s
+
+    # A job's life.
+
+    def begin(self) -> None:
+        if self.over:
+            return
+        self.waiting = False
+        if self.job.synchronised:
+            self._begin_together(0)
+            return
+        for rank in range(len(self.job.ranks)):
+            self._begin_iteration(rank, 0)
+
+    def fail(self, reason: str) -> None:
+        if self.over:
+            return
+        self.result.failed = reason
+        for flow in list(self.flows):
+            self.run.engine.stop(flow)
+        self.flows.clear()
+        if self.run.gate is not None:
+            for handle in list(self.opened):
+                self.run.gate.close(handle)
+        self.opened.clear()
+        self._end()
+
+    def _end(self) -> None:
+        self.over, self.waiting = True, False
+        self.result.end_s = self.run.engine.now_s
+        self.run.ended(self.job.name)
+
+    def _times(self, iteration: int) -> None:
+        if iteration not in self.begun:
+            ranks = len(self.job.ranks)
+            self.begun[iteration] = np.zeros(ranks)
+            self.computed[iteration] = self.job.compute.draw(ranks, (*self.seed, iteration))
+            self.finished[iteration] = np.zeros(ranks)
+            self.ended_ranks[iteration] = 0
+
+    def _close(self, iteration: int) -> None:
+        self.result.iterations.append(
+            Iteration(self.begun.pop(iteration), self.computed.pop(iteration), self.finished.pop(iteration))
+        )
+        del self.ended_ranks[iteration]
+        if self.run.progress is not None:
+            self.run.progress(self.job.name, iteration, self.run.engine.now_s)
+
+    # Ranks that each go at their own pace.
+
+    def _begin_iteration(self, rank: int, iteration: int) -> None:
+        self._times(iteration)
+        now_s = self.run.engine.now_s
+        self.iteration[rank] = iteration
+        self.at_step[rank] = -1
+        self.begun[iteration][rank] = now_s
+        done_s = now_s + float(self.computed[iteration][rank])
+        self.computed[iteration][rank] = done_s
+        self.run.engine.at(done_s, lambda: self._next_step(rank))
+
+    def _next_step(self, rank: int) -> None:
+        """The rank goes on to the next step that has something for it to do."""
+        while not self.over:
+            number = self.at_step[rank] = self.at_step[rank] + 1
+            if number == len(self.plan):
+                self._rank_ended(rank)
+                return
+            plan = self.plan[number]
+            sends = plan.sends.get(rank, ())
+            receives = plan.receives.get(rank, 0)
+            if not sends and not receives:
+                continue
+            iteration = int(self.iteration[rank])
+            self.pending[rank] = len(sends) + receives - self.early.pop((iteration, number, rank), 0)
+            set_up_s = self.job.cost.set_up_s if plan.set_up else 0.0
+            if set_up_s and sends:
+                now_s = self.run.engine.now_s
+                self.run.engine.at(now_s + set_up_s, lambda: self._send(number, sends, iteration))  # noqa: B023
+            else:
+                self._send(number, sends, iteration)
+            if self.pending[rank] == 0:
+                self._received(rank, plan)
+            return
+
+    def _send(self, number: int, sends: Sequence[int], iteration: int) -> None:
+        for k in sends:
+            if self.over:
+                return
+            self._transfer(number, k, lambda k=k: self._arrived(number, k, iteration))  # type: ignore[misc]
+
+    def _transfer(self, number: int, k: int, done: Callable[[], None]) -> None:
+        """Starts transfer ``k`` of step ``number``, through the gate if there is one."""
+        plan = self.plan[number]
+        gate = self.run.gate
+        if gate is None:
+            self._flow(plan, k, done)
+            return
+        handle: list[Hashable] = []
+
+        def lit() -> None:
+            self._flow(plan, k, over)
+
+        def over() -> None:
+            self.opened.pop(handle[0], None)
+            gate.close(handle[0])
+            done()
+
+        source, destination = plan.gpus(k)
+        handle.append(gate.open(source, destination, lit, lambda reason: self.fail(reason)))
+        self.opened[handle[0]] = None
+
+    def _flow(self, plan: _StepPlan, k: int, done: Callable[[], None]) -> None:
+        if self.over:
+            return
+        try:
+            links, latency_s = plan.way(k)
+        except ValueError as error:
+            self.fail(str(error))
+            return
+        flow: Flow
+
+        def end() -> None:
+            del self.flows[flow]
+            done()
+
+        flow = self.run.engine.start(links, float(plan.sizes[k]), end, latency_s)
+        self.flows[flow] = (plan.number, k)
+
+    def _arrived(self, number: int, k: int, iteration: int) -> None:
+        plan = self.plan[number]
+        source, destination = int(plan.step.sources[k]), int(plan.step.destinations[k])
+        for rank in (source, destination):
+            if self.at_step[rank] == number and self.iteration[rank] == iteration:
+                self.pending[rank] -= 1
+                if self.pending[rank] == 0:
+                    self._received(rank, plan)
+            else:
+                key = (iteration, number, rank)
+                self.early[key] = self.early.get(key, 0) + 1
+
+    def _received(self, rank: int, plan: _StepPlan) -> None:
+        cost_s = plan.reduce_s.get(rank, 0.0)
+        if cost_s:
+            self.run.engine.at(self.run.engine.now_s + cost_s, lambda: self._next_step(rank))
+        else:
+            self._next_step(rank)
+
+    def _rank_ended(self, rank: int) -> None:
+        iteration = int(self.iteration[rank])
+        self.finished[iteration][rank] = self.run.engine.now_s
+        self.ended_ranks[iteration] += 1
+        if self.ended_ranks[iteration] == len(self.job.ranks):
+            self._close(iteration)
+            if iteration + 1 == self.job.iterations:
+                self._end()
+                return
+        if iteration + 1 < self.job.iterations:
+            self._begin_iteration(rank, iteration + 1)
+
+    # Ranks in step.
+
+    def _begin_together(self, iteration: int) -> None:
+        self._times(iteration)
+        now_s = self.run.engine.now_s
+        self.begun[iteration][:] = now_s
+        self.computed[iteration] += now_s
+        self.run.engine.at(float(self.computed[iteration].max()), lambda: self._all_reduce(iteration))
+
+    def _all_reduce(self, iteration: int) -> None:
+        if self.over:
+            return
+        engine, run = self.run.engine, self.run
+        if run.gate is None and run.alone(self) and not self.flows:
+            if self.whole is None or self.whole[0] is not run.network:
+                try:
+                    self.whole = (run.network, self._whole_s())
+                except ValueError as error:
+                    self.fail(str(error))
+                    return
+            if engine.now_s + self.whole[1] <= run.quiet_until_s():
+                engine.at(engine.now_s + self.whole[1], lambda: self._ended_together(iteration))
+                return
+        if not self.plan:
+            try:
+                self._plan_steps()
+            except ValueError as error:
+                self.fail(str(error))
+                return
+        self._step_together(iteration, 0)
+
+    def _step_together(self, iteration: int, number: int) -> None:
+        while not self.over and number < len(self.plan) and len(self.plan[number].step) == 0:
+            number += 1
+        if self.over:
+            return
+        if number == len(self.plan):
+            self._ended_together(iteration)
+            return
+        plan = self.plan[number]
+
+        def go() -> None:
+            self.left = len(plan.step)
+            for k in range(len(plan.step)):
+                if not self.over:
+                    self._transfer(number, k, arrived)
+
+        def arrived() -> None:
+            self.left -= 1
+            if self.left == 0:
+                cost_s = max(plan.reduce_s.values(), default=0.0)
+                self.run.engine.at(
+                    self.run.engine.now_s + cost_s, lambda: self._step_together(iteration, number + 1)
+                )
+
+        self.run.engine.at(self.run.engine.now_s + (self.job.cost.set_up_s if plan.set_up else 0.0), go)
+
+    def _ended_together(self, iteration: int) -> None:
+        if self.over:
+            return
+        self.finished[iteration][:] = self.run.engine.now_s
+        self._close(iteration)
+        if iteration + 1 == self.job.iterations:
+            self._end()
+        else:
+            self._begin_together(iteration + 1)
+
+    # Changes.
+
+    def rerouted(self) -> None:
+        """The network is another one: flows under way take their new paths, or the job fails."""
+        if self.over:
+            return
+        for plan in self.plan:
+            plan.forget()
+        for flow, (number, k) in list(self.flows.items()):
+            try:
+                links, _ = self.plan[number].way(k)
+            except ValueError as error:
+                self.fail(str(error))
+                return
+            self.run.engine.reroute(flow, links)
+
+
+class _StepPlan:
+    """A step of a job, and the ways of its transfers over the present network."""
+
+    def __init__(self, owner: _JobRun, step: Step, number: int) -> None:
+        job = owner.job
+        self.owner, self.step, self.number = owner, step, number
+        self.sizes = step.count * (job.vector_bytes / job.steps.chunks)
+        self.sends: dict[int, list[int]] = {}
+        self.receives: dict[int, int] = {}
+        self.reduce_s: dict[int, float] = {}
+        cost = job.cost.reduce_s_per_byte if step.op == "reduce" else 0.0
+        for k, (s, d) in enumerate(zip(step.sources.tolist(), step.destinations.tolist(), strict=True)):
+            self.sends.setdefault(s, []).append(k)
+            self.receives[d] = self.receives.get(d, 0) + 1
+            if cost:
+                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(self.sizes[k])
+        self.set_up = True
+        if job.cost.when == "new circuits" and number:
+            before = owner.plan[number - 1].step if len(owner.plan) >= number else None
+            self.set_up = before is None or not _circuits(step) <= _circuits(before)
+        self._routes: tuple[list[int], list[int], list[float]] | None = None
+        self._one: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def gpus(self, k: int) -> tuple[str, str]:
+        ranks = self.owner.job.ranks
+        return ranks[int(self.step.sources[k])], ranks[int(self.step.destinations[k])]
+
+    def route(self) -> None:
+        """Raises ValueError naming job and transfer when one of them has no way."""
+        try:
+            routes = self.owner.run.network.routes(self.owner.job.ranks, self.step, self.number)
+        except ValueError as error:
+            raise ValueError(f"job {self.owner.job.name}: {error}") from None
+        self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
+
+    def forget(self) -> None:
+        self._routes = None
+        self._one.clear()
+
+    def way(self, k: int) -> tuple[tuple[int, ...], float]:
+        """The engine's links of transfer ``k`` and its latency, seconds."""
+        found = self._one.get(k)
+        if found is None:
+            if self._routes is None:
+                self._route_one(k)
+                return self._one[k]
+            offsets, links, latency_s = self._routes
+            found = (self.owner.run.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
+            self._one[k] = found
+        return found
+
+    def _route_one(self, k: int) -> None:
+        """After a change only transfers that still happen need a way."""
+        step = self.step
+        part = {
+            name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
+            for name in ("sources", "destinations", "first", "count", "wavelengths")
+        }
+        clockwise = None if step.clockwise is None else step.clockwise[k : k + 1]
+        one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
+        routes = self.owner.run.network.routes(self.owner.job.ranks, one, self.number)
+        links = self.owner.run.links(routes.links.tolist())
+        self._one[k] = (links, float(routes.latency_s[0]))
+
+
+def _circuits(step: Step) -> set[tuple[int, ...]]:
+    lanes = [0] * len(step) if step.wavelengths is None else step.wavelengths.tolist()
+    ways = [0] * len(step) if step.clockwise is None else step.clockwise.tolist()
+    return set(zip(step.sources.tolist(), step.destinations.tolist(), lanes, ways, strict=True))

@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.onic.protocol import Times
+from fabric import wdm
+from fabric.cost import RingJob, predict, ring_all_reduce_time
+from fabric.placement import regroup
+from fabric.schedules import STEPS, halving_doubling, ring
+from fabric.topology import Port, circuit_cross_connects
+from fabric.wrht import wrht
+from testbed.simulation.engine import Engine
+from testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, simulate
+from testbed.simulation.maxmin import drain
+from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, leaf_spine, without_link
+from testbed.simulation.onics import ControlNetwork, OnicPlane
+from testbed.simulation.phases import StepCost, synchronous
+from tests.unit.fabrics import six_gpu_fabric
+from tests.unit.test_simulation_networks import grid_fabric
+
+RATE = 100e9
+MIB = 2**20
+
+
+def one_switch(ranks: int, latency_s: float = 0.0) -> tuple[PacketNetwork, tuple[str, ...]]:
+    fabric = leaf_spine(1, ranks, RATE, 1)
+    return PacketNetwork(fabric, latency_s=latency_s), tuple(fabric.gpus)
+
+
+# Closed forms and published figures
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 64])
+def test_collectives_take_what_their_formulas_say(name: str, n: int) -> None:
+    """Thakur, Rabenseifner and Gropp, 2005: steps * latency + bytes on the slowest rank / rate."""
+    network, ranks = one_switch(n, latency_s=3e-6)
+    vector, depth = 8 * MIB, int(math.log2(n))
+    ideal = 2 * (n - 1) / n * vector * 8 / RATE
+    whole = vector * 8 / RATE
+    expected = {
+        "ring": 2 * (n - 1) * 3e-6 + ideal,
+        "halving-doubling": 2 * depth * 3e-6 + ideal,
+        "recursive-doubling": depth * (3e-6 + whole),
+        "binary-tree": 2 * depth * (3e-6 + whole),
+    }
+    steps = STEPS[name](n)
+    found = synchronous(network, ranks, steps, vector)
+    assert found.total_s == pytest.approx(expected.get(name, steps.steps * 3e-6 + ideal), rel=1e-12)
+    assert len(found.step_s) == steps.steps
+    # Rank by rank it is the same where no rank waits, and never longer.
+    free = simulate(network, [Job("a", ranks, steps, vector)])["a"]
+    assert free.end_s == pytest.approx(found.total_s, rel=1e-9)
+
+
+def test_the_published_eight_rank_ring() -> None:
+    """ASTRA-sim's own analytical test: 8 ranks, 1 MiB in 4 splits, 50 GB/s of 2^30 bytes, 500 ns, 10 ns at
+    the end points, memory of 50 GB/s that each added byte passes three times: 117,780 ns."""
+    fabric = leaf_spine(1, 8, 50 * 2**30 * 8, 1)
+    network = PacketNetwork(fabric, latency_s=500e-9)
+    cost = StepCost(set_up_s=10e-9, reduce_s_per_byte=3 / 50e9)
+    part = synchronous(network, tuple(fabric.gpus), ring(8), MIB / 4, cost)
+    assert part.phases == 2
+    # The reference charges the additions 3 (N - 1) times per split, as here in the N - 1 reducing steps.
+    assert 4 * part.total_s == pytest.approx(117_780e-9, rel=1e-3)
+
+
+def test_the_published_ring_of_1024_ranks() -> None:
+    """40.983 ms. Its settings are inferred: 1 GiB with the bandwidth and latency of the other figure."""
+    fabric = leaf_spine(1, 1024, 50 * 2**30 * 8, 1)
+    network = PacketNetwork(fabric, latency_s=500e-9)
+    found = synchronous(network, tuple(fabric.gpus), ring(1024), 2**30)
+    assert found.total_s == pytest.approx(40.983e-3, rel=1e-3)
+    assert found.phases <= 2
+
+
+def test_alike_steps_are_computed_once() -> None:
+    network, ranks = one_switch(256)
+    assert synchronous(network, ranks, ring(256), MIB).phases == 2
+    assert synchronous(network, ranks, halving_doubling(256), MIB).phases == 16
+
+
+def test_wrht_against_the_formula() -> None:
+    fabric, around = wdm.wdm_ring("n", 1024, 64, 40e9)
+    network = RingNetwork(fabric, around)
+    d, a, b = 102.2e6, 25e-6, 40e9
+    for top, theta in (("collect", 4), ("exchange", 3)):
+        steps = wrht(1024, 64, top=top)  # type: ignore[arg-type]
+        found = synchronous(network, around.nodes, steps, d, StepCost(a))
+        assert found.total_s == pytest.approx(theta * (d * 8 / b + a), rel=1e-12)
+    on_one = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a))
+    assert on_one.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / b + a), rel=1e-12)
+    striped = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64, 64), d, StepCost(a))
+    assert striped.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / (64 * b) + a), rel=1e-12)
+    # A ring keeps its circuits: where only new ones take time, it pays once.
+    kept = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a, "new circuits"))
+    assert kept.set_up_s == pytest.approx(a)
+    assert synchronous(
+        network, around.nodes, wrht(1024, 64), d, StepCost(a, "new circuits")
+    ).set_up_s == pytest.approx(4 * a)
+
+
+# The engine
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_the_engine_and_the_batch_solver_agree(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    flows, links = int(random.integers(1, 25)), int(random.integers(1, 12))
+    paths = [random.choice(links, random.integers(1, min(links, 4) + 1), replace=False) for _ in range(flows)]
+    capacity = random.choice([1.0, 2.0, 5.0, 7.3], links)
+    sizes, starts = random.choice([1.0, 4.0, 9.9], flows), random.choice([0.0, 0.0, 1.0, 2.5], flows)
+    engine = Engine()
+    number = [engine.link(k, float(capacity[k])) for k in range(links)]
+    ends = np.full(flows, np.nan)
+
+    def ended(k: int) -> None:
+        ends[k] = engine.now_s
+
+    for k, path in enumerate(paths):
+        engine.start([number[i] for i in path], sizes[k], lambda k=k: ended(k), starts[k])  # type: ignore[misc]
+    engine.run()
+    offsets = np.cumsum([0, *map(len, paths)])
+    assert ends == pytest.approx(drain(offsets, np.concatenate(paths), capacity, sizes, starts), rel=1e-9)
+
+
+def test_a_dark_link_makes_flows_stand_and_harms_no_other() -> None:
+    engine = Engine()
+    dark, shared = engine.link("dark", 2.0), engine.link("shared", 2.0)
+    ends: dict[str, float] = {}
+    engine.start([dark, shared], 4.0, lambda: ends.__setitem__("dark", engine.now_s))
+    engine.start([shared], 4.0, lambda: ends.__setitem__("other", engine.now_s))
+    engine.at(1.0, lambda: engine.set_capacity(dark, 0.0))
+    engine.at(3.5, lambda: engine.set_capacity(dark, 2.0))
+    engine.run()
+    # Together until 1 (one byte each), then the other alone at 2 (3 bytes: until 2.5).
+    assert ends == {"other": pytest.approx(2.5), "dark": pytest.approx(5.0)}
+
+
+def test_a_stopped_flow_frees_its_links_and_a_rerouted_one_goes_on() -> None:
+    engine = Engine()
+    a, b = engine.link("a", 2.0), engine.link("b", 1.0)
+    ends: dict[str, float] = {}
+    first = engine.start([a], 10.0, lambda: ends.__setitem__("first", engine.now_s))
+    engine.start([a], 4.0, lambda: ends.__setitem__("second", engine.now_s))
+    moved = engine.start([a], 8.0, lambda: ends.__setitem__("moved", engine.now_s))
+    engine.at(1.5, lambda: engine.stop(first))
+    engine.at(3.0, lambda: engine.reroute(moved, [b]))
+    engine.run()
+    # Thirds until 1.5 (1 byte each), halves until 3 (1.5 each): 2.5 have gone of each.
+    assert ends == {"second": pytest.approx(3.75), "moved": pytest.approx(3.0 + 5.5)}
+    assert engine.users(a) == engine.users(b) == 0
+    with pytest.raises(ValueError, match=r"link 0: its capacity is -1"):
+        engine.set_capacity(a, -1.0)
+    with pytest.raises(ValueError, match="an event at 1"):
+        engine.at(1.0, lambda: None)
+
+
+# Jobs
+
+
+def test_jobs_contend_as_the_model_says() -> None:
+    """The disaggregation testbed: one job across the slow link, alone and beside another."""
+    fabric = six_gpu_fabric()
+    network = PacketNetwork(fabric)
+    lit = circuit_cross_connects(fabric, fabric.circuits)
+    gpus = {"a": ("g0", "g3", "g1", "g4"), "b": ("g2", "g5")}
+    jobs = [Job(name, ranks, ring(len(ranks)), 10e6, iterations=4) for name, ranks in gpus.items()]
+    model = predict(fabric, lit, [RingJob.all_reduce(n, r, 10e6, 0.0) for n, r in gpus.items()])
+    found = simulate(network, jobs)
+    assert found["a"].failed is found["b"].failed is None
+    # All communicate all the time; but ranks with a fast edge wait, so the link is not always full.
+    assert found["b"].iteration_s <= model["b"] * 1.02
+    alone = simulate(network, [jobs[0]])["a"]
+    expected = predict(fabric, lit, [RingJob.all_reduce("a", gpus["a"], 10e6, 0.0)])["a"]
+    assert alone.iteration_s == pytest.approx(expected, rel=1e-9)
+
+
+def test_compute_and_all_reduce_add_up() -> None:
+    network, ranks = one_switch(4)
+    job = Job("a", ranks, ring(4), 12.5e6, Compute(0.01), iterations=3)
+    ideal = ring_all_reduce_time(4, 12.5e6, RATE)
+    for synchronised in (False, True):
+        found = simulate(network, [replace(job, synchronised=synchronised)])["a"]
+        assert [i.duration_s for i in found.iterations] == pytest.approx([0.01 + ideal] * 3)
+        assert found.iterations[1].all_reduce_s == pytest.approx(ideal)
+        assert found.end_s == pytest.approx(3 * (0.01 + ideal))
+        assert found.utilisation == pytest.approx(0.01 / (0.01 + ideal))
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n", [3, 5, 8, 12])
+def test_free_ranks_and_synchronised_ones(name: str, n: int) -> None:
+    network, ranks = one_switch(n, latency_s=1e-6)
+    cost = StepCost(2e-6, "each step", 1e-11)
+    job = Job("a", ranks, STEPS[name](n), MIB, Compute(1e-4, "normal", 0.3), 3, cost)
+    free = simulate(network, [job], seed=5)["a"]
+    together = simulate(network, [replace(job, synchronised=True)], seed=5)["a"]
+    assert free.failed is together.failed is None
+    assert len(free.iterations) == len(together.iterations) == 3
+    if name == "ring":
+        # Its ranks share no link with each other, so nobody gains by waiting.
+        assert free.end_s <= together.end_s * (1 + 1e-9)
+    # With others a rank that is ahead takes part of the link of one that is late.
+    assert 0.7 * together.end_s < free.end_s < 1.3 * together.end_s
+
+
+def test_synchronised_steps_one_by_one_take_as_long_as_at_once() -> None:
+    network, ranks = one_switch(6, latency_s=1e-6)
+    cost = StepCost(5e-6, "new circuits", 1e-12)
+    job = Job("a", ranks, STEPS["recursive-doubling"](6), MIB, Compute(1e-3), 2, cost, synchronised=True)
+    at_once = simulate(network, [job])["a"]
+    idle = replace(job, name="b", start_s=1.0, vector_bytes=0.0, iterations=1)
+    # An event in the middle forbids the short cut for the iteration that it falls into.
+    change = NetworkChange(0.5 * at_once.end_s, network)
+    one_by_one = simulate(network, [job], [change])["a"]
+    assert one_by_one.end_s == pytest.approx(at_once.end_s, rel=1e-9)
+    with pytest.raises(ValueError, match="two jobs are called a"):
+        simulate(network, [job, replace(idle, name="a")])
+
+
+def test_a_straggler_delays_and_a_seed_decides() -> None:
+    network, ranks = one_switch(4)
+    job = Job("a", ranks, ring(4), 1e6, Compute(0.01, "lognormal", 0.2), 5)
+    once, again = simulate(network, [job], seed=1)["a"], simulate(network, [job], seed=1)["a"]
+    assert once.end_s == again.end_s
+    assert once.end_s != simulate(network, [job], seed=2)["a"].end_s
+    slow = replace(job, compute=Compute(0.01, stragglers={2: 3.0}))
+    ideal = ring_all_reduce_time(4, 1e6, RATE)
+    assert simulate(network, [slow])["a"].iterations[0].duration_s == pytest.approx(0.03 + ideal, rel=0.02)
+    with pytest.raises(ValueError, match="no rank 4 to be a straggler"):
+        simulate(network, [replace(job, compute=Compute(0.01, stragglers={4: 2.0}))])
+
+
+@pytest.mark.parametrize("kind", ["constant", "normal", "lognormal", "exponential"])
+def test_computing_times_have_the_mean_they_should(kind: str) -> None:
+    drawn = Compute(2.0, kind, 0.1).draw(20_000, (1, 2))  # type: ignore[arg-type]
+    assert drawn.mean() == pytest.approx(2.0, rel=0.03)
+    assert drawn.min() >= 0
+    if kind in ("normal", "lognormal"):
+        assert drawn.std() == pytest.approx(0.2, rel=0.05)
+
+
+# Events
+
+
+def test_a_regroup_darkens_what_moves_and_speeds_up_the_job() -> None:
+    fabric = six_gpu_fabric()
+    lit = circuit_cross_connects(fabric, fabric.circuits)
+    ranks = ("g0", "g3", "g1")
+    plan = regroup(fabric, fabric.circuits, [RingJob("a", ranks, 1.0)], movable=None)
+    network = PacketNetwork(fabric, lit)
+    after = PacketNetwork(fabric, circuit_cross_connects(fabric, plan.circuits))
+    job = Job("a", ranks, ring(3), 40e6, Compute(0.001), 20)
+    before = simulate(network, [job])["a"].iteration_s
+    fast = simulate(after, [job])["a"].iteration_s
+    assert before > 2 * fast
+    at_s = 5.5 * before
+    found = simulate(network, [job], [NetworkChange(at_s, after, dark_s=0.05)])["a"]
+    durations = [i.duration_s for i in found.iterations]
+    assert durations[3] == pytest.approx(before)
+    assert durations[-1] == pytest.approx(fast)
+    assert max(durations) == pytest.approx(0.05, rel=0.5)
+    assert max(durations) > 0.05
+    # Who does not move does not notice.
+    still = Job("b", ("g2", "g4", "g5"), ring(3), 40e6, Compute(0.001), 5)
+    moved = {move.gpu for move in plan.moved}
+    assert "g2" in moved or simulate(network, [still])["b"].failed is None
+
+
+def test_a_cut_link_fails_only_the_job_that_needs_it() -> None:
+    fabric = leaf_spine(2, 4, RATE, 2)
+    network = PacketNetwork(fabric)
+    across = Job("across", ("g0", "g4"), ring(2), 1e9, iterations=3)
+    beside = Job("beside", ("g1", "g2"), ring(2), 1e9, iterations=3)
+    cut = NetworkChange(0.1, PacketNetwork(without_link(fabric, Port("leaf0", 5))), name="cut")
+    found = simulate(network, [across, beside], [cut])
+    assert found["across"].failed == "no path from g0 to g4"
+    assert found["across"].end_s == pytest.approx(0.1)
+    assert found["beside"].failed is None
+    assert len(found["beside"].iterations) == 3
+
+
+def test_a_lost_gpu_fails_its_job_and_those_that_wait_for_it() -> None:
+    network, ranks = one_switch(6)
+    first = Job("first", ranks[:3], ring(3), 1e9, iterations=2)
+    second = Job("second", ranks[3:], ring(3), 1e9, iterations=2)
+    third = Job("third", ranks[4:], ring(2), 1e6, after=("second",))
+    fourth = Job("fourth", ranks[4:], ring(2), 1e6, after=("first", "second"))
+    found = simulate(network, [first, second, third, fourth], [GpuLost(0.05, ranks[1])])
+    assert found["first"].failed == f"GPU {ranks[1]} (rank 1) was lost"
+    assert found["second"].failed is None
+    assert found["third"].failed is None
+    assert found["third"].end_s > found["second"].end_s
+    assert found["fourth"].failed == "job first, for which it waits, failed"
+    assert simulate(network, [first], [GpuLost(0.05, ranks[5])])["first"].failed is None
+
+
+def test_light_that_never_comes_back_is_told() -> None:
+    fabric = six_gpu_fabric()
+    moved = ((Port("g0", 0), Port("tor0", 4)), *fabric.circuits[1:])
+    other = PacketNetwork(fabric, circuit_cross_connects(fabric, moved))
+    job = Job("a", ("g0", "g1"), ring(2), 1e9, iterations=2)
+    found = simulate(PacketNetwork(fabric), [job], [NetworkChange(0.01, other, dark_s=math.inf)])["a"]
+    assert found.failed == "it stands still: its light never comes back"
+    assert (
+        simulate(PacketNetwork(fabric), [job], [NetworkChange(0.01, other, dark_s=1.0)])["a"].failed is None
+    )
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": ring(3)}, "job a: ring: a schedule of 3 ranks for 4 ranks"),
+        ({"ranks": ("g0", "g1", "g2", "g2")}, "job a: GPU g2 is used twice"),
+        ({"ranks": ("g0", "g1", "g2", "x")}, "job a: there is no GPU x"),
+        ({"iterations": 0}, "job a: 0 iterations"),
+        ({"vector_bytes": -1.0}, "job a: a vector of -1.0 bytes"),
+        ({"start_s": math.nan}, "job a: start_s is nan"),
+        ({"after": ("z",)}, "job a waits for z, which is no job"),
+        ({"after": ("a",)}, "jobs wait for each other: a -> a"),
+    ],
+)
+def test_a_wrong_job_is_named(change: dict[str, object], message: str) -> None:
+    network, ranks = one_switch(4)
+    job = Job("a", ranks, ring(4), 1e6)
+    for synchronised in (False, True):
+        with pytest.raises(ValueError, match=message):
+            simulate(network, [replace(job, synchronised=synchronised, **change)])  # type: ignore[arg-type]
+
+
+def test_a_cycle_of_jobs_is_named() -> None:
+    network, ranks = one_switch(2)
+    jobs = [
+        Job(name, ranks, ring(2), 1.0, after=after)
+        for name, after in (("a", ("b",)), ("b", ("c",)), ("c", ("a",)))
+    ]
+    with pytest.raises(ValueError, match="jobs wait for each other: a -> b -> c -> a"):
+        simulate(network, jobs)
+
+
+def test_too_many_transfers_ask_for_synchronised_steps() -> None:
+    network, ranks = one_switch(2000)
+    with pytest.raises(ValueError, match="job a: more than 5000000 transfers"):
+        simulate(network, [Job("a", ranks, ring(2000), 1e6)])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"mean_s": -1.0}, {"mean_s": 1.0, "spread": math.inf}, {"mean_s": 1.0, "stragglers": {0: 0.0}}]
+)
+def test_wrong_computing_times_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="compute: "):
+        Compute(**bad)  # type: ignore[arg-type]
+
+
+# O-NICs
+
+
+def oddl(
+    side: int, control: ControlNetwork, vector: float = MIB, **options: object
+) -> tuple[OnicPlane, float]:
+    fabric = grid_fabric(side, side)
+    grid = fabric.grids["n"]
+    engine = Engine()
+    plane = OnicPlane(engine, fabric, grid, grid.nodes, control, **options)  # type: ignore[arg-type]
+    job = Job("a", grid.nodes, halving_doubling(side * side), vector)
+    found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["a"]
+    assert found.failed is None
+    return plane, found.end_s
+
+
+def test_four_nodes_ask_for_light_as_the_protocol_says() -> None:
+    plane, end_s = oddl(2, ControlNetwork(control_s=10e-6, handle_s=0.0))
+    # Request, grant, tuning.
+    wait = 2 * 10e-6 + 10.5e-9
+    assert plane.waits_s == pytest.approx([wait] * 16)
+    assert plane.messages == dict.fromkeys(("request", "grant", "confirm", "release", "released"), 16)
+    assert end_s == pytest.approx(2 * 3 / 4 * MIB * 8 / 100e9 + 4 * wait)
+    assert plane.idle()
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 5.0])
+def test_no_receiver_is_lit_twice_and_messages_stay_few(jitter: float) -> None:
+    for side in (2, 4, 8):
+        plane, _ = oddl(side, ControlNetwork(jitter=jitter))
+        flows = side * side * 2 * int(math.log2(side * side))
+        assert len(plane.waits_s) == flows
+        assert plane.overlaps == 0
+        assert plane.idle()
+        assert plane.counts()["lost"] == plane.counts()["failed"] == 0
+        assert 5 * flows <= sum(plane.messages.values()) <= 6.5 * flows
+
+
+def test_leases_are_renewed_while_a_long_flow_is_lit() -> None:
+    times = Times(lease_s=0.02, guard_s=0.001, retry_s=0.001, refresh_s=0.005, patience_s=1.0)
+    plane, end_s = oddl(2, ControlNetwork(), vector=2**30, times=times)
+    assert end_s == pytest.approx(2 * 3 / 4 * 2**30 * 8 / 100e9, rel=0.01)
+    assert plane.messages["renew"] >= 16
+    assert plane.overlaps == 0
+
+
+def test_a_node_that_does_not_belong_is_named() -> None:
+    fabric = grid_fabric(2, 2)
+    engine = Engine()
+    with pytest.raises(ValueError, match="grid n has no node x"):
+        OnicPlane(engine, fabric, fabric.grids["n"], ("n0", "x"))
+    with pytest.raises(ValueError, match="jitter is -1"):
+        ControlNetwork(jitter=-1)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fabric import wdm
+from fabric.cost import RingJob, ring_rates
+from fabric.routing import Router
+from fabric.schedules import Step, frozen, frozen_bool, halving_doubling, ring
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from fabric.wrht import wrht
+from testbed.simulation.maxmin import rates
+from testbed.simulation.networks import (
+    GridNetwork,
+    PacketNetwork,
+    RingNetwork,
+    leaf_spine,
+    network_of,
+    scaled,
+    without_link,
+)
+from tests.unit.fabrics import circuits, make_fabric, six_gpu_fabric
+
+
+def one_step(pairs: list[tuple[int, int]]) -> Step:
+    sources, destinations = (frozen([pair[side] for pair in pairs]) for side in (0, 1))
+    return Step(sources, destinations, frozen([0] * len(pairs)), frozen([1] * len(pairs)), "reduce")
+
+
+def grid_fabric(rows: int, columns: int) -> Fabric:
+    spec = {"grids": {"n": {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s"}}}
+    return build_fabric(FabricSpec.model_validate(spec))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_packets_take_the_controllers_paths(data: st.DataObject) -> None:
+    fabric = make_fabric(
+        [[3, 3, 2], [2, 2, 2]], [0, 0, 1, 1, 0], copper_gpus=[0, 2], trunks=[(0, 1)], optical_trunk_ports=2
+    )
+    lit = circuit_cross_connects(fabric, data.draw(circuits(fabric, trunks=True)))
+    graph = electrical_graph(fabric, lit)
+    router = Router(fabric, graph)
+    network = PacketNetwork(fabric, lit)
+    for source in fabric.gpus:
+        for destination in fabric.gpus:
+            if source == destination:
+                continue
+            said = None
+            try:
+                nodes = router.path(source, destination)
+            except ValueError as error:
+                said = str(error)
+            if said is not None:
+                with pytest.raises(ValueError) as ours:
+                    network.path(source, destination)
+                assert str(ours.value) == said
+                continue
+            keys = [network.key(link) for link in network.path(source, destination)]
+            assert [key[1].node for key in keys] == nodes[1:]  # type: ignore[index]
+            assert keys[0][0].node == source  # type: ignore[index]
+
+
+def test_rates_are_those_of_the_cost_model() -> None:
+    fabric = six_gpu_fabric()
+    ranks = tuple(fabric.gpus)
+    network = PacketNetwork(fabric)
+    routes = network.routes(ranks, one_step([(i, (i + 1) % 6) for i in range(6)]))
+    lit = circuit_cross_connects(fabric, fabric.circuits)
+    expected = ring_rates(fabric, lit, [RingJob("a", ranks, 1.0)])["a"]
+    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx(expected)
+
+
+def test_a_share_is_left_for_headers() -> None:
+    fabric = leaf_spine(1, 2, 10e9, 1)
+    assert PacketNetwork(fabric, share=0.95).capacity_bps == pytest.approx([9.5e9] * 4)
+    with pytest.raises(ValueError, match=r"share is 1.5"):
+        PacketNetwork(fabric, share=1.5)
+
+
+def test_a_tree_is_oversubscribed_as_told() -> None:
+    fabric = leaf_spine(4, 8, 10e9, 4)
+    network = PacketNetwork(fabric)
+    crossing = one_step([(i, (i + 8) % 32) for i in range(32)])
+    routes = network.routes(tuple(fabric.gpus), crossing)
+    assert np.diff(routes.offsets).tolist() == [4] * 32
+    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([2.5e9] * 32)
+    assert len(leaf_spine(1, 4, 1e9, 1).packet_switches) == 1
+    with pytest.raises(ValueError, match=r"oversubscription is 0.5"):
+        leaf_spine(2, 2, 1e9, 0.5)
+
+
+def test_halving_doubling_on_a_grid_shares_nothing() -> None:
+    fabric = grid_fabric(4, 8)
+    network = network_of(fabric, fabric.grids["n"].nodes)
+    assert isinstance(network, GridNetwork)
+    for number, step in enumerate(halving_doubling(32)):
+        routes = network.routes(fabric.grids["n"].nodes, step, number)
+        assert len(set(routes.links.tolist())) == len(routes.links) == 2 * 32
+    assert str(network.key(0)) == str(("from", Port("n0", 0)))
+    assert network.key(2 * 32 + 1) == ("to", Port("n0", 1))
+
+
+def test_a_grid_names_what_does_not_fit() -> None:
+    fabric = grid_fabric(2, 2)
+    grid = fabric.grids["n"]
+    network = GridNetwork(fabric, grid)
+    with pytest.raises(ValueError, match=r"step 3: ranks 1 and 2 \(n1, n2\) share neither row nor column"):
+        network.routes(grid.nodes, one_step([(0, 1), (1, 2)]), 3)
+    with pytest.raises(ValueError, match="rank 1: grid n has no node g7"):
+        network.routes(("n0", "g7"), one_step([(0, 1)]))
+    with pytest.raises(ValueError, match="nothing is plugged into n0:0"):
+        GridNetwork(dataclasses.replace(fabric, links=()), grid)
+
+
+def test_lightpaths_on_a_ring_pass_their_segments() -> None:
+    fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
+    network = RingNetwork(fabric, around, segment_s=5e-9, latency_s=1e-6)
+    first = next(iter(wrht(9, 1)))
+    routes = network.routes(around.nodes, first)
+    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([40e9] * 6)
+    assert routes.latency_s == pytest.approx([1.005e-6] * 6)
+    assert network.key(int(routes.links[0])) == ("n0", "n1", 0)
+    assert network.key(int(routes.links[1])) == ("n2", "n1", 0)
+
+
+def test_a_ring_of_wavelengths_names_what_does_not_fit() -> None:
+    fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
+    network = RingNetwork(fabric, around)
+    step = Step(
+        *(frozen(a) for a in ([0, 1], [2, 2], [0, 0], [1, 1])), "reduce", frozen([0, 0]), frozen_bool([1, 1])
+    )
+    with pytest.raises(ValueError, match="step 0: segment 1-2 carries wavelength 0 twice"):
+        network.routes(around.nodes, step)
+    with pytest.raises(ValueError, match="wavelength 3 does not fit; the ring has 1"):
+        network.routes(around.nodes, dataclasses.replace(step, wavelengths=frozen([0, 3])))
+    with pytest.raises(ValueError, match="rank i must be node i of 9, but rank 0 is n8"):
+        network.routes(around.nodes[::-1], step)
+    with pytest.raises(ValueError, match="there are 2 ranks"):
+        network.routes(around.nodes[:2], step)
+    with pytest.raises(ValueError, match="have no wavelengths"):
+        network.routes(around.nodes, next(iter(ring(9))))
+
+
+def test_a_dark_gpu_and_a_link_without_capacity_are_named() -> None:
+    fabric = six_gpu_fabric()
+    dark = dataclasses.replace(fabric, circuits=fabric.circuits[1:])
+    with pytest.raises(ValueError, match="no path from g0 to g1: g0 is dark"):
+        PacketNetwork(dark).path("g0", "g1")
+    with pytest.raises(ValueError, match="there is no GPU g9"):
+        PacketNetwork(fabric).path("g0", "g9")
+    nothing = dataclasses.replace(
+        fabric, links=tuple(dataclasses.replace(link, rate_bps=0.0) for link in fabric.links)
+    )
+    with pytest.raises(ValueError, match=r"link g0:0 to tor0:1: its capacity is 0 bit/s"):
+        PacketNetwork(nothing)
+
+
+def test_a_fabric_with_a_cut_fibre_and_a_scaled_one() -> None:
+    fabric = leaf_spine(2, 2, 10e9, 1)
+    cut = PacketNetwork(without_link(fabric, Port("leaf0", 3)))
+    with pytest.raises(ValueError, match="no path from g0 to g2"):
+        cut.path("g0", "g2")
+    assert len(cut.path("g0", "g1")) == 2
+    with pytest.raises(ValueError, match="nothing is plugged into g0:4"):
+        without_link(fabric, Port("g0", 4))
+    assert PacketNetwork(scaled(fabric, 1000)).capacity_bps.max() == 20e6
