@@ -1,0 +1,88 @@
+"""Runs flows in SimGrid, for comparison. Debian's own Python runs it: package python3-simgrid.
+
+    /usr/bin/python3 tests/simgrid_flows.py < cases.jsonl > ends.jsonl
+
+A case is one line, {"capacity": [...], "paths": [[link, …], …], "sizes": [...], "starts": [...]}; its answer
+is a line {"ends": [...], "seconds": wall-clock time of the simulation}. Each case has a process of its own,
+because SimGrid has one engine per process. Sharing is set to plain max-min: model CM02 without its window,
+without acknowledgements' traffic and without latencies (it weighs shares by them).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+OPTIONS = [
+    "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0",
+    "--cfg=surf/precision:1e-12", "--cfg=maxmin/precision:1e-12", "--log=root.thresh:critical",
+]  # fmt: skip
+
+
+def solve(case: dict[str, Any]) -> dict[str, Any]:
+    import simgrid
+
+    begin = time.perf_counter()
+    engine = simgrid.Engine(["flows", *OPTIONS])
+    zone = simgrid.NetZone.create_full_zone("zone")
+    links = [
+        simgrid.LinkInRoute(zone.create_link(f"l{k}", capacity).seal())
+        for k, capacity in enumerate(case["capacity"])
+    ]
+    ends: list[Any] = []
+    for k, path in enumerate(case["paths"]):
+        a, b = (zone.create_host(f"{side}{k}", 1e9) for side in "ab")
+        zone.add_route(a.netpoint, b.netpoint, None, None, [links[link] for link in path], False)
+        ends.append((a, b))
+    zone.seal()
+    order = sorted(range(len(ends)), key=lambda k: case["starts"][k])
+    comms: list[Any] = [None] * len(ends)
+
+    def start() -> None:
+        for k in order:
+            if case["starts"][k] > simgrid.Engine.clock:
+                simgrid.this_actor.sleep_until(case["starts"][k])
+            # SimGrid takes whole bytes.
+            comms[k] = simgrid.Comm.sendto_async(*ends[k], int(case["sizes"][k]))
+        simgrid.Comm.wait_all(comms)
+
+    simgrid.Actor.create("starter", ends[0][0], start)
+    engine.run()
+    found = [comm.finish_time for comm in comms]
+    return {"ends": found, "seconds": time.perf_counter() - begin}
+
+
+def in_a_process(line: str) -> str:
+    """The answer to one case, from a child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w") as pipe:
+                json.dump(solve(json.loads(line)), pipe)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise SystemExit(f"SimGrid failed on a case, status {status}")
+    return answer
+
+
+def main() -> None:
+    for line in sys.stdin:
+        sys.stdout.write(in_a_process(line) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
