@@ -85,6 +85,12 @@ listener.listen()
 listener.settimeout(20)
 thread = threading.Thread(target=receive, args=(listener,))
 thread.start()
+def refused(name):
+    with socket.socket(socket.AF_UNIX) as other:
+        try:
+            other.connect(os.path.join(os.path.dirname(spec["onic"]), name))
+        except OSError as error:
+            return error.strerror
 agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 agent.settimeout(20)
 agent.connect(spec["onic"])
@@ -104,7 +110,7 @@ for number in range(spec["flows"]):
     assert answer == {"closed": number}, answer
 connection.close()
 thread.join()
-tell("done", digest=hashlib.sha256(data).hexdigest())
+tell("done", digest=hashlib.sha256(data).hexdigest(), manage=refused("manage.sock"), uid=os.getuid())
 """
 
 
@@ -247,17 +253,18 @@ class Rig:
 
 
 @contextmanager
-def running(fabric: Fabric, **settings: Any) -> Iterator[Rig]:
+def running(fabric: Fabric, runtime: Any = "namespace", **settings: Any) -> Iterator[Rig]:
     lab = new_lab()
+    python = "python3" if runtime == "docker" else sys.executable
     testbed = emulated.Testbed(
         emulated.Settings(
             lab=lab,
             fabric=fabric,
             state=lab.state_dir,
-            runtime="namespace",
+            runtime=runtime,
             emulation=Emulation(payload_scale=100e9 / RATE_BPS),
             controller=NOBODY,
-            command=(sys.executable, "-c", PROGRAM, "{job}"),
+            command=(python, "-c", PROGRAM, "{job}"),
             **settings,
         )
     )
@@ -469,9 +476,14 @@ def test_each_fibre_port_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> No
 # Agents
 
 
-@pytest.fixture(scope="module")
-def with_agents() -> Iterator[Rig]:
-    with running(grid(), onic_faults=True, onic_lease_s=0.5) as rig:
+@pytest.fixture(scope="module", params=["namespace", "docker"])
+def with_agents(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    image = None
+    if request.param == "docker":
+        from containers.image import ensure_image
+
+        image = ensure_image(lambda _: None)
+    with running(grid(), request.param, image=image, onic_faults=True, onic_lease_s=0.5) as rig:
         rig.connect_all()
         yield rig
 
@@ -500,6 +512,8 @@ def finished(rig: Rig, cursor: int, timeout_s: float = 20) -> None:
         rig.http.get("/v1/workers").json()
     )
     sent = {event["digest"] for event in events("done")}
+    # A worker is no manager, whatever it can see of the agent's directory.
+    assert {event["manage"] for event in events("done") if event["uid"]} <= {"Permission denied"}
     assert len(events("received")) == 4
     assert {event["digest"] for event in events("received")} == sent
 
@@ -521,6 +535,28 @@ def test_workers_get_light_from_their_agents_flow_by_flow(with_agents: Rig) -> N
         status = rig.ask(gpu, op="status")
         assert status["counters"]["flows_done"] >= 20
         assert status["lasers"] == [None, None]
+
+
+def test_a_lossy_control_network_costs_time_and_nothing_else(with_agents: Rig) -> None:
+    rig = with_agents
+    rig.set_maps()
+    before, cursor = rig.totals(), rig.http.get("/v1/workers").json()["cursor"]
+    bad, good = (
+        {"loss": 0.05, "duplicate": 0.05, "reorder": 0.05, "seed": 1},
+        dict.fromkeys(("loss", "duplicate", "reorder"), 0.0),
+    )
+    try:
+        for gpu in rig.fabric.onics:
+            assert rig.ask(gpu, op="emulate", **bad)["ok"]
+        rig.start(*exchange(rig, blocks=1024, flows=60))
+        finished(rig, cursor)
+        assert sum(rig.ask(gpu, op="status")["counters"]["faults"]["lost"] for gpu in rig.fabric.onics) > 0
+    finally:
+        for gpu in rig.fabric.onics:
+            rig.ask(gpu, op="emulate", **good)
+        rig.remove_workers()
+        rig.clear_maps()
+    assert rig.totals() == before
 
 
 def test_a_killed_agent_is_started_again_dark_and_with_its_map(with_agents: Rig) -> None:
