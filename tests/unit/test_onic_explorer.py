@@ -1,0 +1,111 @@
+"""Every reachable state of two to four O-NICs is safe and leads to an end; planted faults are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.onic.protocol import RELEASE, Dark, Effect, Message, Onic, Peer, Times
+from tests.unit.onic_explorer import SMALL, Case, Explorer
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_every_reachable_state(case: Case) -> None:
+    report = Explorer(case).explore()
+    print(f"{report.case}: {report.states} states, {report.transitions} transitions, {report.seconds} s")  # noqa: T201
+    assert report.passed, "\n".join([str(report.unsafe), *report.path])
+    assert report.states > 1000
+
+
+class NoQuarantine(Onic):
+    """Grants at once after a restart."""
+
+    def __init__(
+        self, epoch: int, times: Times, now_s: float, *, ports: int = 2, quarantine: bool = True
+    ) -> None:
+        super().__init__(epoch, times, now_s, ports=ports, quarantine=False)
+
+
+class LeaseFromGrant(Onic):
+    """Counts the lease from when the grant arrived, not from when the request left."""
+
+    def _granted(
+        self, now_s: float, port: int, active: Any, until_s: float, lease_s: float, out: Any
+    ) -> None:
+        super()._granted(now_s, port, active, now_s + lease_s, lease_s, out)
+
+
+class AnyRelease(Onic):
+    """Takes a late copy of a release for one of the flow that has the receiver now."""
+
+    def _asked(self, now_s: float, source: Peer, message: Message, out: list[Effect]) -> None:
+        grant = self._rx[message.port].grant
+        if message.kind == RELEASE and grant is not None and grant.source == source:
+            message = message._replace(seq=grant.seq)
+        super()._asked(now_s, source, message, out)
+
+
+class StaysLit(Onic):
+    """Says that it let go, and keeps the light on."""
+
+    def close(self, now_s: float, flow: Any) -> list[Effect]:
+        return [effect for effect in super().close(now_s, flow) if not isinstance(effect, Dark)]
+
+
+class IgnoresEpochs(Onic):
+    """Takes every epoch for a restart, so that a message from before one undoes it."""
+
+    def receive(self, now_s: float, sender: Peer, message: Message) -> list[Effect]:
+        known = self._epochs.get(sender)
+        if known is not None and message.epoch < known:
+            self._epochs[sender] = message.epoch - 1
+        return super().receive(now_s, sender, message)
+
+
+@pytest.mark.parametrize(
+    ("machine", "case"),
+    [
+        (NoQuarantine, Case("receiver dies", ((2,), (2,), ()), deaths=1, mortal=(2,), late=0)),
+        (LeaseFromGrant, Case("late grant", ((2,), (2,), ()), losses=2)),
+        (AnyRelease, Case("release twice", ((1, 1), ()), copies=1, late=0)),
+        (StaysLit, Case("stays lit", ((2,), (2,), ()), late=0)),
+        (IgnoresEpochs, Case("former life", ((2,), (2,), ()), deaths=1, mortal=(0,), late=0)),
+    ],
+)
+def test_two_lights_on_a_receiver_are_found(machine: type[Onic], case: Case) -> None:
+    report = Explorer(case, machine).explore()
+    assert report.unsafe is not None
+    assert report.path
+
+
+class NeverExpires(Onic):
+    """Waits for a release however long it takes."""
+
+    def timer(self, now_s: float) -> list[Effect]:
+        for rx in self._rx:
+            if rx.grant is not None:
+                rx.grant.until_s = max(rx.grant.until_s, now_s + 1)
+        return super().timer(now_s)
+
+
+class ForgetsTheQueue(Onic):
+    """Grants a free receiver to who asks, never to who waits."""
+
+    def _grant_next(self, now_s: float, port: int, out: list[Effect]) -> None:
+        if len(self._rx[port].queue) == 1:
+            super()._grant_next(now_s, port, out)
+
+
+@pytest.mark.parametrize(
+    ("machine", "case"),
+    [
+        (NeverExpires, Case("no release arrives", ((1,), ()), losses=3, late=0)),
+        (ForgetsTheQueue, Case("two wait", ((3,), (3,), (3,), ()), late=0)),
+    ],
+)
+def test_a_deadlock_is_found(machine: type[Onic], case: Case) -> None:
+    report = Explorer(case, machine).explore()
+    assert report.unsafe is None
+    assert report.stuck or report.unserved
+    assert report.path
