@@ -102,24 +102,33 @@ def run(
     runs: RunsFolder = RUNS,
 ) -> None:
     """Run a scenario; leaves a run folder with result.json and report.html."""
-    from scenarios.schema import load_scenario
+    from scenarios.comparison import Comparison, load
 
-    checked = load_scenario(scenario)
+    checked = load(scenario)
     _check_runtime(runtime)
+    from scenarios.comparison_runner import run_comparison
     from scenarios.progress import Reporter
     from scenarios.runner import Options, run_scenario
 
     options = Options(runtime, repeat, runs, _addresses(rest, openflow))
-    folder, result = run_scenario(checked, options, Reporter())
+    if isinstance(checked, Comparison):
+        folder, result = run_comparison(checked, options, Reporter())
+    else:
+        folder, result = run_scenario(checked, options, Reporter())
     _show_result(result, folder, as_json)
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
 def check(scenario: ScenarioFile, as_json: Json = False) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
-    from scenarios.schema import load_scenario
+    from scenarios.comparison import Comparison, load
 
-    checked = load_scenario(scenario)
+    checked = load(scenario)
+    if isinstance(checked, Comparison):
+        from scenarios.cli_comparison import show_check
+
+        show_check(checked, as_json)
+        return
     fabric, spec = checked.fabric, checked.spec
     from scenarios.prediction import predict_completions
 
@@ -156,15 +165,18 @@ def check(scenario: ScenarioFile, as_json: Json = False) -> None:
 @app.command(rich_help_panel=MACHINE)
 def up(
     scenario: ScenarioFile,
+    fabric: Annotated[
+        str | None, typer.Option("--fabric", help="Which, where a scenario compares several.")
+    ] = None,
     runtime: Runtime = "docker",
     rest: Rest = REST,
     openflow: OpenFlow = OPENFLOW,
     as_json: Json = False,
 ) -> None:
     """Build a scenario's fabric, start its controller and leave both running for REST use."""
-    from scenarios.schema import load_scenario
+    from scenarios.comparison import load, setting_named
 
-    checked = load_scenario(scenario)
+    checked = setting_named(load(scenario), fabric)
     from scenarios.standing import start_standing_lab
 
     lab = start_standing_lab(checked, _check_runtime(runtime), _addresses(rest, openflow), say)
@@ -272,6 +284,20 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         say(f"report: {report_path}")
         typer.echo(json.dumps(result, indent=2))
         return
+    if result.get("kind") == "comparison":
+        from scenarios.cli_comparison import show_comparison
+
+        show_comparison(result)
+    else:
+        _show_regrouping(result)
+    fidelity = result["fidelity"]
+    typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r}" for r in fidelity["reasons"]))
+    if result["runtime"] != "docker":
+        typer.echo("Workers ran in network namespaces, not in containers.")
+    typer.echo(f"Report: {report_path}")
+
+
+def _show_regrouping(result: dict[str, Any]) -> None:
     rows = []
     for name, case in result["cases"].items():
         published, predicted = case["published"], case["predicted"]
@@ -302,11 +328,6 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
             f"Live regroup: blackout {live['blackout_ms']:.0f} ms{limit}, "
             f"parameters {identical}, TCP connections {kept}"
         )
-    fidelity = result["fidelity"]
-    typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r}" for r in fidelity["reasons"]))
-    if result["runtime"] != "docker":
-        typer.echo("Workers ran in network namespaces, not in containers.")
-    typer.echo(f"Report: {report_path}")
 
 
 cli_rest.register(app)

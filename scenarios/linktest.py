@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import networkx as nx
 
-from fabric.topology import Port, circuit_cross_connects, electrical_graph
+from fabric.grid import COLUMN_PORT, ROW_PORT
+from fabric.topology import Grid, Port, circuit_cross_connects, electrical_graph
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
-from scenarios.schema import Scenario
+from scenarios.schema import Setting
 from scenarios.session import Circuits, Session, rank_of
 
 #: A link test: job name, GPUs, and the rank that each of them sends to.
@@ -21,7 +22,7 @@ Test = tuple[str, list[str], list[int | None]]
 class LinkTest:
     """Fills links with TCP and writes a ``link_rate`` event for each."""
 
-    def __init__(self, scenario: Scenario, session: Session, folder: RunFolder, reporter: Reporter) -> None:
+    def __init__(self, scenario: Setting, session: Session, folder: RunFolder, reporter: Reporter) -> None:
         self.scenario = scenario
         self.session = session
         self.folder = folder
@@ -30,13 +31,17 @@ class LinkTest:
 
     def measure(self, circuits: Circuits) -> None:
         """With ``circuits`` lit: all NICs at once along rings inside each packet switch, both directions
-        full; then each link between packet switches, one direction after the other."""
+        full; then each link between packet switches, one direction after the other; then the O-NICs of each
+        grid, all at once along rings in the rows, then in the columns."""
         self.reporter.say("measuring the links")
-        self.session.set_circuits(circuits)
+        if circuits:
+            self.session.set_circuits(circuits)
         ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
         graph = electrical_graph(self.scenario.fabric, circuit_cross_connects(self.scenario.fabric, ports))
         self._nics(graph)
         self._trunks(graph)
+        for grid in self.scenario.fabric.grids.values():
+            self._onics(grid)
         if self.ratios:
             self.reporter.say(
                 f"  {len(self.ratios)} rates, {100 * min(self.ratios):.1f} to {100 * max(self.ratios):.1f} % "
@@ -76,6 +81,18 @@ class LinkTest:
                 setting = min(link.rate_bps, *(fabric.link_at[Port(gpu, 0)].rate_bps for gpu in pair))
                 for _, _, rate in self._run([(f"link-{near.node}", pair, [1, None])]):
                     self._note(f"{link.a} - {link.b}", f"{near.node} to {far.node}", setting, rate)
+
+    def _onics(self, grid: Grid) -> None:
+        """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
+        count = grid.rows * grid.columns
+        row = [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)]
+        column = [(i + grid.columns) % count for i in range(count)]
+        for port, name, to in ((ROW_PORT, "rows", row), (COLUMN_PORT, "columns", column)):
+            test: Test = (f"light-{name}", list(grid.nodes), [*to])
+            for source, destination, rate in self._run([test]):
+                ends = [Port(gpu, port) for gpu in (source, destination)]
+                setting = min(self.scenario.fabric.link_at[end].rate_bps for end in ends)
+                self._note(f"O-NIC ports {ends[0]}, {ends[1]}", f"{source} to {destination}", setting, rate)
 
     def _note(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
         set_bps = real_bps / self.scenario.rate_scale

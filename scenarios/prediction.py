@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from fabric.collectives import ALL_REDUCE, Schedule
 from fabric.cost import RingJob, predict
 from fabric.topology import Port, circuit_cross_connects
 from scenarios.profiles import MODELS
@@ -35,3 +37,37 @@ def predict_completions(
         ends[first] = now * scenario.time_scale
         left = {name: n - step / pace[name] for name, n in left.items() if name != first}
     return ends
+
+
+def collective_time(schedule: Schedule, vector_bytes: float, rate_bps: float, set_up_s: float = 0.0) -> float:
+    """Seconds of an all-reduce whose steps follow each other, each rank at ``rate_bps`` in each direction.
+
+    Sum over the steps of ``set_up_s + 8 * (most bytes that a rank sends in the step) / rate_bps``: every
+    flow of a step waits once for its light. For halving-doubling at a power of two P that is
+    ``2 log2(P) set_up_s + 2 (P-1)/P * 8 vector_bytes / rate_bps``. Nothing for one rank.
+    """
+    chunk = 8 * vector_bytes / schedule.chunks / rate_bps
+    steps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for transfer in schedule.transfers:
+        steps[transfer.step][transfer.source] += 1
+    return sum(set_up_s + chunk * max(sent.values()) for sent in steps.values())
+
+
+def break_even_set_up(
+    collective: str,
+    world_size: int,
+    vector_bytes: float,
+    rate_bps: float,
+    tolerance: float,
+    compute_s: float = 0.0,
+) -> float:
+    """Seconds that a flow's set-up may take until an iteration lasts ``tolerance`` times as long as without.
+
+    An iteration is ``compute_s`` seconds and the all-reduce, none of it at the same time; with 0 the
+    all-reduce alone. Raises ValueError for a collective without a step.
+    """
+    schedule = ALL_REDUCE[collective](world_size)
+    if not schedule.steps:
+        raise ValueError(f"{collective} of {world_size} ranks sends nothing")
+    idle = compute_s + collective_time(schedule, vector_bytes, rate_bps)
+    return (tolerance - 1) * idle / schedule.steps

@@ -71,7 +71,7 @@ class Run:
     comparison, ``case`` is the fabric and ``variant`` the trouble or point of the sweep. ``circuits_before``
     and ``circuits`` are pairs of port names before and after the regroup (the same where there was none).
     ``cpu`` holds (t, busy share of all processors, 0..1), ``notes`` the run's other events that are no
-    worker's.
+    worker's, ``point`` what a run of a sweep varied.
     """
 
     name: str
@@ -88,6 +88,7 @@ class Run:
     regroup: Event | None = None
     cpu: tuple[tuple[float, float], ...] = field(default=())
     notes: tuple[Event, ...] = field(default=())
+    point: Mapping[str, float] = field(default_factory=dict)
 
     def noted(self, event: str) -> list[Event]:
         """The notes of one kind, in order."""
@@ -143,6 +144,7 @@ def _run(events: Sequence[Event]) -> Run:
         circuits=tuple((a, b) for a, b in after["circuits"]) if after else before,
         regroup=named.get("regrouped"),
         cpu=tuple((e["t"], e["busy"]) for e in events if e["event"] == "cpu"),
+        point=started.get("point") or {},
         notes=tuple(e for e in events if "rank" not in e and e["event"] not in _FIELDS),
     )
 

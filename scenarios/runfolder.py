@@ -14,9 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from scenarios.comparison import Comparison, load
+from scenarios.comparison_results import build_comparison
 from scenarios.records import Event, read_lines, read_runs
 from scenarios.results import build_result, utilisation_series
-from scenarios.schema import Scenario, ScenarioError, load_scenario
+from scenarios.schema import Document, ScenarioError
 
 _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
 _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
@@ -25,7 +27,7 @@ _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
 class RunFolder:
     """Writes a run folder while the run goes on; use as a context manager."""
 
-    def __init__(self, parent: Path, scenario: Scenario) -> None:
+    def __init__(self, parent: Path, scenario: Document) -> None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         name, number = f"{stamp}-{scenario.spec.name}", 1
         while True:
@@ -101,24 +103,33 @@ def finish(path: Path) -> dict[str, Any]:
     May be repeated: everything is made anew from the scenario, environment, events and throughput files.
     Raises ScenarioError or ValueError, one line naming the file, when one of these is missing or broken.
     """
-    # Drawing is heavy to import and only needed here.
-    from scenarios import plots, report
-
     try:
-        scenario = load_scenario(path / "scenario.yaml")
+        scenario = load(path / "scenario.yaml")
         environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
         events: list[Event] = read_lines(path / "events.jsonl")
         series = read_throughput(path / "throughput.csv")
     except OSError as error:
         raise ScenarioError(f"{error.filename}: {error.strerror}; is {path} a run folder?") from None
-    result = build_result(scenario, events, series, environment)
     runs = read_runs(events)
     with (path / "utilisation.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, _UTILISATION)
         rows.writeheader()
         for run in runs:
             rows.writerows({"run": run.name, **row} for row in utilisation_series(run))
-    drawn = plots.draw_all(scenario, runs, series, path / "plots")
-    (path / "report.html").write_text(report.render(scenario, result, environment, drawn), encoding="utf-8")
+    # Drawing is heavy to import and only needed here.
+    if isinstance(scenario, Comparison):
+        from scenarios import comparison_plots, comparison_report, perfetto
+
+        result = build_comparison(scenario, events, series, environment)
+        drawn = comparison_plots.draw_all(scenario, runs, result, path / "plots")
+        html = comparison_report.render(scenario, result, environment, drawn)
+        perfetto.write_trace(path / "trace.json", scenario, runs)
+    else:
+        from scenarios import plots, report
+
+        result = build_result(scenario, events, series, environment)
+        drawn = plots.draw_all(scenario, runs, series, path / "plots")
+        html = report.render(scenario, result, environment, drawn)
+    (path / "report.html").write_text(html, encoding="utf-8")
     _write_json(path / "result.json", result)
     return result

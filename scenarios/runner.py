@@ -75,7 +75,7 @@ def run_scenario(scenario: Scenario, options: Options, reporter: Reporter) -> tu
                     f"{len(scenario.fabric.gpus)} GPUs ({options.runtime}); "
                     f"REST at http://{options.addresses.rest}/docs"
                 )
-                environment |= {"lab": processes.lab.id, "optical_profiles": _profiles(processes)}
+                environment |= {"lab": processes.lab.id, "optical_profiles": optical_profiles(processes)}
                 runner = _Runner(scenario, options, processes, folder, reporter)
                 runner.everything()
                 environment["controller_restarts"] = processes.restarts
@@ -135,7 +135,7 @@ def job_request(
     }
 
 
-def _profiles(processes: LabProcesses) -> dict[str, Any]:
+def optical_profiles(processes: LabProcesses) -> dict[str, Any]:
     """Declared timing of each optical switch, as the controller shows it."""
     return {
         name: processes.inventory["optical_switches"][name].get("profile", {})

@@ -1,0 +1,131 @@
+"""What ``check``, ``run`` and ``report`` print of a comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from scenarios.cli_common import show_json, table
+from scenarios.comparison import Comparison, expected_s, job_settings
+
+
+def show_check(comparison: Comparison, as_json: bool) -> None:
+    """What a sound scenario of this kind describes."""
+    ranks = comparison.world_size
+    request = job_settings(comparison)
+    expected = {name: expected_s(setting, request, ranks) for name, setting in comparison.settings.items()}
+    if as_json:
+        fabrics = {
+            name: {
+                "gpus": list(setting.fabric.gpus),
+                "packet_switches": list(setting.fabric.packet_switches),
+                "optical_switches": list(setting.fabric.optical_switches),
+                "predicted_completion_s": expected[name],
+            }
+            for name, setting in comparison.settings.items()
+        }
+        show_json(
+            {
+                "name": comparison.spec.name,
+                "kind": "comparison",
+                "compute_s": comparison.compute_s,
+                "gradient_bytes": comparison.gradient_bytes,
+                "iterations": request["iterations"],
+                "fabrics": fabrics,
+            }
+        )
+        return
+    from fabric.units import format_size, format_time
+
+    typer.echo(
+        f"{comparison.path}: sound. {ranks} GPUs on each of {len(comparison.settings)} fabrics; "
+        f"an iteration computes {format_time(comparison.compute_s)} and all-reduces "
+        f"{format_size(comparison.gradient_bytes)} by {request['collective']}."
+    )
+    rows = [
+        [
+            name,
+            comparison.spec.fabrics[name].title,
+            len(setting.fabric.packet_switches) or "",
+            len(setting.fabric.optical_switches) or "",
+            request["iterations"],
+            f"{expected[name]:.1f} s",
+        ]
+        for name, setting in comparison.settings.items()
+    ]
+    table(
+        ["fabric", "", "packet switches", "WSSs", "iterations", "by model, without set-up"], rows, numeric=2
+    )
+    for name, trouble in comparison.spec.trouble.items():
+        typer.echo(f"Trouble {name}, on {trouble.fabric}: {trouble.title}")
+    sweep = comparison.spec.sweep
+    if sweep is not None:
+        points = len(sweep.control_delay) * len(sweep.tuning) * len(sweep.gradient)
+        typer.echo(f"Sweep on {sweep.fabric}: {points} points of {sweep.iterations} all-reduces")
+
+
+def show_comparison(result: dict[str, Any]) -> None:
+    """The table of a finished comparison."""
+    compared = result["comparison"]
+    ratios = compared["ratios"] if compared else {}
+    published = ((compared or {}).get("published") or {}).get("ratios", {})
+    rows = []
+    for name, found in result["fabrics"].items():
+        ratio = ratios.get(name)
+        rows.append(
+            [
+                f"{name}: {found['title']}",
+                f"{found['completion_s']:.2f} s",
+                f"{1000 * found['iteration_s']:.1f} ms",
+                f"{1000 * found['allreduce_s']:.1f} ms",
+                f"{ratio['training_time']:.4f}" if ratio else "",
+                f"{ratio['predicted']['training_time']:.4f}" if ratio else "",
+                f"{published[name]:.4f}" if name in published else "",
+                "" if found["accuracy"] is None else f"{100 * found['accuracy']:.2f} %",
+                "yes" if found["parameters_identical"] else "NO",
+            ]
+        )
+    head = [
+        "fabric",
+        "training",
+        "iteration",
+        "all-reduce",
+        "ratio",
+        "model",
+        "paper",
+        "accuracy",
+        "identical",
+    ]
+    table(head, rows, numeric=1)
+    for name, found in result["fabrics"].items():
+        light, flows = found["light"], found["flows"]
+        if light and flows:
+            setup = flows["setup_ms"]
+            typer.echo(
+                f"{name}: {flows['count']} flows, set-up {setup['p50']:.2f} ms (p99 {setup['p99']:.2f}); "
+                f"{light['collisions']} collisions, {light['receiver_overlaps']} receiver overlaps, "
+                f"{found['payload']['lost_bytes']} bytes lost, "
+                f"{found['payload']['retransmitted_segments']} segments sent again"
+            )
+    for found in result["trouble"].values():
+        identical = "identical" if found["parameters_identical"] else "NOT identical"
+        spans = found["iteration_s"]
+        pace = ", ".join(f"{when} {1000 * s:.0f} ms" for when, s in spans.items() if s is not None)
+        light = found["light"] or {}
+        typer.echo(
+            f"{found['title']}: iteration {pace.replace('_', ' ')}; parameters {identical}, "
+            f"{light.get('collisions', 0)} collisions"
+        )
+    if result["sweep"]:
+        for found in result["sweep"]["break_even"]:
+            measured = "not reached" if found["setup_ms"] is None else f"{found['stands_for_ms']:.3f} ms"
+            typer.echo(
+                f"{found['real_gradient_bytes'] / 1e6:g} MB: an all-reduce takes "
+                f"{result['sweep']['tolerance']:g} times as long at a set-up of {measured} "
+                f"(model {found['analytic_stands_for_ms']:.3f} ms, real time)"
+            )
+    if compared and compared["limit"] is not None:
+        for name, ratio in ratios.items():
+            kept = "within" if ratio["within_limit"] else "ABOVE"
+            typer.echo(f"{name}: {ratio['training_time']:.4f} is {kept} the limit of {compared['limit']:g}")

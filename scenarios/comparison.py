@@ -1,0 +1,298 @@
+"""The second kind of scenario: one training job, run on each of several fabrics and compared.
+
+A file of this kind has ``fabrics`` in place of ``fabric``. Each fabric gets a lab of its own, one after the
+other. On each, the job runs on all GPUs, in the order in which the fabric lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from fabric.collectives import ALL_REDUCE
+from fabric.grid import check_schedule
+from fabric.schema import Duration, FabricSpec, Name, Size, Strict
+from fabric.topology import Fabric, Grid, Port
+from scenarios.prediction import collective_time
+from scenarios.profiles import ELEMENT_BYTES
+from scenarios.schema import (
+    CommonSpec,
+    Document,
+    Scenario,
+    ScenarioError,
+    Setting,
+    check_training,
+    described,
+    parse_scenario,
+    parse_yaml,
+    problems_of,
+    read_text,
+    resolve_references,
+)
+
+#: What ``kill`` may be besides a GPU whose O-NIC's agent is meant.
+CONTROLLER = "controller"
+#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
+LEAST_GRADIENT_BYTES = 9640
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ComparedFabricSpec(FabricSpec):
+    """A fabric and what it is called in tables."""
+
+    title: Annotated[str, Field(min_length=1)]
+
+
+class PublishedComparisonSpec(Strict):
+    """What a paper reports, by fabric: training times and accuracies (%)."""
+
+    source: str
+    training_time: dict[Name, Duration]
+    accuracy_percent: dict[Name, float] = Field(default_factory=dict)
+
+
+class ControlFaultsSpec(Strict):
+    """Shares of the control messages between O-NICs that are lost, sent twice, and held back."""
+
+    loss: Share = 0.0
+    duplicate: Share = 0.0
+    reorder: Share = 0.0
+
+
+class TroubleSpec(Strict):
+    """The job once more on ``fabric``, with something going wrong.
+
+    ``kill``: ``controller``, or a GPU whose O-NIC's agent is meant; it gets SIGKILL once every rank has done
+    ``after_iterations``. ``absence``: the controller is started again only after so long, in seconds of the
+    emulation; an agent is started again by the testbed at once. ``control``: faults of the control network
+    during the whole run. ``iterations``: of this run (without it, the training's).
+    """
+
+    title: Annotated[str, Field(min_length=1)]
+    fabric: Name
+    kill: Name | None = None
+    after_iterations: Annotated[int, Field(ge=1)] = 1
+    absence: Duration = 0.0
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    control: ControlFaultsSpec = ControlFaultsSpec()
+
+
+class SweepSpec(Strict):
+    """Short jobs: on ``fabric`` for every combination of the lists, on the baseline for every gradient.
+
+    ``control_delay``: added to every control message, so twice to a handshake. ``tuning``: of the lasers.
+    ``gradient``: bytes to all-reduce. All are those of the real fabric. ``tolerance``: up to which slowdown
+    of the all-reduce switching per flow pays. ``compute``: GPU time of an iteration, short: it only keeps the
+    real gradient's computation out of the all-reduce.
+    """
+
+    fabric: Name
+    tolerance: Annotated[float, Field(gt=1)] = 1.05
+    iterations: Annotated[int, Field(ge=2)] = 6
+    compute: Annotated[Duration, Field(gt=0)]
+    control_delay: Annotated[tuple[Duration, ...], Field(min_length=1)]
+    tuning: Annotated[tuple[Duration, ...], Field(min_length=1)]
+    gradient: Annotated[tuple[Size, ...], Field(min_length=1)]
+
+
+class ComparisonSpec(CommonSpec):
+    """``baseline``: the fabric whose training time the others' are divided by. ``limit``: the most that this
+    ratio should be."""
+
+    fabrics: Annotated[dict[Name, ComparedFabricSpec], Field(min_length=2)]
+    baseline: Name
+    limit: Annotated[float, Field(gt=0)] | None = None
+    published: PublishedComparisonSpec | None = None
+    trouble: dict[Name, TroubleSpec] = Field(default_factory=dict)
+    sweep: SweepSpec | None = None
+
+
+@dataclass(frozen=True)
+class Comparison(Document):
+    """A checked scenario of this kind. ``settings``: what a lab is built from, by fabric, baseline first."""
+
+    spec: ComparisonSpec
+    settings: Mapping[str, Setting]
+
+    @property
+    def world_size(self) -> int:
+        return len(next(iter(self.settings.values())).fabric.gpus)
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return "train"
+
+    def ranks(self, fabric: str) -> tuple[str, ...]:
+        """The job's GPUs on a fabric, in rank order."""
+        return tuple(self.settings[fabric].fabric.gpus)
+
+
+def nic_rate_bps(setting: Setting, gpu: str) -> float:
+    """Emulated bits per second of a GPU's slowest NIC port."""
+    links = setting.fabric.link_at
+    ports = setting.fabric.onics[gpu].ports if gpu in setting.fabric.onics else 1
+    return min(links[Port(gpu, number)].rate_bps for number in range(ports)) / setting.rate_scale
+
+
+def grid_of(fabric: Fabric) -> Grid | None:
+    """The grid of a fabric that has one."""
+    return next(iter(fabric.grids.values()), None)
+
+
+def load(path: str | Path) -> Scenario | Comparison:
+    """The scenario in a YAML file, of whichever kind. Raises ScenarioError, one line naming file and key."""
+    return parse(read_text(path), str(path))
+
+
+def parse(text: str, path: str) -> Scenario | Comparison:
+    """As :func:`load`, from text; ``path`` is what errors call it."""
+    if "fabrics" in parse_yaml(text, path):
+        return parse_comparison(text, path)
+    return parse_scenario(text, path)
+
+
+def parse_comparison(text: str, path: str) -> Comparison:
+    """Raises ScenarioError, one line naming the file and the key."""
+    raw = parse_yaml(text, path)
+    with problems_of(path, raw):
+        resolved = resolve_references(raw)
+        spec = ComparisonSpec.model_validate(resolved)
+        settings = {}
+        for name in sorted(spec.fabrics, key=lambda name: name != spec.baseline):
+            section = {key: value for key, value in resolved["fabrics"][name].items() if key != "title"}
+            fabric = described(f"fabrics.{name}", spec.fabrics[name])
+            settings[name] = Setting(path, text, spec, fabric, section, _needs_faults(spec, name))
+        comparison = Comparison(path, text, spec, settings)
+        check_training(comparison)
+        _check(comparison)
+    return comparison
+
+
+def _needs_faults(spec: ComparisonSpec, fabric: str) -> bool:
+    """Whether a run on the fabric disturbs its control network."""
+    swept = spec.sweep is not None and spec.sweep.fabric == fabric
+    return swept or any(
+        trouble.fabric == fabric and trouble.control != ControlFaultsSpec()
+        for trouble in spec.trouble.values()
+    )
+
+
+def _check(comparison: Comparison) -> None:
+    """Names that refer to other entries, and whether the job fits every fabric."""
+    spec = comparison.spec
+    _known(comparison, "baseline", spec.baseline)
+    sizes = {name: len(setting.fabric.gpus) for name, setting in comparison.settings.items()}
+    if len(set(sizes.values())) > 1:
+        said = ", ".join(f"{name} has {count}" for name, count in sizes.items())
+        raise ValueError(f"fabrics: the job needs as many GPUs on each, but {said}")
+    if comparison.world_size < 2:
+        raise ValueError("fabrics: a job needs at least 2 GPUs to exchange gradients")
+    if comparison.gradient_bytes < LEAST_GRADIENT_BYTES:
+        raise ValueError(
+            f"scale.payload: {spec.scale.payload:g} leaves {comparison.gradient_bytes} bytes of gradient; "
+            f"the model that is trained needs {LEAST_GRADIENT_BYTES}"
+        )
+    schedule = ALL_REDUCE[spec.training.collective](comparison.world_size)
+    for name, setting in comparison.settings.items():
+        fabric = setting.fabric
+        if fabric.circuits:
+            raise ValueError(f"fabrics.{name}.circuits: a compared fabric has none; its links are fixed")
+        if len(fabric.grids) > 1:
+            raise ValueError(f"fabrics.{name}.grids: {len(fabric.grids)} grids; the job runs on one")
+        grid = grid_of(fabric)
+        if grid is None:
+            for gpu in fabric.gpus:
+                if Port(gpu, 0) not in fabric.link_at:
+                    raise ValueError(f"fabrics.{name}.links: GPU {gpu} is not plugged in")
+            continue
+        try:
+            check_schedule(grid, comparison.ranks(name), schedule)
+        except ValueError as error:
+            raise ValueError(
+                f"training.collective: {spec.training.collective} on fabric {name}: {error}"
+            ) from None
+    for key in ("training_time", "accuracy_percent"):
+        for name in getattr(spec.published, key, ()):
+            _known(comparison, f"published.{key}", name)
+    for name, trouble in spec.trouble.items():
+        _check_trouble(comparison, f"trouble.{name}", trouble)
+    if spec.sweep is not None:
+        _check_sweep(comparison, spec.sweep)
+
+
+def _known(comparison: Comparison, where: str, name: str) -> Fabric:
+    if name not in comparison.settings:
+        raise ValueError(f"{where}: there is no fabric {name}; there are {', '.join(comparison.settings)}")
+    return comparison.settings[name].fabric
+
+
+def _check_trouble(comparison: Comparison, where: str, trouble: TroubleSpec) -> None:
+    fabric = _known(comparison, f"{where}.fabric", trouble.fabric)
+    if trouble.kill not in (None, CONTROLLER) and trouble.kill not in fabric.onics:
+        raise ValueError(f"{where}.kill: {trouble.kill} is neither controller nor a GPU with an O-NIC")
+    if trouble.absence and trouble.kill != CONTROLLER:
+        raise ValueError(f"{where}.absence: only the controller can be kept away")
+    if trouble.control != ControlFaultsSpec() and not fabric.onics:
+        raise ValueError(f"{where}.control: fabric {trouble.fabric} has no O-NICs")
+    total = trouble.iterations or comparison.iterations(comparison.world_size)
+    if trouble.kill is not None and trouble.after_iterations >= total:
+        raise ValueError(f"{where}.after_iterations: {trouble.after_iterations}, but it does only {total}")
+
+
+def _check_sweep(comparison: Comparison, sweep: SweepSpec) -> None:
+    if not _known(comparison, "sweep.fabric", sweep.fabric).onics:
+        raise ValueError(f"sweep.fabric: fabric {sweep.fabric} has no O-NICs")
+    for index, size in enumerate(sweep.gradient):
+        if scaled(size, comparison) < LEAST_GRADIENT_BYTES:
+            raise ValueError(
+                f"sweep.gradient[{index}]: scale.payload leaves {scaled(size, comparison)} bytes; the model "
+                f"that is trained needs {LEAST_GRADIENT_BYTES}"
+            )
+
+
+def scaled(size: int, document: Document) -> int:
+    """Emulated bytes of a gradient of ``size`` bytes, a whole number of elements."""
+    return max(1, round(size / document.spec.scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
+
+
+def setting_named(document: Scenario | Comparison, name: str | None) -> Setting:
+    """The setting of one fabric of a scenario. Raises ScenarioError naming what there is."""
+    if isinstance(document, Scenario):
+        if name is not None:
+            raise ScenarioError(f"{document.path}: it has one fabric, which has no name; leave --fabric out")
+        return document
+    if name is None or name not in document.settings:
+        wrong = "it has several fabrics" if name is None else f"there is no fabric {name}"
+        raise ScenarioError(
+            f"{document.path}: {wrong}; name one with --fabric: {', '.join(document.settings)}"
+        )
+    return document.settings[name]
+
+
+def job_settings(comparison: Comparison) -> dict[str, Any]:
+    """Keys of ``POST /v1/jobs`` that are the same on every fabric."""
+    training = comparison.spec.training
+    return {
+        "workload": "train",
+        "collective": training.collective,
+        "gradient_bytes": comparison.gradient_bytes,
+        "compute_s": comparison.compute_s,
+        "iterations": comparison.iterations(comparison.world_size),
+        "batch": training.batch,
+        "seed": training.seed,
+        "learning_rate": training.learning_rate,
+    }
+
+
+def expected_s(setting: Setting, request: Mapping[str, Any], ranks: int, set_up_s: float = 0.0) -> float:
+    """Emulated seconds that a job should take, by the model."""
+    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
+    schedule = ALL_REDUCE[request["collective"]](ranks)
+    exchange = collective_time(schedule, request["gradient_bytes"], rate_bps, set_up_s)
+    return float(request["iterations"] * (request["compute_s"] + exchange))

@@ -1,0 +1,532 @@
+"""``result.json`` of a comparison, from a run's events: pure functions, no I/O, no clock.
+
+Times are seconds of the emulation (real time times D), sizes emulated bytes, unless a name or
+``docs/result-schema.md`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fabric.collectives import ALL_REDUCE
+from scenarios.comparison import (
+    CONTROLLER,
+    Comparison,
+    TroubleSpec,
+    expected_s,
+    job_settings,
+    nic_rate_bps,
+    scaled,
+)
+from scenarios.fidelity import (
+    ALL_REDUCE_OVER_IDEAL,
+    Verdict,
+    judge_links,
+    judge_parameters,
+    judge_processors,
+    judge_timers,
+    parameters_identical,
+    percentile,
+)
+from scenarios.prediction import break_even_set_up, collective_time
+from scenarios.records import Event, Iteration, JobRun, Run, read_runs
+from scenarios.results import (
+    SCHEMA_VERSION,
+    completion_s,
+    median_all_reduce_s,
+    median_iteration_s,
+    utilisation,
+)
+
+#: What must be 0 in every correct run; the kernel counts it.
+FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
+#: The kernel's ways to lose a packet in a WSS; TCP sends it again.
+DROPS = ("dark_drops", "unset_drops", "blocked_drops", "unplugged_drops")
+
+#: What kind of number each entry of the result holds; the first pattern that matches decides.
+LABELS: tuple[tuple[str, str], ...] = (
+    ("schema", "setting"),
+    ("scale.*", "setting"),
+    ("settings.*", "setting"),
+    ("comparison.limit", "setting"),
+    ("comparison.published.*", "published"),
+    ("*.predicted.*", "analytic"),
+    ("*.ideal_allreduce_s", "analytic"),
+    ("*.ranks", "setting"),
+    ("*.iterations", "setting"),
+    ("*.after_iterations", "setting"),
+    ("*.absence_s", "setting"),
+    ("*.quarantine_s", "setting"),
+    ("*.control.*", "setting"),
+    ("sweep.tolerance", "setting"),
+    ("sweep.points.*.real.*", "setting"),
+    ("sweep.points.*.gradient_bytes", "setting"),
+    ("sweep.points.*.steps", "setting"),
+    ("sweep.*.analytic*", "analytic"),
+    ("*.set_bps", "setting"),
+    ("fabrics.*", "measured"),
+    ("comparison.*", "measured"),
+    ("trouble.*", "measured"),
+    ("sweep.*", "measured"),
+    ("fidelity.*", "measured"),
+    ("duration_s", "measured"),
+)
+
+
+def build_comparison(
+    comparison: Comparison,
+    events: Sequence[Event],
+    series: Sequence[Mapping[str, Any]],
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The object of ``result.json``. ``environment``: of it ``run``, ``runtime``, ``duration_s`` and
+    ``onic_timings`` are used.
+
+    ``series`` is not: switches do not see what passes in the light.
+    """
+    runs = read_runs(events)
+    fabrics = {name: _fabric(comparison, name, runs) for name in comparison.settings}
+    fabrics = {name: found for name, found in fabrics.items() if found}
+    trouble = {name: _trouble(comparison, name, runs, environment) for name in comparison.spec.trouble}
+    trouble = {name: found for name, found in trouble.items() if found}
+    sweep = _sweep(comparison, runs)
+    return {
+        "schema": SCHEMA_VERSION,
+        "kind": "comparison",
+        "scenario": comparison.spec.name,
+        "run": environment.get("run"),
+        "runtime": environment.get("runtime"),
+        "complete": len(fabrics) == len(comparison.settings)
+        and len(trouble) == len(comparison.spec.trouble)
+        and (comparison.spec.sweep is None or sweep is not None),
+        "duration_s": environment.get("duration_s"),
+        "scale": {"time": comparison.spec.scale.time, "payload": comparison.spec.scale.payload},
+        "settings": {
+            **{key: job_settings(comparison)[key] for key in ("compute_s", "gradient_bytes", "collective")},
+            "model": comparison.spec.training.model,
+            "congestion_control": comparison.spec.tcp.congestion_control,
+            "baseline": comparison.spec.baseline,
+        },
+        "fabrics": fabrics,
+        "comparison": _compared(comparison, fabrics),
+        "trouble": trouble,
+        "sweep": sweep,
+        "fidelity": _fidelity(comparison, runs, events, fabrics),
+        "labels": [{"path": pattern, "label": label} for pattern, label in LABELS],
+    }
+
+
+def runs_on(runs: Sequence[Run], fabric: str) -> list[Run]:
+    """The undisturbed runs of the whole training on a fabric, by repetition."""
+    return [run for run in runs if run.kind == "fabric" and run.case == fabric]
+
+
+def only_job(run: Run) -> JobRun:
+    """The one job of a comparison's run."""
+    return next(iter(run.jobs.values()))
+
+
+def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str, Any] | None:
+    mine = runs_on(runs, name)
+    if not mine:
+        return None
+    setting, request = comparison.settings[name], job_settings(comparison)
+    ranks = len(comparison.ranks(name))
+    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
+    schedule = ALL_REDUCE[request["collective"]](ranks)
+    ideal = collective_time(schedule, request["gradient_bytes"], rate_bps)
+    times = [completion_s(run, comparison.job) for run in mine]
+    jobs = [only_job(run) for run in mine]
+    set_up = [flow_figures(run)["setup_ms"]["p50"] for run in mine if run.noted("flow")]
+    predicted = {"completion_s": expected_s(setting, request, ranks)}
+    if set_up:
+        predicted["with_measured_setup_s"] = expected_s(
+            setting, request, ranks, statistics.median(set_up) / 1000
+        )
+    return {
+        "title": comparison.spec.fabrics[name].title,
+        "gpus": list(comparison.ranks(name)),
+        "ranks": ranks,
+        "iterations": request["iterations"],
+        "completion_s": statistics.median(times),
+        "iteration_s": statistics.median(median_iteration_s(job) for job in jobs),
+        "allreduce_s": statistics.median(median_all_reduce_s(job) for job in jobs),
+        "ideal_allreduce_s": ideal,
+        "predicted": predicted,
+        "utilisation": statistics.median(utilisation(run, comparison.job) for run in mine),
+        "repeats": times,
+        **_training_figures(mine[-1]),
+        "parameters_identical": all(parameters_identical(job) for job in jobs),
+        "flows": flow_figures(mine[-1]) if mine[-1].noted("flow") else None,
+        "light": light_figures(mine[-1]),
+    }
+
+
+def _training_figures(run: Run) -> dict[str, Any]:
+    """What the ranks ended with, and whether every byte that was sent arrived."""
+    job = only_job(run)
+    done = job.done
+    first = done.get(0)
+    everyone = len(done) == len(job.gpus)
+    return {
+        "loss_first": first["loss_first"] if first else None,
+        "loss_last": first["loss_last"] if first else None,
+        "accuracy": first["accuracy"] if first else None,
+        "parameters_sha256": first["parameters_sha256"] if first else None,
+        "parameters_identical": parameters_identical(job),
+        "payload": {
+            "sent_bytes": sum(e["bytes_sent"] for e in done.values()),
+            "received_bytes": sum(e["bytes_received"] for e in done.values()),
+            "lost_bytes": sum(e["bytes_sent"] - e["bytes_received"] for e in done.values())
+            if everyone
+            else None,
+            "retransmitted_segments": sum(e.get("retransmits", 0) for e in done.values()),
+        },
+    }
+
+
+def flow_figures(run: Run) -> dict[str, Any]:
+    """Of all flows of a run: how long from the request to the light, and how long the light was used.
+
+    ``setup_ms``: request to light. ``idle_setup_ms``: the same of flows that stood in no queue. ``open_ms``:
+    from the worker's wish to light, so with the wait for the own transmitter. ``lit_ms``: light to close.
+    Flows before the common start, with which the ranks greet each other, are left out.
+    """
+    flows = [flow for flow in run.noted("flow") if flow["t_request"] >= run.released]
+    free = [flow for flow in flows if not flow["waited"]]
+    iterations = {it.index for it in only_job(run).iterations}
+    return {
+        "count": len(flows),
+        "expected": sum(it.flows for it in only_job(run).iterations),
+        "not_traced": sum(note["count"] for note in run.noted("flows_lost")),
+        "per_iteration": sum(it.flows for it in only_job(run).iterations) / max(1, len(iterations)),
+        "waited": len(flows) - len(free),
+        "setup_ms": _spread(1000 * (f["t_lit"] - f["t_request"]) for f in flows),
+        "idle_setup_ms": _spread(1000 * (f["t_lit"] - f["t_request"]) for f in free),
+        "open_ms": _spread(1000 * (f["t_lit"] - f.get("t_open", f["t_request"])) for f in flows),
+        "lit_ms": _spread(1000 * (f["t_close"] - f["t_lit"]) for f in flows),
+    }
+
+
+def _spread(values: Any) -> dict[str, float | None]:
+    found = sorted(values)
+    if not found:
+        return {"p50": None, "p99": None, "max": None}
+    return {"p50": statistics.median(found), "p99": percentile(found, 0.99), "max": found[-1]}
+
+
+def light_figures(run: Run) -> dict[str, Any] | None:
+    """What the kernel and the agents counted in a run; None without O-NICs.
+
+    Bytes are those of packets, some headers included. A figure is None where a counter was read on one side only
+    or began anew.
+    """
+    moments = {note["moment"]: note for note in run.noted("light")}
+    if not {"before", "after"} <= moments.keys():
+        return None
+    before, after = moments["before"], moments["after"]
+    switches = {
+        name: sum(
+            counters.get(name, 0) - before["kernel"]["switches"][switch].get(name, 0)
+            for switch, counters in after["kernel"]["switches"].items()
+        )
+        for name in (*FORBIDDEN, *DROPS)
+    }
+    onics = {
+        name: sum(
+            _total(counters[name]) - _total(before["kernel"]["onics"][gpu][name])
+            for gpu, counters in after["kernel"]["onics"].items()
+        )
+        for name in ("light_tx_bytes", "unrouted")
+    }
+    messages, flows = _messages(before["agents"], after["agents"])
+    return {
+        **switches,
+        **onics,
+        "control_messages": messages,
+        "messages_per_flow": messages / flows if messages is not None and flows else None,
+        "agents_restarted": sum(
+            entry["epoch"] != before["agents"][gpu]["epoch"]
+            for gpu, entry in after["agents"].items()
+            if gpu in before["agents"]
+        ),
+    }
+
+
+def _total(value: float | Sequence[float]) -> float:
+    return value if isinstance(value, int | float) else sum(value)
+
+
+def _messages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int | None, int]:
+    """Messages that all agents sent between two readings, and flows done; None when one began anew."""
+    if before.keys() != after.keys() or any(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in after):
+        return None, 0
+    pairs = [(before[gpu]["counters"], after[gpu]["counters"]) for gpu in after]
+    sent = sum(sum(b["sent"].values()) - sum(a["sent"].values()) for a, b in pairs)
+    return sent, sum(b["flows_done"] - a["flows_done"] for a, b in pairs)
+
+
+def _compared(comparison: Comparison, fabrics: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The other fabrics against the baseline; None when one was not run."""
+    spec = comparison.spec
+    if len(fabrics) < len(comparison.settings):
+        return None
+    base = fabrics[spec.baseline]
+    others = [name for name in fabrics if name != spec.baseline]
+    ratios = {}
+    for name in others:
+        each = [a / b for a, b in zip(fabrics[name]["repeats"], base["repeats"], strict=False)]
+        predicted = fabrics[name]["predicted"]
+        ratios[name] = {
+            "training_time": fabrics[name]["completion_s"] / base["completion_s"],
+            "iteration": fabrics[name]["iteration_s"] / base["iteration_s"],
+            "allreduce": fabrics[name]["allreduce_s"] / base["allreduce_s"],
+            "repeats": each,
+            "spread": max(each) - min(each),
+            "predicted": {
+                "training_time": predicted.get("with_measured_setup_s", predicted["completion_s"])
+                / base["predicted"]["completion_s"]
+            },
+            "within_limit": None
+            if spec.limit is None
+            else fabrics[name]["completion_s"] / base["completion_s"] <= spec.limit,
+        }
+    hashes = {found["parameters_sha256"] for found in fabrics.values()}
+    return {
+        "baseline": spec.baseline,
+        "limit": spec.limit,
+        "ratios": ratios,
+        "parameters_identical": len(hashes) == 1
+        and None not in hashes
+        and all(found["parameters_identical"] for found in fabrics.values()),
+        "accuracy_equal": len({found["accuracy"] for found in fabrics.values()}) == 1
+        and base["accuracy"] is not None,
+        "published": _published(comparison),
+    }
+
+
+def _published(comparison: Comparison) -> dict[str, Any] | None:
+    published = comparison.spec.published
+    if published is None:
+        return None
+    base = published.training_time.get(comparison.spec.baseline)
+    return {
+        "source": published.source,
+        "training_time_s": dict(published.training_time),
+        "accuracy_percent": dict(published.accuracy_percent),
+        "ratios": {
+            name: time / base
+            for name, time in published.training_time.items()
+            if base and name != comparison.spec.baseline
+        },
+    }
+
+
+def slowest_iterations(job: JobRun) -> list[Iteration]:
+    """Of every iteration the rank that ended last, in order."""
+    groups = itertools.groupby(job.iterations, key=lambda it: it.index)
+    return [max(group, key=lambda it: it.end) for _, group in groups]
+
+
+def trouble_window(run: Run, spec: TroubleSpec) -> tuple[float, float] | None:
+    """From when what is killed was away until when it was back (CLOCK_MONOTONIC seconds)."""
+    killed = next((note for note in run.noted("trouble") if note["happened"] == "killed"), None)
+    if killed is None:
+        return None
+    later = [note["t"] for note in run.noted("trouble") if note["t"] > killed["t"]]
+    return killed["t"], min(later, default=killed["t"] + spec.absence)
+
+
+def _quarantine_s(timings: Mapping[str, float]) -> float | None:
+    """How long an agent that was started again grants nothing, by its own declaration."""
+    if not {"lease_s", "guard_s"} <= timings.keys():
+        return None
+    return timings["lease_s"] + timings["guard_s"]
+
+
+def _trouble(
+    comparison: Comparison, name: str, runs: Sequence[Run], environment: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    run = next((run for run in runs if run.kind == "trouble" and run.variant == name), None)
+    if run is None:
+        return None
+    spec = comparison.spec.trouble[name]
+    timings = (environment.get("onic_timings") or {}).get(spec.fabric) or {}
+    window = trouble_window(run, spec)
+    each = slowest_iterations(only_job(run))
+    groups: dict[str, list[float]] = {"before": [], "during": [], "after": []}
+    for it in each:
+        when = "before"
+        if window is not None and it.end > window[0]:
+            when = "during" if it.start < window[1] else "after"
+        groups[when].append(it.end - it.start)
+    middle = {when: statistics.median(spans) if spans else None for when, spans in groups.items()}
+    clean = runs_on(runs, spec.fabric)
+    usual = statistics.median(median_iteration_s(only_job(r)) for r in clean) if clean else None
+    return {
+        "title": spec.title,
+        "fabric": spec.fabric,
+        "killed": spec.kill,
+        "after_iterations": spec.after_iterations,
+        "absence_s": spec.absence if spec.kill == CONTROLLER else None,
+        "away_s": None if window is None else window[1] - window[0],
+        "quarantine_s": _quarantine_s(timings) if spec.kill not in (None, CONTROLLER) else None,
+        "control": spec.control.model_dump(),
+        "iterations": len(each),
+        "completion_s": completion_s(run, comparison.job),
+        "iteration_s": {**middle, "undisturbed_run": usual},
+        "longest_iteration_s": {when: max(spans, default=None) for when, spans in groups.items()},
+        "during_over_before": middle["during"] / middle["before"]
+        if middle["during"] and middle["before"]
+        else None,
+        **_training_figures(run),
+        "flows": flow_figures(run) if run.noted("flow") else None,
+        "light": light_figures(run),
+        "control_network": _control_faults(run),
+    }
+
+
+def _control_faults(run: Run) -> dict[str, int] | None:
+    """Control messages lost, doubled and held back on purpose; an agent that died forgot its own."""
+    after = next((note for note in run.noted("light") if note["moment"] == "after"), None)
+    before = next((note for note in run.noted("light") if note["moment"] == "before"), None)
+    if after is None or before is None:
+        return None
+    total: dict[str, int] = {}
+    for gpu, entry in after["agents"].items():
+        old = before["agents"].get(gpu)
+        same_life = old is not None and old["epoch"] == entry["epoch"]
+        for name, count in entry["counters"].get("faults", {}).items():
+            started = old["counters"].get("faults", {}).get(name, 0) if same_life and old else 0
+            total[name] = total.get(name, 0) + count - started
+    return total or None
+
+
+def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The points of the sweep against the baseline's all-reduce of the same gradient, and the break-even."""
+    spec = comparison.spec.sweep
+    if spec is None:
+        return None
+    swept = [run for run in runs if run.kind == "sweep"]
+    base = {
+        run.point["gradient_bytes"]: median_all_reduce_s(only_job(run))
+        for run in swept
+        if run.case == comparison.spec.baseline
+    }
+    points = []
+    setting = comparison.settings[spec.fabric]
+    ranks = comparison.world_size
+    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
+    collective = comparison.spec.training.collective
+    schedule = ALL_REDUCE[collective](ranks)
+    for run in swept:
+        real = run.point
+        if run.case != spec.fabric or real["gradient_bytes"] not in base or not run.noted("flow"):
+            continue
+        size = scaled(int(real["gradient_bytes"]), comparison)
+        idle = collective_time(schedule, size, rate_bps)
+        set_up_s = flow_figures(run)["setup_ms"]["p50"] / 1000
+        measured = median_all_reduce_s(only_job(run))
+        points.append(
+            {
+                "real": dict(real),
+                "gradient_bytes": size,
+                "setup_ms": 1000 * set_up_s,
+                "allreduce_s": measured,
+                "baseline_allreduce_s": base[real["gradient_bytes"]],
+                "slowdown": measured / base[real["gradient_bytes"]],
+                "analytic_slowdown": 1 + schedule.steps * set_up_s / idle,
+                "parameters_identical": parameters_identical(only_job(run)),
+                **{
+                    name: (light_figures(run) or {}).get(name) for name in ("collisions", "receiver_overlaps")
+                },
+            }
+        )
+    if len(base) < len(spec.gradient) or len(points) < len(spec.gradient) * len(spec.tuning) * len(
+        spec.control_delay
+    ):
+        return None
+    scale = comparison.time_scale
+    break_even = []
+    for real_bytes in spec.gradient:
+        size = scaled(real_bytes, comparison)
+        mine = sorted(
+            (p["setup_ms"], p["slowdown"]) for p in points if p["real"]["gradient_bytes"] == real_bytes
+        )
+        measured_ms = crossing(mine, spec.tolerance)
+        alone = break_even_set_up(collective, ranks, size, rate_bps, spec.tolerance)
+        training = break_even_set_up(collective, ranks, size, rate_bps, spec.tolerance, comparison.compute_s)
+        break_even.append(
+            {
+                "real_gradient_bytes": real_bytes,
+                "gradient_bytes": size,
+                "least_flow_bytes": size / schedule.chunks,
+                "setup_ms": measured_ms,
+                "stands_for_ms": None if measured_ms is None else measured_ms / scale,
+                "least_measured_slowdown": mine[0][1],
+                "analytic_setup_ms": 1000 * alone,
+                "analytic_stands_for_ms": 1000 * alone / scale,
+                "analytic_with_compute_ms": 1000 * training,
+                "analytic_with_compute_stands_for_ms": 1000 * training / scale,
+            }
+        )
+    return {
+        "fabric": spec.fabric,
+        "tolerance": spec.tolerance,
+        "steps": schedule.steps,
+        "points": points,
+        "break_even": break_even,
+    }
+
+
+def crossing(points: Sequence[tuple[float, float]], level: float) -> float | None:
+    """Where a measured curve first passes ``level``: the x by straight lines between points sorted by x.
+
+    None when it never does, or is above it from the first point on.
+    """
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if y0 <= level < y1:
+            return x0 + (level - y0) / (y1 - y0) * (x1 - x0)
+    return None
+
+
+def _fidelity(
+    comparison: Comparison, runs: Sequence[Run], events: Sequence[Event], fabrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Whether the emulation gave what it was set to give, and so whether the figures can be believed."""
+    verdict = Verdict()
+    # The sweep's compute is short on purpose and in none of its figures.
+    timed = [run for run in runs if run.kind != "sweep"]
+    checked = {
+        "links": judge_links(events, verdict),
+        "timer": judge_timers(timed, comparison.compute_s, verdict),
+        "cpu": judge_processors(runs, verdict),
+        "samples_missing": {},
+    }
+    base = fabrics.get(comparison.spec.baseline)
+    if base:
+        over = base["allreduce_s"] / base["ideal_allreduce_s"]
+        verdict.check(
+            over,
+            ALL_REDUCE_OVER_IDEAL,
+            f"the all-reduce on {comparison.spec.baseline} took {over:.2f} times its ideal",
+        )
+    judge_parameters(runs, verdict)
+    for run in runs:
+        _judge_light(run, verdict)
+    return {"verdict": verdict.verdict, "reasons": verdict.reasons, **checked}
+
+
+def _judge_light(run: Run, verdict: Verdict) -> None:
+    lost = _training_figures(run)["payload"]["lost_bytes"]
+    if lost:
+        verdict.add(2, f"{run.name}: {lost} bytes of payload were sent and not received")
+    light = light_figures(run)
+    if light is None:
+        return
+    for name in FORBIDDEN:
+        if light[name]:
+            verdict.add(2, f"{run.name}: {light[name]} {name.replace('_', ' ')}")
