@@ -15,34 +15,25 @@ right, so that the tests run both everywhere).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import importlib.util
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-F = TypeVar("F", bound=Callable[..., Any])
-
-try:
-    import numba
-except ImportError:
-    numba = None
 
 #: Shares that differ by no more are the same but for rounding.
 SAME = 1e-12
 #: What is left of a flow, as a share of its size, below which it has ended.
 LEFT = 1e-13
+#: Events after which the compiled loops take over, where there are any.
+FEW_EVENTS = 50
 
 
 def has_numba() -> bool:
-    """Whether the compiled loops can be used."""
-    return numba is not None
-
-
-def _compiled(function: F) -> F:
-    return function if numba is None else numba.njit(cache=True)(function)
+    """Whether the loops can be compiled."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def check_flows(offsets: IntArray, links: IntArray, capacity: FloatArray) -> None:
@@ -110,7 +101,7 @@ def drain(
 ) -> FloatArray:
     """When each flow ends, if it starts at ``starts`` (default 0) and all share max-min all the time.
 
-    ``compiled`` chooses between loops and numpy; by default whatever is fast here. Raises ValueError as
+    ``compiled`` chooses between the loops and numpy; by default whatever is fast here. Raises ValueError as
     :func:`check_flows`, and for a size or start that is negative or not finite.
     """
     check_flows(offsets, links, capacity)
@@ -121,18 +112,25 @@ def drain(
             raise ValueError(f"flow {wrong[0]}: its {what} is {values[wrong[0]]}; it must be 0 or more")
     if len(sizes) == 0:
         return np.zeros(0)
-    use = has_numba() if compiled is None else compiled
-    if use:
-        return _drain_loops(
-            offsets.astype(np.int64), links.astype(np.int64), capacity.astype(np.float64),
-            sizes.astype(np.float64), begin, np.argsort(begin, kind="stable"),
-        )  # fmt: skip
-    return _drain_numpy(offsets, links, capacity.astype(np.float64), sizes.astype(np.float64), begin)
+    capacity, sizes = capacity.astype(np.float64), sizes.astype(np.float64)
+    ends = None
+    if not compiled:
+        # Most phases are over after a few events; for those it would take longer to load the loops.
+        limit = FEW_EVENTS if compiled is None and has_numba() else None
+        ends = _drain_numpy(offsets, links, capacity, sizes, begin, limit)
+    if ends is None:
+        from testbed.simulation.loops import drain_loops
+
+        order = np.argsort(begin, kind="stable")
+        ends = drain_loops(offsets.astype(np.int64), links.astype(np.int64), capacity, sizes, begin, order)
+    return ends
 
 
 def _drain_numpy(
-    offsets: IntArray, links: IntArray, capacity: FloatArray, sizes: FloatArray, begin: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, capacity: FloatArray, sizes: FloatArray, begin: FloatArray,
+    limit: int | None,
+) -> FloatArray | None:  # fmt: skip
+    """None when that takes more than ``limit`` events."""
     ends = np.where(sizes > 0, np.nan, begin)
     lengths = np.diff(offsets)
     waiting = np.flatnonzero(sizes > 0)
@@ -142,7 +140,11 @@ def _drain_numpy(
     rate = np.full(len(sizes), np.inf)
     lowest = np.inf
     now = 0.0
+    events = 0
     while len(active) or len(waiting):
+        if events == limit:
+            return None
+        events += 1
         if len(active) == 0:
             now = max(now, float(begin[waiting[0]]))
         come = int(np.searchsorted(begin[waiting], now, side="right"))
@@ -181,131 +183,3 @@ def _links_of(
     owner = np.repeat(np.arange(len(flows)), own)
     first = np.cumsum(own) - own
     return links[np.arange(len(owner)) + np.repeat(offsets[flows] - first, own)], owner
-
-
-@_compiled
-def _drain_loops(
-    offsets: IntArray,
-    links: IntArray,
-    capacity: FloatArray,
-    sizes: FloatArray,
-    begin: FloatArray,
-    order: IntArray,
-) -> FloatArray:
-    """As ``_drain_numpy``; ``order``: flows by start."""
-    flows, size = len(sizes), len(capacity)
-    ends = begin.copy()
-    left = sizes.copy()
-    rate = np.zeros(flows)
-    users = np.zeros(size, dtype=np.int64)
-    # What the flows whose rate is settled leave of each link.
-    room = capacity.copy()
-    seek = np.zeros(size, dtype=np.int64)
-    least = np.empty(size)
-    tightest = np.empty(flows)
-    sought = np.empty(flows, dtype=np.int64)
-    active = np.empty(flows, dtype=np.int64)
-    count = 0
-    coming = 0
-    now = 0.0
-    lowest = np.inf
-    while count > 0 or coming < flows:
-        if count == 0:
-            now = max(now, begin[order[coming]])
-        known = count
-        while coming < flows and begin[order[coming]] <= now:
-            k = order[coming]
-            coming += 1
-            if sizes[k] > 0.0:
-                active[count] = k
-                count += 1
-                for j in range(offsets[k], offsets[k + 1]):
-                    users[links[j]] += 1
-        for i in range(known, count):
-            # A flow gets at least an equal part of each of its links.
-            k = active[i]
-            for j in range(offsets[k], offsets[k + 1]):
-                lowest = min(lowest, capacity[links[j]] / users[links[j]])
-        if lowest < np.inf:
-            settled = lowest * (1.0 - 1e-9)
-            wanted = 0
-            for i in range(count):
-                k = active[i]
-                if i >= known or rate[k] >= settled:
-                    sought[wanted] = k
-                    wanted += 1
-                    for j in range(offsets[k], offsets[k + 1]):
-                        link = links[j]
-                        room[link] += rate[k]
-                        seek[link] += 1
-                        if seek[link] == users[link]:
-                            # No settled flow is left on it: rounding errors end here.
-                            room[link] = capacity[link]
-            _settle(offsets, links, rate, room, seek, least, tightest, sought, wanted)
-            lowest = np.inf
-        then = np.inf
-        for i in range(count):
-            k = active[i]
-            then = min(then, now + left[k] / rate[k])
-        if coming < flows:
-            then = min(then, begin[order[coming]])
-        kept = 0
-        for i in range(count):
-            k = active[i]
-            over = now + left[k] / rate[k] <= then
-            left[k] -= rate[k] * (then - now)
-            if over or left[k] <= LEFT * sizes[k]:
-                ends[k] = then
-                lowest = min(lowest, rate[k])
-                for j in range(offsets[k], offsets[k + 1]):
-                    users[links[j]] -= 1
-                    room[links[j]] += rate[k]
-            else:
-                active[kept] = k
-                kept += 1
-        count = kept
-        now = then
-    return ends
-
-
-@_compiled
-def _settle(
-    offsets: IntArray, links: IntArray, rate: FloatArray, room: FloatArray, seek: IntArray,
-    least: FloatArray, tightest: FloatArray, sought: IntArray, wanted: int,
-) -> None:  # fmt: skip
-    """Sets the rate of every flow in ``sought[:wanted]``; ``seek`` of them share ``room`` on each link."""
-    while wanted > 0:
-        for i in range(wanted):
-            k = sought[i]
-            for j in range(offsets[k], offsets[k + 1]):
-                least[links[j]] = np.inf
-        for i in range(wanted):
-            k = sought[i]
-            share = np.inf
-            for j in range(offsets[k], offsets[k + 1]):
-                share = min(share, max(room[links[j]], 0.0) / seek[links[j]])
-            tightest[k] = share
-            for j in range(offsets[k], offsets[k + 1]):
-                least[links[j]] = min(least[links[j]], share)
-        for i in range(wanted):
-            k = sought[i]
-            full = False
-            for j in range(offsets[k], offsets[k + 1]):
-                link = links[j]
-                if max(room[link], 0.0) / seek[link] <= least[link] * (1.0 + SAME):
-                    full = True
-                    break
-            # Marked now, settled when all of this round are known.
-            rate[k] = -1.0 if full else 0.0
-        kept = 0
-        for i in range(wanted):
-            k = sought[i]
-            if rate[k] < 0.0:
-                rate[k] = tightest[k]
-                for j in range(offsets[k], offsets[k + 1]):
-                    room[links[j]] -= rate[k]
-                    seek[links[j]] -= 1
-            else:
-                sought[kept] = k
-                kept += 1
-        wanted = kept

@@ -95,7 +95,7 @@ def cases() -> list[Case]:
         made.append(
             {
                 "capacity": capacity.tolist(), "paths": paths, "sizes": np.round(sizes).tolist(),
-                "starts": starts.tolist(),
+                "starts": starts.tolist(), "precision": 1e-12,
             }
         )  # fmt: skip
     return made

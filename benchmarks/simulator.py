@@ -1,0 +1,258 @@
+"""How fast the simulator is, and how close to what others compute. Prints JSON.
+
+    python benchmarks/simulator.py [ring] [torus] [oddl] [wrht] [--nodes 64 1024 4096] [--side 64]
+
+Every part runs in a process of its own, so that it starts cold and its memory is its own. numba is used where
+this Python has it; ``ring`` runs without it first. ``torus`` runs the same flows in SimGrid's Python binding
+in between, where Debian's python3-simgrid is installed. ``wrht`` prints no times but the comparison of
+all-reduces on a ring of wavelengths, computed by the simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SIMGRID = ROOT / "tests" / "simgrid_flows.py"
+DEBIAN_PYTHON = "/usr/bin/python3"
+#: ResNet-50, FP32.
+GRADIENT_BYTES = 25_557_032 * 4
+PARTS = ("ring", "torus", "oddl", "wrht")
+
+
+def ring(numba: bool) -> dict[str, Any]:
+    """A 4,096-rank ring all-reduce of 64 MiB in 8,190 steps over one switch."""
+    begin = time.perf_counter()
+    if not numba:
+        sys.path[:] = [place for place in sys.path if not (Path(place) / "numba").exists()]
+    from fabric.schedules import ring as schedule
+    from testbed.simulation.maxmin import has_numba
+    from testbed.simulation.networks import PacketNetwork, leaf_spine
+    from testbed.simulation.phases import synchronous
+
+    fabric = leaf_spine(1, 4096, 100e9, 1)
+    network = PacketNetwork(fabric, latency_s=1e-6)
+    ranks = tuple(fabric.gpus)
+    found = synchronous(network, ranks, schedule(4096), 64 * 2**20)
+    cold_s = time.perf_counter() - begin
+    begin = time.perf_counter()
+    synchronous(network, ranks, schedule(4096), 64 * 2**20)
+    return {
+        "numba": has_numba(),
+        "steps": len(found.step_s),
+        "phases_computed": found.phases,
+        "simulated_s": found.total_s,
+        "closed_form_s": 2 * 4095 * (64 * 2**20 / 4096 * 8 / 100e9 + 1e-6),
+        "cold_with_imports_and_fabric_s": cold_s,
+        "warm_s": time.perf_counter() - begin,
+    }
+
+
+def torus(side: int) -> dict[str, Any]:
+    """A random permutation with sizes of 1 to 16 MiB on a side × side torus, ours and SimGrid's, in turn."""
+    import numpy as np
+
+    from testbed.simulation.maxmin import drain, has_numba
+
+    nodes = side * side
+    random = np.random.default_rng(1)
+    goals = random.permutation(nodes)
+    fixed = np.flatnonzero(goals == np.arange(nodes))
+    goals[fixed] = (fixed + 1) % nodes
+    paths = []
+    for a, b in enumerate(goals.tolist()):
+        at, path = [a % side, a // side], []
+        for axis, goal in enumerate((b % side, b // side)):
+            while at[axis] != goal:
+                way = 1 if (goal - at[axis]) % side <= side // 2 else -1
+                path.append(4 * (at[1] * side + at[0]) + 2 * axis + (way < 0))
+                at[axis] = (at[axis] + way) % side
+        paths.append(path)
+    capacity = np.full(4 * nodes, 12.5e9)
+    sizes = np.round(random.uniform(1, 16, nodes) * 2**20)
+    offsets = np.cumsum([0, *map(len, paths)])
+    links = np.array([link for path in paths for link in path])
+
+    def ours() -> tuple[float, Any]:
+        begin = time.perf_counter()
+        ends = drain(offsets, links, capacity, sizes)
+        return time.perf_counter() - begin, ends
+
+    first_s, ends = ours()
+    result: dict[str, Any] = {
+        "flows": nodes, "mean_hops": len(links) / nodes, "numba": has_numba(), "first_s": first_s,
+    }  # fmt: skip
+    case = {
+        "capacity": capacity.tolist(), "paths": paths, "sizes": sizes.tolist(), "starts": [0.0] * nodes,
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            [DEBIAN_PYTHON, str(SIMGRID)], input=json.dumps(case) + "\n", capture_output=True, text=True,
+            timeout=1800, check=True,
+        )  # fmt: skip
+        answer = json.loads(done.stdout)
+        off = np.abs(ends - answer["ends"]) / np.array(answer["ends"])
+        result |= {"simgrid_s": answer["seconds"], "largest_relative_difference": float(off.max())}
+    except (OSError, subprocess.CalledProcessError) as error:
+        result["simgrid_s"] = None
+        result["simgrid_missing"] = str(error)
+    result["warm_s"], _ = ours()
+    if result["simgrid_s"]:
+        result["simgrid_over_ours"] = result["simgrid_s"] / result["warm_s"]
+    return result
+
+
+def oddl(nodes: int) -> dict[str, Any]:
+    """One halving-doubling all-reduce of 64 MiB on a square grid, every flow asking its agents for light."""
+    begin = time.perf_counter()
+    import numpy as np
+
+    from fabric.schedules import halving_doubling
+    from fabric.schema import FabricSpec, build_fabric
+    from testbed.simulation.engine import Engine
+    from testbed.simulation.jobs import Job, simulate
+    from testbed.simulation.networks import GridNetwork
+    from testbed.simulation.onics import ControlNetwork, OnicPlane
+
+    side = math.isqrt(nodes)
+    grid_spec = {"rows": side, "columns": side, "gpu": "gpu", "rate": "100 Gbit/s"}
+    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid_spec}}))
+    grid = fabric.grids["n"]
+    engine = Engine()
+    control = ControlNetwork(control_s=10e-6, handle_s=1e-6, jitter=0.2, seed=1)
+    plane = OnicPlane(engine, fabric, grid, grid.nodes, control)
+    job = Job("oddl", grid.nodes, halving_doubling(nodes), 64 * 2**20)
+    found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["oddl"]
+    waits = np.array(plane.waits_s)
+    return {
+        "nodes": nodes, "flows": len(waits), "failed": found.failed, "simulated_s": found.end_s,
+        "ideal_s": 2 * (nodes - 1) / nodes * 64 * 2**20 * 8 / 100e9,
+        "control": {"control_s": control.control_s, "handle_s": control.handle_s, "jitter": control.jitter},
+        "set_up_p50_s": float(np.median(waits)), "set_up_p99_s": float(np.quantile(waits, 0.99)),
+        "set_up_mean_s": float(waits.mean()), "messages_per_flow": sum(plane.messages.values()) / len(waits),
+        "messages": dict(plane.messages), "receiver_overlaps": plane.overlaps, "all_idle": plane.idle(),
+        "wall_s": time.perf_counter() - begin,
+        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }  # fmt: skip
+
+
+def wrht() -> dict[str, Any]:
+    """All-reduces on a ring of wavelengths and on electrical networks; see the keys for the assumptions."""
+    from fabric import schedules, wdm
+    from fabric.wrht import plan
+    from fabric.wrht import wrht as tree
+    from testbed.simulation.networks import PacketNetwork, RingNetwork, leaf_spine
+    from testbed.simulation.phases import StepCost, synchronous
+
+    set_up_s, rate_bps, wavelengths = 25e-6, 40e9, 64
+    reductions = []
+    rows = []
+    for n in (1024, 2048, 3072, 4096):
+        fabric, ring_ = wdm.wdm_ring("n", n, wavelengths, rate_bps)
+        network = RingNetwork(fabric, ring_)
+        optical = {
+            "wrht": tree(n, wavelengths),
+            "wrht with exchange": tree(n, wavelengths, top="exchange"),
+            "ring": wdm.on_ring(schedules.ring(n), wavelengths),
+            "ring striped": wdm.on_ring(schedules.ring(n), wavelengths, wavelengths),
+            "hierarchical ring": wdm.on_ring(schedules.hierarchical_ring(n), wavelengths),
+            "binary tree": wdm.on_ring(schedules.binary_tree(n), wavelengths),
+        }
+        row: dict[str, Any] = {"nodes": n, "steps": {name: s.steps for name, s in optical.items()}}
+        for case, cost in (
+            ("set-up each step", StepCost(set_up_s)),
+            ("set-up of new circuits", StepCost(set_up_s, "new circuits")),
+        ):
+            row[f"ms, {case}"] = {
+                name: 1e3 * synchronous(network, ring_.nodes, steps, GRADIENT_BYTES, cost).total_s
+                for name, steps in optical.items()
+            }
+        leaves = n // 32
+        electrical = leaf_spine(leaves, 32, rate_bps, 3)
+        packets = PacketNetwork(electrical, latency_s=2e-6)
+        row["ms, electrical, tree of 32-port leaves oversubscribed 3:1"] = {
+            name: 1e3 * synchronous(packets, tuple(electrical.gpus), steps, GRADIENT_BYTES).total_s
+            for name, steps in (
+                ("ring", schedules.ring(n)),
+                ("recursive doubling", schedules.recursive_doubling(n)),
+            )
+        }
+        tree_plan = plan(n, wavelengths)
+        row["buffer at a representative, vectors"] = tree_plan.buffer_vectors
+        row["longest lightpath, segments"] = tree_plan.longest_segments
+        reductions.append(100 * (1 - optical["wrht"].steps / optical["binary tree"].steps))
+        rows.append(row)
+    return {
+        "gradient_bytes": GRADIENT_BYTES, "rate_bps_per_wavelength": rate_bps, "wavelengths": wavelengths,
+        "set_up_s": set_up_s, "rows": rows,
+        "step_reduction_against_binary_tree_percent": reductions,
+        "mean_step_reduction_percent": sum(reductions) / len(reductions),
+        "published_percent": 82.12,
+    }  # fmt: skip
+
+
+def apart(part: str, *arguments: str) -> Any:
+    """One part in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, __file__, "--inside", part, *arguments], capture_output=True, text=True,
+        timeout=3600, env=environment, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{part} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when none is named")
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[64, 1024, 4096], help="sizes of the ODDL grid"
+    )
+    parser.add_argument("--side", type=int, default=64, help="side of the torus")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        part, value = options.inside, options.parts
+        answers = {
+            "ring": lambda: ring(value[0] == "numba"), "torus": lambda: torus(int(value[0])),
+            "oddl": lambda: oddl(int(value[0])), "wrht": wrht,
+        }  # fmt: skip
+        print(json.dumps(answers[part]()))
+        return
+    unknown = sorted(set(options.parts) - set(PARTS))
+    if unknown:
+        raise SystemExit(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+    wanted = options.parts or PARTS
+    result: dict[str, Any] = {
+        "machine": {
+            "python": platform.python_version(),
+            "processors": os.cpu_count(),
+            "load": os.getloadavg(),
+        }
+    }
+    if "ring" in wanted:
+        result["ring"] = [apart("ring", "numpy"), apart("ring", "numba")]
+    if "torus" in wanted:
+        result["torus"] = apart("torus", str(options.side))
+    if "oddl" in wanted:
+        result["oddl"] = [apart("oddl", str(nodes)) for nodes in options.nodes]
+    if "wrht" in wanted:
+        result["wrht"] = apart("wrht")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
