@@ -300,7 +300,7 @@ def _set_up(run: Run) -> Figure:
     right.set_yscale("log")
     right.set_xlabel("seconds since the start of the job")
     right.set_ylabel("request to light, ms")
-    right.legend(fontsize=8, loc="upper right")
+    figure.legend(fontsize=8, loc="outside upper right", ncols=2)
     return figure
 
 
@@ -335,7 +335,7 @@ def _iterations(comparison: Comparison, runs: Sequence[Run]) -> Figure:
     axis.set_ylim(floor - 0.1 * (highest - floor), highest + 0.15 * (highest - floor))
     axis.set_xlabel("iteration")
     axis.set_ylabel("ms")
-    axis.legend(fontsize=8, loc="upper right")
+    figure.legend(fontsize=8, loc="outside upper right", ncols=len(comparison.settings))
     return figure
 
 

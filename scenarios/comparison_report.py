@@ -226,13 +226,13 @@ def _same_training(result: Mapping[str, Any]) -> str:
         )
     head = [
         "fabric",
-        "parameters (SHA-256)",
-        "ranks and one process alike",
+        "parameters",
+        "all alike",
         "loss",
         "accuracy",
-        "payload received",
+        "payload",
         "bytes lost",
-        "segments sent again",
+        "sent again",
     ]
     compared = result["comparison"]
     said = ""
@@ -248,9 +248,10 @@ def _same_training(result: Mapping[str, Any]) -> str:
         said += "</p>"
     return (
         f"<h2>Is it the same training?</h2>{said}{table(head, rows, 2)}"
-        '<p class="quiet">All measured. A byte is lost when its rank sent it and the peer did not get it; '
-        "TCP "
-        "repeats what the network drops, which is counted as segments sent again.</p>"
+        '<p class="quiet">All measured. Parameters: the first digits of their SHA-256. All alike: every rank '
+        "and the same training in one process ended with them, bit by bit. A byte is lost when its rank "
+        "sent it "
+        "and the peer did not get it; what the network drops TCP sends again, counted in segments.</p>"
     )
 
 
@@ -333,19 +334,19 @@ def _troubles(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     if not result["trouble"]:
         return ""
     rows = []
-    for found in result["trouble"].values():
+    for name, found in result["trouble"].items():
         spans = found["iteration_s"]
         light = found["light"] or _NOTHING
         rows.append(
             row(
                 [
-                    text(found["title"]),
+                    text(name),
                     *(
                         number(None if spans[when] is None else 1000 * spans[when], 0, " ms")
                         for when in ("undisturbed_run", "before", "during", "after")
                     ),
                     _yes(found["parameters_identical"]),
-                    f"{light['collisions']} / {light['receiver_overlaps']}",
+                    f"{light['collisions']}, {light['receiver_overlaps']}",
                     number(found["payload"]["lost_bytes"], 0),
                     number(found["payload"]["retransmitted_segments"], 0),
                 ],
@@ -353,13 +354,13 @@ def _troubles(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
             )
         )
     head = [
-        "what went wrong",
-        "iteration, no trouble",
+        "run",
+        "iteration usually",
         "before",
         "during",
         "after",
-        "ranks identical",
-        "collisions / overlaps",
+        "all alike",
+        "collisions, overlaps",
         "bytes lost",
         "sent again",
     ]
@@ -370,8 +371,8 @@ def _troubles(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
             said.append(f"It was away for {found['away_s']:.1f} s, until it answered again.")
         if found["quarantine_s"] is not None:
             said.append(
-                "A new agent cannot know what the dead one had granted, so it grants nothing for one lease and "
-                f"its guard, {found['quarantine_s']:.1f} s as emulated: that is what its peers wait for."
+                "A new agent cannot know what the dead one had granted, so it grants nothing for one lease "
+                f"and its guard, {found['quarantine_s']:.1f} s as emulated: that is what its peers wait for."
             )
         if found["during_over_before"] is not None:
             said.append(
@@ -381,9 +382,9 @@ def _troubles(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         if longest is not None:
             said.append(f"The longest of them took {1000 * longest:.0f} ms.")
         faults = found["control_network"]
-        if faults:
+        if faults and any(found["control"].values()):
             each = ", ".join(f"{count} {what}" for what, count in faults.items() if count)
-            said.append(f"Control messages {each or 'untouched'} on purpose.")
+            said.append(f"Of the control messages, on purpose: {each or 'none disturbed'}.")
         parts.append(
             f"<h3>{text(found['title'])}</h3><p>{' '.join(said)}</p>{picture(figures.get(f'trouble-{name}'))}"
         )
@@ -500,6 +501,10 @@ def _limits(comparison: Comparison, result: Mapping[str, Any], environment: Mapp
         "The paper does not give the wording of its handshake; the one here is the least that agrees with "
         "it, "
         "with leases and queues added.",
+        "A node has one port at the packet switch and two on the grid, each at the same rate. One step "
+        "uses one "
+        "port; where a rank can begin the next step early, it sends on both at once, which the packet switch "
+        "cannot give it. That hides a part of the set-ups.",
         "Acknowledgements take the control network, as the light of a port goes one way; on the packet "
         "switch "
         "they share the port. Traffic is TCP, not what an O-NIC's hardware would speak.",

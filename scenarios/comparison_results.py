@@ -221,8 +221,8 @@ def _spread(values: Any) -> dict[str, float | None]:
 def light_figures(run: Run) -> dict[str, Any] | None:
     """What the kernel and the agents counted in a run; None without O-NICs.
 
-    Bytes are those of packets, some headers included. A figure is None where a counter was read on one side only
-    or began anew.
+    Bytes are those of packets, some headers included. A figure is None where a counter was read on one side
+    only or began anew.
     """
     moments = {note["moment"]: note for note in run.noted("light")}
     if not {"before", "after"} <= moments.keys():

@@ -55,9 +55,9 @@ LABELS: tuple[tuple[str, str], ...] = (
 )
 
 
-def label_of(path: str) -> str | None:
+def label_of(path: str, labels: Sequence[tuple[str, str]] = LABELS) -> str | None:
     """``measured``, ``analytic``, ``published`` or ``setting`` for a dotted path into the result."""
-    return next((label for pattern, label in LABELS if fnmatch.fnmatchcase(path, pattern)), None)
+    return next((label for pattern, label in labels if fnmatch.fnmatchcase(path, pattern)), None)
 
 
 def completion_s(run: Run, job: str) -> float:

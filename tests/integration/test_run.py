@@ -29,8 +29,8 @@ DEADLINE_S = 150.0
 class RunningCommand:
     """``ringlight run`` as a process, its standard error collected while it runs."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "scenarios.cli", "run", str(MINI), "--runs", str(folder)]
+    def __init__(self, folder: Path, *arguments: str, scenario: Path = MINI) -> None:
+        command = [sys.executable, "-m", "scenarios.cli", "run", str(scenario), "--runs", str(folder)]
         self.process = subprocess.Popen(
             [*command, *arguments],
             cwd=ROOT,

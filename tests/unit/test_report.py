@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,9 @@ from scenarios.results import build_result
 from scenarios.runfolder import RunFolder, finish, read_throughput
 from scenarios.schema import Scenario, ScenarioError, load_scenario
 from tests.synthetic import ENVIRONMENT, Synthesis, synthesize
+from tests.unit.page import Page, check_alone, text_of
 
 BUNDLED = Path(__file__).parents[2] / "scenarios" / "disaggregation.yaml"
-VOID = {"meta", "br", "img", "hr", "input", "link"}
 
 
 @pytest.fixture(scope="module")
@@ -47,56 +45,9 @@ def finished(
     return folder.path, finish(folder.path)
 
 
-class Page(HTMLParser):
-    """Checks that tags nest, collects ids, links and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.sources: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        self._note(attributes)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self._note(attributes)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def _note(self, attributes: list[tuple[str, str | None]]) -> None:
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(str(value))
-            if name in ("src", "href", "xlink:href"):
-                self.sources.append(str(value))
-
-
-def text_of(page: Page) -> str:
-    return " ".join(" ".join(page.words).split())
-
-
 def test_the_page_stands_alone(finished: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = finished
-    text = (folder / "report.html").read_text(encoding="utf-8")
-    page = Page(text)
-    assert page.open == []
-    assert len(page.ids) == len(set(page.ids))
-    assert all(source.startswith("#") for source in page.sources)
-    assert not re.search(r"url\((?!#)", text)
-    assert "@import" not in text
-    assert "<script" not in text
-    for source in page.sources:
-        assert source[1:] in page.ids
+    check_alone((folder / "report.html").read_text(encoding="utf-8"))
 
 
 def test_the_page_has_both_schemes_and_no_fixed_ink(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -1,0 +1,77 @@
+"""A comparison from the command line to the run folder, on real labs: packet switch, then grid of O-NICs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.lab import Lab
+from tests.integration.test_run import RunningCommand, assert_gone, free_ports
+
+pytestmark = pytest.mark.root
+
+MINI = Path(__file__).parents[1] / "data" / "mini_oddl.yaml"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningCommand]:
+    command = RunningCommand(
+        tmp_path / "runs", "--json", "--runtime", "namespace", *free_ports(), scenario=MINI
+    )
+    yield command
+    command.stop()
+
+
+def test_a_comparison_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
+    code, output = running.end()
+    assert code == 0, "\n".join(running.lines)
+    labs = [Lab(found[1]) for line in running.lines if (found := re.search(r"lab (\w+) is up", line))]
+    assert len(labs) == 2
+    for lab in labs:
+        assert_gone(lab)
+    printed = json.loads(output)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert printed == json.loads((folder / "result.json").read_text())
+    assert printed["complete"] is True
+    assert printed["comparison"]["parameters_identical"] is True
+    assert printed["comparison"]["accuracy_equal"] is True
+    assert printed["comparison"]["ratios"]["oddl"]["training_time"] > 0.5
+    assert len(printed["fidelity"]["links"]) == 4 + 8
+
+    oddl = printed["fabrics"]["oddl"]
+    assert oddl["flows"]["count"] == oddl["flows"]["expected"] == 8 * 4 * 4
+    assert oddl["flows"]["setup_ms"]["p50"] > 0
+    for run in (oddl, *printed["trouble"].values()):
+        assert run["payload"]["lost_bytes"] == 0
+        assert run["parameters_identical"] is True
+        for counter in ("collisions", "receiver_overlaps", "misdirected"):
+            assert run["light"][counter] == 0
+    assert printed["trouble"]["both"]["light"]["agents_restarted"] == 1
+    assert sum(printed["trouble"]["both"]["control_network"].values()) > 0
+    assert printed["trouble"]["controller"]["away_s"] >= 1.0
+    assert printed["trouble"]["controller"]["light"]["agents_restarted"] == 0
+
+    trace = json.loads((folder / "trace.json").read_text())
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) > 1000
+    for name in ("report.html", "plots/grid-oddl.png", "plots/flows-oddl.svg", "plots/trouble-both.png"):
+        assert (folder / name).stat().st_size > 0
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["labs"] == {"ideal": labs[0].id, "oddl": labs[1].id}
+    assert environment["onic_timings"]["oddl"]["lease_s"] > 0
+
+
+def test_ctrl_c_while_an_agent_is_away_leaves_nothing(running: RunningCommand) -> None:
+    running.wait_for("agent of n1 killed")
+    labs = [Lab(found[1]) for line in running.lines if (found := re.search(r"lab (\w+) is up", line))]
+    running.process.send_signal(signal.SIGINT)
+    code, output = running.end()
+    assert code == 130
+    assert output == ""
+    assert running.lines[-1] == "ringlight: interrupted"
+    for lab in labs:
+        assert_gone(lab)

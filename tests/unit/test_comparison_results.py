@@ -1,0 +1,175 @@
+"""Results of a comparison from hand-made runs whose answers are known; what is wrong must show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.comparison import Comparison, load
+from scenarios.comparison_results import LABELS, build_comparison, crossing
+from scenarios.results import label_of
+from tests.synthetic_comparison import ENVIRONMENT, SET_UP_S, Synthesis, synthesize
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+def bundled(name: str) -> Comparison:
+    found = load(SCENARIOS / f"{name}.yaml")
+    assert isinstance(found, Comparison)
+    return found
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return bundled("oddl_4")
+
+
+def built(comparison: Comparison, synthesis: Synthesis) -> dict[str, Any]:
+    return build_comparison(comparison, synthesis.events, [], ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def result(comparison: Comparison) -> dict[str, Any]:
+    return built(comparison, synthesize(comparison, repeats=2))
+
+
+def test_the_ratio_is_that_of_the_training_times(comparison: Comparison, result: dict[str, Any]) -> None:
+    ratio = result["comparison"]["ratios"]["oddl"]
+    exchange = 4 * 12.2674e-3
+    per_iteration = comparison.compute_s + 0.0002 + exchange
+    expected = (per_iteration + 4 * SET_UP_S) / per_iteration
+    assert ratio["training_time"] == pytest.approx(expected, rel=1e-4)
+    assert ratio["iteration"] == pytest.approx(expected, rel=1e-4)
+    assert ratio["predicted"]["training_time"] == pytest.approx(expected, rel=1e-4)
+    assert ratio["within_limit"] is True
+    assert len(ratio["repeats"]) == 2
+    assert ratio["spread"] == pytest.approx(0, abs=1e-9)
+    assert result["complete"] is True
+    assert result["fidelity"] == {**result["fidelity"], "verdict": "good", "reasons": []}
+
+
+def test_the_papers_ratio_is_beside_it(result: dict[str, Any]) -> None:
+    published = result["comparison"]["published"]
+    assert published["ratios"]["oddl"] == pytest.approx(97.8 / 97.3)
+    assert published["accuracy_percent"] == {"ideal": 80.2, "oddl": 80.2}
+
+
+def test_flows_and_messages_are_counted(result: dict[str, Any]) -> None:
+    found = result["fabrics"]["oddl"]
+    assert found["flows"]["count"] == found["flows"]["expected"] == 30 * 4 * 4
+    assert found["flows"]["setup_ms"]["p50"] == pytest.approx(1000 * SET_UP_S)
+    assert found["light"]["messages_per_flow"] == 5
+    assert found["light"]["collisions"] == 0
+    assert result["fabrics"]["ideal"]["flows"] is None
+    assert result["fabrics"]["ideal"]["light"] is None
+
+
+def test_trouble_is_told_before_during_and_after(result: dict[str, Any]) -> None:
+    found = result["trouble"]["controller"]
+    assert found["away_s"] == pytest.approx(10.0)
+    assert found["during_over_before"] == pytest.approx(1.0, rel=1e-6)
+    assert found["iteration_s"]["after"] is not None
+    assert result["trouble"]["agent"]["quarantine_s"] == pytest.approx(8.4)
+    assert found["quarantine_s"] is None
+
+
+def test_every_number_has_a_label(comparison: Comparison, result: dict[str, Any]) -> None:
+    sweep = bundled("oddl_sweep")
+    for tree in (result, built(sweep, synthesize(sweep))):
+        plain = json.loads(json.dumps({key: value for key, value in tree.items() if key != "labels"}))
+        for path, value in numbers(plain):
+            assert label_of(path, LABELS) is not None, (path, value)
+
+
+def numbers(value: Any, path: str = "") -> list[tuple[str, float]]:
+    if isinstance(value, dict):
+        return [n for k, v in value.items() for n in numbers(v, f"{path}.{k}" if path else k)]
+    if isinstance(value, list):
+        return [n for i, v in enumerate(value) for n in numbers(v, f"{path}.{i}")]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [(path, value)]
+    return []
+
+
+def test_labels_tell_the_kinds_apart() -> None:
+    assert label_of("comparison.published.ratios.oddl", LABELS) == "published"
+    assert label_of("comparison.ratios.oddl.predicted.training_time", LABELS) == "analytic"
+    assert label_of("comparison.ratios.oddl.training_time", LABELS) == "measured"
+    assert label_of("sweep.break_even.0.analytic_setup_ms", LABELS) == "analytic"
+    assert label_of("sweep.points.3.slowdown", LABELS) == "measured"
+    assert label_of("sweep.points.3.real.tuning_s", LABELS) == "setting"
+
+
+def pair(comparison: Comparison, **of_oddl: Any) -> dict[str, Any]:
+    synthesis = Synthesis(comparison)
+    synthesis.links("ideal")
+    synthesis.run("ideal-1", "ideal")
+    synthesis.run("oddl-1", "oddl", **of_oddl)
+    return built(comparison, synthesis)
+
+
+def test_a_collision_is_no_run_to_believe(comparison: Comparison) -> None:
+    found = pair(comparison, light={"collisions": 3, "receiver_overlaps": 1})
+    assert found["fabrics"]["oddl"]["light"]["collisions"] == 3
+    assert found["fidelity"]["verdict"] == "bad"
+    assert "oddl-1: 3 collisions" in found["fidelity"]["reasons"]
+    assert "oddl-1: 1 receiver overlaps" in found["fidelity"]["reasons"]
+
+
+def test_dark_drops_are_counted_and_not_condemned(comparison: Comparison) -> None:
+    found = pair(comparison, light={"dark_drops": 5})
+    assert found["fabrics"]["oddl"]["light"]["dark_drops"] == 5
+    assert found["fidelity"]["verdict"] == "good"
+
+
+def test_lost_payload_is_no_run_to_believe(comparison: Comparison) -> None:
+    found = pair(comparison, lost_bytes=8)
+    assert found["fabrics"]["oddl"]["payload"]["lost_bytes"] == 8
+    assert found["fidelity"]["verdict"] == "bad"
+
+
+def test_other_parameters_show(comparison: Comparison) -> None:
+    found = pair(comparison, digest="f" * 64)
+    assert found["comparison"]["parameters_identical"] is False
+    assert found["fabrics"]["oddl"]["parameters_identical"] is False
+    assert found["fidelity"]["verdict"] == "bad"
+
+
+def test_a_limit_that_is_missed_shows(comparison: Comparison) -> None:
+    found = pair(comparison, set_up_s=0.02)
+    assert found["comparison"]["ratios"]["oddl"]["training_time"] > 1.03
+    assert found["comparison"]["ratios"]["oddl"]["within_limit"] is False
+
+
+def test_what_did_not_run_is_left_out(comparison: Comparison) -> None:
+    synthesis = Synthesis(comparison)
+    synthesis.run("ideal-1", "ideal")
+    found = built(comparison, synthesis)
+    assert found["complete"] is False
+    assert found["comparison"] is None
+    assert list(found["fabrics"]) == ["ideal"]
+    assert "no link was measured" in found["fidelity"]["reasons"]
+
+
+def test_the_break_even_of_an_ideal_lab_is_the_models() -> None:
+    sweep = bundled("oddl_sweep")
+    found = built(sweep, synthesize(sweep))["sweep"]
+    assert len(found["points"]) == 36
+    for point in found["points"]:
+        assert point["slowdown"] == pytest.approx(point["analytic_slowdown"], rel=1e-3)
+    reached = [entry for entry in found["break_even"] if entry["setup_ms"] is not None]
+    assert reached
+    for entry in reached:
+        assert entry["setup_ms"] == pytest.approx(entry["analytic_setup_ms"], rel=0.02)
+        assert entry["stands_for_ms"] == pytest.approx(entry["setup_ms"] / 4)
+        assert entry["analytic_with_compute_ms"] > entry["analytic_setup_ms"]
+
+
+def test_where_a_measured_curve_crosses() -> None:
+    assert crossing([(1.0, 1.0), (3.0, 1.1)], 1.05) == pytest.approx(2.0)
+    assert crossing([(1.0, 1.0), (3.0, 1.01)], 1.05) is None
+    assert crossing([(1.0, 1.2), (3.0, 1.4)], 1.05) is None
+    assert crossing([], 1.05) is None
