@@ -143,6 +143,8 @@ class World:
             else:
                 self.now = max(self.now, deadline)
                 self.do(name, self.onics[name].timer(self.now))
+                following = self.onics[name].next_deadline()
+                assert following is None or following > self.now, f"{name} would spin at {self.now}"
 
     def kinds(self) -> list[str]:
         return [KINDS[message.kind] for _, _, message in self.sent]
@@ -246,6 +248,16 @@ def test_a_wait_longer_than_the_lease_is_granted_with_a_fresh_lease() -> None:
     assert world.lasers["b"][1] >= world.now + LEASE_S - TIMES.refresh_s - 0.02
 
 
+def test_a_request_that_is_renewed_keeps_its_place() -> None:
+    world = World("abcd")
+    for name in "abc":
+        world.open(name, 1, "d")
+        world.run(world.now + 0.01)
+    for _ in range(300):
+        world.run(world.now + 0.005)
+        assert world.onics["d"].waiting(0) == ("b", "c")
+
+
 def test_a_dead_source_frees_the_receiver_when_its_lease_has_run_out() -> None:
     world = World("abc")
     world.open("a", 1, "c")
@@ -292,11 +304,14 @@ def test_a_restarted_source_is_free_to_ask_again_at_once() -> None:
     world = World("ab")
     world.open("a", 1, "b")
     world.run(0.01)
+    world.close("a", 1)
+    world.open("a", 2, "b")
+    world.run(0.02)
     world.restart("a")
     world.open("a", 1, "b")
-    world.run(0.02)
+    world.run(0.03)
     assert world.onics["b"].holder(0) == "a"
-    assert world.events("a", Lit) == [Lit(1), Lit(1)]
+    assert world.events("a", Lit) == [Lit(1), Lit(2), Lit(1)]
 
 
 def test_a_restarted_receiver_grants_nothing_for_a_lease_and_the_light_it_gave_is_taken_back() -> None:
