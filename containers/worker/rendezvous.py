@@ -14,7 +14,7 @@ from pathlib import Path
 
 from containers.worker.flows import Flows
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import ACKNOWLEDGEMENT_POLL_S, PeerLost, unacknowledged
+from containers.worker.transport import ACKNOWLEDGEMENT_POLL_S, PeerLost, read_notes, unacknowledged
 
 _HELLO = struct.Struct("!4s8sI")
 _MAGIC = b"RLw1"
@@ -105,12 +105,14 @@ def accept(
         connection, _ = listener.accept()
     except TimeoutError:
         return None
+    # Under light, each hello takes as long as its light.
+    attempt_s = _ATTEMPT_S if flows is None else spec.connect_timeout_s
     try:
         tune(connection, spec.peer_timeout_s)
-        connection.settimeout(_ATTEMPT_S)
+        connection.settimeout(attempt_s)
         peer = _read_hello(connection, spec)
         if peer is not None:
-            _send(connection, spec, peer, flows, time.monotonic() + _ATTEMPT_S)
+            _send(connection, spec, peer, flows, time.monotonic() + attempt_s)
             return peer, connection
     except OSError:
         peer = None
@@ -150,13 +152,21 @@ def part(connections: dict[int, socket.socket], timeout_s: float) -> None:
     for peer, connection in connections.items():
         try:
             connection.shutdown(socket.SHUT_WR)
-            ready = select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]
-            if not ready:
-                raise PeerLost(peer, f"it did not part in {timeout_s:g} s")
-            if connection.recv(1):
+            if _next_byte(connection, peer, timeout_s, deadline):
                 raise PeerLost(peer, "it sent more than the schedule says")
         except OSError as error:
             raise PeerLost(peer, error.strerror or str(error)) from error
+
+
+def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline: float) -> bytes:
+    """One byte, or none when the peer has parted. Raises PeerLost at ``deadline``."""
+    while select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        try:
+            return connection.recv(1)
+        except BlockingIOError:
+            # select also tells of a note that a burst was acknowledged, of which nobody took notice.
+            read_notes(connection)
+    raise PeerLost(peer, f"it did not part in {timeout_s:g} s")
 
 
 def describe(connections: dict[int, socket.socket]) -> list[dict[str, int]]:

@@ -430,7 +430,7 @@ class Transport:
                 continue
             link = link_of[descriptor]
             if self._flows is not None and events & select.POLLERR:
-                _read_notes(link.socket)
+                read_notes(link.socket)
                 events &= ~select.POLLERR
             if self._flows is not None and events & select.POLLHUP:
                 # Without light there may be nothing else to do on this connection that would show it.
@@ -543,7 +543,7 @@ class Transport:
         return progress
 
 
-def _read_notes(connection: socket.socket) -> None:
+def read_notes(connection: socket.socket) -> None:
     """Empty the connection's error queue, which poll tells of until it is."""
     try:
         while True:
