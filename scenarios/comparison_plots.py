@@ -13,11 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
+from matplotlib.ticker import NullLocator
 
 from fabric.grid import ROW_PORT, position
 from fabric.topology import Grid
 from scenarios.comparison import Comparison, grid_of
-from scenarios.comparison_results import only_job, runs_on, slowest_iterations, trouble_window
+from scenarios.comparison_results import only_job, runs_on, slowest_iterations, training_flows, trouble_window
 from scenarios.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, STYLE, Plot, box, save
 from scenarios.records import Event, Run
 
@@ -260,13 +261,22 @@ def _timelines(comparison: Comparison, run: Run, index: int, most: int) -> Figur
     return figure
 
 
+def _plain_ticks(axis: Any, lowest: float, highest: float) -> None:
+    """Ticks of a logarithmic axis (``axes.xaxis`` or ``yaxis``) at 1, 2, 5, … written as plain numbers."""
+    ticks = [m * 10.0**e for e in range(-4, 6) for m in (1, 2, 5)]
+    axis.set_ticks([t for t in ticks if lowest * 0.7 <= t <= highest * 1.4])
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
 def _set_up(run: Run) -> Figure:
-    flows = run.noted("flow")
+    flows = training_flows(run)
     times = sorted(1000 * (flow["t_lit"] - flow["t_request"]) for flow in flows)
     figure = Figure(figsize=(9.2, 2.7), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot(times, [100 * (k + 1) / len(times) for k in range(len(times))], color=PALETTE[1], linewidth=1.8)
     left.set_xscale("log")
+    _plain_ticks(left.xaxis, times[0], times[-1])
     left.set_ylim(0, 101)
     left.set_xlabel("request to light, ms")
     left.set_ylabel("flows up to that, %")
@@ -298,6 +308,7 @@ def _set_up(run: Run) -> Figure:
                 label=label,
             )
     right.set_yscale("log")
+    _plain_ticks(right.yaxis, times[0], times[-1])
     right.set_xlabel("seconds since the start of the job")
     right.set_ylabel("request to light, ms")
     figure.legend(fontsize=8, loc="outside upper right", ncols=2)
@@ -362,7 +373,7 @@ def _troubles(comparison: Comparison, runs: Sequence[Run], folder: Path) -> list
                 window[0] - run.released, window[1] - run.released, color=LIGHT, alpha=0.35, linewidth=0
             )
             axis.axvline(window[0] - run.released, color=LIGHT, linewidth=1.4)
-        axis.set_ylim(0)
+        axis.set_ylim(0, 1200 * max(it.end - it.start for it in each))
         axis.set_xlim(0)
         axis.set_xlabel("seconds since the start of the job")
         axis.set_ylabel("iteration, ms")
@@ -421,6 +432,7 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
         color=QUIET,
     )
     axis.set_xscale("log")
+    _plain_ticks(axis.xaxis, nearest / 2, furthest * 1.2)
     axis.set_yscale("log")
     ticks = [
         t for t in (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5) if t < 1.2 * max(p["slowdown"] for p in points)

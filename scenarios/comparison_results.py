@@ -41,6 +41,9 @@ from scenarios.results import (
     utilisation,
 )
 
+#: Training time of the baseline over the model's: from which value on a run is doubtful, and from which bad.
+#: What is concluded from it are ratios of this size.
+BASELINE_OVER_MODEL = (1.01, 1.03)
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
 #: The kernel's ways to lose a packet in a WSS; TCP sends it again.
@@ -114,7 +117,7 @@ def build_comparison(
         "comparison": _compared(comparison, fabrics),
         "trouble": trouble,
         "sweep": sweep,
-        "fidelity": _fidelity(comparison, runs, events, fabrics),
+        "fidelity": _fidelity(comparison, runs, events, fabrics, sweep),
         "labels": [{"path": pattern, "label": label} for pattern, label in LABELS],
     }
 
@@ -156,6 +159,7 @@ def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str,
         "allreduce_s": statistics.median(median_all_reduce_s(job) for job in jobs),
         "ideal_allreduce_s": ideal,
         "predicted": predicted,
+        "over_model": statistics.median(times) / predicted["completion_s"],
         "utilisation": statistics.median(utilisation(run, comparison.job) for run in mine),
         "repeats": times,
         **_training_figures(mine[-1]),
@@ -188,14 +192,18 @@ def _training_figures(run: Run) -> dict[str, Any]:
     }
 
 
+def training_flows(run: Run) -> list[Event]:
+    """A run's flows but those before the common start, with which the ranks greet each other."""
+    return [flow for flow in run.noted("flow") if flow["t_request"] >= run.released]
+
+
 def flow_figures(run: Run) -> dict[str, Any]:
     """Of all flows of a run: how long from the request to the light, and how long the light was used.
 
     ``setup_ms``: request to light. ``idle_setup_ms``: the same of flows that stood in no queue. ``open_ms``:
     from the worker's wish to light, so with the wait for the own transmitter. ``lit_ms``: light to close.
-    Flows before the common start, with which the ranks greet each other, are left out.
     """
-    flows = [flow for flow in run.noted("flow") if flow["t_request"] >= run.released]
+    flows = training_flows(run)
     free = [flow for flow in flows if not flow["waited"]]
     iterations = {it.index for it in only_job(run).iterations}
     return {
@@ -437,6 +445,7 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
                 "setup_ms": 1000 * set_up_s,
                 "allreduce_s": measured,
                 "baseline_allreduce_s": base[real["gradient_bytes"]],
+                "ideal_allreduce_s": idle,
                 "slowdown": measured / base[real["gradient_bytes"]],
                 "analytic_slowdown": 1 + schedule.steps * set_up_s / idle,
                 "parameters_identical": parameters_identical(only_job(run)),
@@ -494,7 +503,11 @@ def crossing(points: Sequence[tuple[float, float]], level: float) -> float | Non
 
 
 def _fidelity(
-    comparison: Comparison, runs: Sequence[Run], events: Sequence[Event], fabrics: Mapping[str, Any]
+    comparison: Comparison,
+    runs: Sequence[Run],
+    events: Sequence[Event],
+    fabrics: Mapping[str, Any],
+    sweep: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Whether the emulation gave what it was set to give, and so whether the figures can be believed."""
     verdict = Verdict()
@@ -508,16 +521,23 @@ def _fidelity(
     }
     base = fabrics.get(comparison.spec.baseline)
     if base:
-        over = base["allreduce_s"] / base["ideal_allreduce_s"]
+        verdict.check(
+            base["over_model"],
+            BASELINE_OVER_MODEL,
+            f"training on {comparison.spec.baseline} took {base['over_model']:.3f} times the model's time",
+        )
+    for point in sweep["points"] if sweep else ():
+        over = point["baseline_allreduce_s"] / point["ideal_allreduce_s"]
         verdict.check(
             over,
             ALL_REDUCE_OVER_IDEAL,
-            f"the all-reduce on {comparison.spec.baseline} took {over:.2f} times its ideal",
+            f"the all-reduce of {point['real']['gradient_bytes'] / 1e6:g} MB on {comparison.spec.baseline} "
+            f"took {over:.2f} times its ideal",
         )
     judge_parameters(runs, verdict)
     for run in runs:
         _judge_light(run, verdict)
-    return {"verdict": verdict.verdict, "reasons": verdict.reasons, **checked}
+    return {"verdict": verdict.verdict, "reasons": list(dict.fromkeys(verdict.reasons)), **checked}
 
 
 def _judge_light(run: Run, verdict: Verdict) -> None:

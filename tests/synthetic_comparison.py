@@ -62,6 +62,7 @@ class Synthesis:
         lost_bytes: int = 0,
         light: Mapping[str, int] | None = None,
         digest: str = HASH,
+        reference: str = HASH,
         killed: tuple[str, int, float] | None = None,
     ) -> None:
         """One run. ``killed``: what, after how many iterations, for how long; ``light``: final counters."""
@@ -141,7 +142,7 @@ class Synthesis:
                 retransmits=0,
                 connections=[],
             )
-        self.add("reference", t=t, run=name, job=job, sha256=HASH)
+        self.add("reference", t=t, run=name, job=job, sha256=reference)
         self.now = t
         if grid is not None:
             self._light(name, "after", ranks, light or {})

@@ -119,6 +119,16 @@ def test_a_collision_is_no_run_to_believe(comparison: Comparison) -> None:
     assert "oddl-1: 1 receiver overlaps" in found["fidelity"]["reasons"]
 
 
+def test_counters_are_those_of_the_run_alone(comparison: Comparison) -> None:
+    synthesis = Synthesis(comparison)
+    synthesis.run("ideal-1", "ideal")
+    synthesis.run("oddl-1", "oddl", light={"collisions": 3})
+    synthesis.run("oddl-2", "oddl", repeat=2)
+    found = built(comparison, synthesis)
+    assert found["fabrics"]["oddl"]["light"]["collisions"] == 0
+    assert found["fidelity"]["reasons"] == ["no link was measured", "oddl-1: 3 collisions"]
+
+
 def test_dark_drops_are_counted_and_not_condemned(comparison: Comparison) -> None:
     found = pair(comparison, light={"dark_drops": 5})
     assert found["fabrics"]["oddl"]["light"]["dark_drops"] == 5
@@ -136,6 +146,12 @@ def test_other_parameters_show(comparison: Comparison) -> None:
     assert found["comparison"]["parameters_identical"] is False
     assert found["fabrics"]["oddl"]["parameters_identical"] is False
     assert found["fidelity"]["verdict"] == "bad"
+
+
+def test_parameters_that_differ_between_fabrics_show(comparison: Comparison) -> None:
+    found = pair(comparison, digest="f" * 64, reference="f" * 64)
+    assert found["fabrics"]["oddl"]["parameters_identical"] is True
+    assert found["comparison"]["parameters_identical"] is False
 
 
 def test_a_limit_that_is_missed_shows(comparison: Comparison) -> None:

@@ -152,6 +152,8 @@ def test_steps_are_those_of_halving_doubling() -> None:
     assert index == 1
     assert [len(step) for step in steps] == [16] * 8
     ranks = comparison.ranks("oddl")
+    begins = [min(flow["t_request"] for flow in step) for step in steps]
+    assert begins == sorted(begins)
     for k, step in enumerate((*steps[:4], *reversed(steps[4:]))):
         distance = 1 << (k % 4)
         for flow in step:
