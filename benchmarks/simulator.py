@@ -94,6 +94,7 @@ def torus(side: int) -> dict[str, Any]:
     }  # fmt: skip
     case = {
         "capacity": capacity.tolist(), "paths": paths, "sizes": sizes.tolist(), "starts": [0.0] * nodes,
+        "hosts": [[str(a), str(b)] for a, b in enumerate(goals.tolist())],
     }  # fmt: skip
     try:
         done = subprocess.run(

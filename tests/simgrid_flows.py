@@ -6,11 +6,13 @@ A case is one line, {"capacity": [...], "paths": [[link, …], …], "sizes": [.
 is a line {"ends": [...], "seconds": wall-clock time of the simulation}. Each case has a process of its own,
 because SimGrid has one engine per process. Sharing is set to plain max-min: model CM02 without its window,
 without acknowledgements' traffic and without latencies (it weighs shares by them). A case may state its
-"precision"; without one it is SimGrid's own, which is coarser and faster.
+"precision"; without one it is SimGrid's own, which is coarser and faster. It may name each flow's "hosts",
+[[from, to], …]; otherwise each flow has its own, for SimGrid knows only one way from one host to another.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -38,8 +40,13 @@ def solve(case: dict[str, Any]) -> dict[str, Any]:
         for k, capacity in enumerate(case["capacity"])
     ]
     ends: list[Any] = []
+
+    @functools.cache
+    def host(name: str) -> Any:
+        return zone.create_host(name, 1e9)
+
     for k, path in enumerate(case["paths"]):
-        a, b = (zone.create_host(f"{side}{k}", 1e9) for side in "ab")
+        a, b = (host(name) for name in (case["hosts"][k] if "hosts" in case else (f"a{k}", f"b{k}")))
         zone.add_route(a.netpoint, b.netpoint, None, None, [links[link] for link in path], False)
         ends.append((a, b))
     zone.seal()
