@@ -15,12 +15,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import NullLocator
 
+from fabric.collectives import ALL_REDUCE, Schedule
 from fabric.grid import ROW_PORT, position
 from fabric.topology import Grid
 from scenarios.comparison import Comparison, grid_of
 from scenarios.comparison_results import only_job, runs_on, slowest_iterations, training_flows, trouble_window
 from scenarios.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, STYLE, Plot, box, save
-from scenarios.records import Event, Run
+from scenarios.records import Event, Iteration, Run
 
 #: Most O-NICs whose timelines are drawn; the trace file has all.
 MOST_TIMELINES = 16
@@ -42,11 +43,12 @@ def draw_all(
                     "Duration of every iteration of the first run on each fabric, slowest rank. Measured.",
                 )
             )
+        schedule = ALL_REDUCE[comparison.spec.training.collective](comparison.world_size)
         for name, setting in comparison.settings.items():
             grid, mine = grid_of(setting.fabric), runs_on(runs, name)
             if grid is None or not mine or not mine[0].noted("flow"):
                 continue
-            index, steps = lit_steps(mine[0])
+            index, steps = lit_steps(mine[0], schedule)
             if steps:
                 drawn += _light(comparison, name, grid, mine[0], index, steps, folder)
         drawn += _troubles(comparison, runs, folder)
@@ -109,35 +111,36 @@ def wavelength_colours(wavelengths: int) -> list[str]:
     return [matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths)) for k in range(wavelengths)]
 
 
-def lit_steps(run: Run) -> tuple[int, list[list[Event]]]:
-    """An iteration of a run and its flows by step: the k-th flow that each rank opened in it.
+def lit_steps(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:
+    """An iteration of a run, and its flows by step of the collective.
 
-    With a collective in which every rank sends to one peer per step (halving-doubling at a power of two),
-    that is the k-th step. The iteration in the middle of the run that was traced whole; (0, []) if none was.
+    What a rank sends to one peer in one step is one flow, and flows to one peer keep their order; flows to
+    different peers need not, as a later step may be ready first. The iteration is the one nearest to the
+    middle of the run that was traced whole; (0, []) if none was.
     """
     job = only_job(run)
-    flows = run.noted("flow")
-    by_index: dict[int, list[Any]] = {}
+    flows = training_flows(run)
+    wanted: dict[tuple[str, str], list[int]] = {}
+    for step, rank, peer in sorted({(t.step, t.source, t.destination) for t in schedule.transfers}):
+        wanted.setdefault((job.gpus[rank], job.gpus[peer]), []).append(step)
+    by_index: dict[int, list[Iteration]] = {}
     for it in job.iterations:
         by_index.setdefault(it.index, []).append(it)
     middle = len(by_index) // 2
     for index in sorted(by_index, key=lambda i: abs(i - middle)):
-        found = []
-        for it in by_index[index]:
-            gpu = job.gpus[it.rank]
-            mine = [
-                f
-                for f in flows
-                if f["gpu"] == gpu and it.compute_end <= f["t_request"] and f["t_lit"] < it.end
-            ]
-            if it.flows != len(mine):
-                break
-            found.append(sorted(mine, key=lambda flow: float(flow["t_request"])))
-        else:
-            longest = max((len(mine) for mine in found), default=0)
-            steps = [[mine[k] for mine in found if k < len(mine)] for k in range(longest)]
-            if steps:
-                return index, steps
+        span = {job.gpus[it.rank]: (it.compute_end, it.end) for it in by_index[index]}
+        found: dict[tuple[str, str], list[Event]] = {}
+        for flow in flows:
+            begin, end = span.get(flow["gpu"], (0.0, 0.0))
+            if begin <= flow["t_request"] and flow["t_lit"] < end:
+                found.setdefault((flow["gpu"], flow["peer"]), []).append(flow)
+        if {pair: len(mine) for pair, mine in found.items()} == {p: len(mine) for p, mine in wanted.items()}:
+            steps: list[list[Event]] = [[] for _ in range(schedule.steps)]
+            for pair, mine in found.items():
+                ordered = sorted(mine, key=lambda flow: float(flow["t_request"]))
+                for step, flow in zip(wanted[pair], ordered, strict=True):
+                    steps[step].append(flow)
+            return index, [step for step in steps if step]
     return 0, []
 
 
