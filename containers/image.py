@@ -65,7 +65,8 @@ def base_tag() -> str:
 
 def code_files() -> list[Path]:
     """The files a worker imports or reads, sorted."""
-    chosen = [ROOT / "fabric/__init__.py", ROOT / "fabric/collectives.py", ROOT / "containers/__init__.py"]
+    modules = ("__init__", "collectives", "schedules", "wrht")
+    chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
     return sorted(chosen)

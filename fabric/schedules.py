@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.collectives import Op, Schedule, Transfer
+from fabric.collectives import ALL_REDUCE, Op, Schedule, Transfer
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -293,3 +293,14 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "binary-tree": binary_tree,
     "hierarchical-ring": hierarchical_ring,
 }
+
+
+def register(name: str, make: Callable[[int], Steps]) -> None:
+    """Lets workers, planner and model run a collective by its name; one that is there already stays."""
+    ALL_REDUCE.setdefault(name, lambda world_size: schedule_of(make(world_size)))
+
+
+for _name, _make in STEPS.items():
+    register(_name, _make)
+
+import fabric.wrht  # noqa: E402, F401  (enters itself)

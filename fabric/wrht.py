@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fabric.collectives import Op
-from fabric.schedules import Step, Steps, frozen, frozen_bool
+from fabric.schedules import Step, Steps, frozen, frozen_bool, register
 
 Top = Literal["collect", "exchange"]
 
@@ -106,7 +106,7 @@ def plan(
     may pass, None without limit. Raises ValueError naming the number that does not fit.
     """
     if nodes < 1:
-        raise ValueError(f"WRHT needs at least one node, not {nodes}")
+        raise ValueError(f"WRHT needs at least one rank, not {nodes}")
     if wavelengths < 1:
         raise ValueError(f"WRHT needs at least one wavelength, not {wavelengths}")
     if reach is not None and reach < 1:
@@ -254,3 +254,8 @@ def _step(paths: Sequence[Lightpath], op: Op) -> Step:
         frozen([path.wavelength for path in paths]),
         frozen_bool([path.clockwise for path in paths]),
     )
+
+
+#: A scenario's name says how many wavelengths the ring has in each direction: wrht (1), wrht-2.
+register("wrht", wrht)
+register("wrht-2", lambda nodes: wrht(nodes, 2))

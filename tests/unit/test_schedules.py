@@ -303,7 +303,7 @@ def test_the_published_comparison_with_a_binary_tree() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 1), "at least one node, not 0"),
+        ((0, 1), "at least one rank, not 0"),
         ((9, 0), "at least one wavelength, not 0"),
         ((9, 1, 4), "groups of 4 need 2 wavelengths in each direction; the ring has 1"),
         ((9, 1, 1), "a group has at least 2 nodes"),

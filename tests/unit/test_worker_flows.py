@@ -346,7 +346,12 @@ def check_and_stop(made: Sequence[Rank]) -> None:
     assert [rank.agent.seen.wrong for rank in made] == [[] for _ in made]
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE)
+#: Collectives in which every rank sends often, and receives after it has sent for the last time: when it has
+#: received that, its own last flow is closed.
+ALL_SEND = ("ring", "halving-doubling")
+
+
+@pytest.mark.parametrize("name", ALL_SEND)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
 def test_bit_identical_with_a_flow_per_step_and_peer(tmp_path: Path, name: str, world_size: int) -> None:
     schedule = ALL_REDUCE[name](world_size)
@@ -377,7 +382,7 @@ def test_late_light_is_waited_for_and_told(tmp_path: Path, name: str) -> None:
         assert report.stall_end - report.stall_start == pytest.approx(report.max_stall_s)
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("name", ALL_SEND)
 def test_lost_light_is_asked_for_again(tmp_path: Path, name: str) -> None:
     schedule = ALL_REDUCE[name](4)
     vectors = random_vectors(4, 1_000_000)
@@ -400,7 +405,7 @@ def test_a_failed_flow_is_asked_for_again(tmp_path: Path) -> None:
     assert same_bits(held, expected(schedule, vectors, 1))
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("name", ALL_SEND)
 def test_an_agent_that_dies_and_comes_back(tmp_path: Path, name: str) -> None:
     schedule = ALL_REDUCE[name](4)
     vectors = random_vectors(4, 20_000)
