@@ -1,7 +1,7 @@
 """A comparison's runs as Chrome trace JSON, which https://ui.perfetto.dev and chrome://tracing open.
 
 One process for each GPU of each fabric; in it one thread for what the rank does and one for each port of its
-O-NIC. Times are microseconds since the first release, as emulated (real time times D).
+O-NIC. Times are microseconds since the first event, as emulated (real time times D).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def trace_events(comparison: Comparison, runs: Sequence[Run]) -> list[dict[str, 
     """The ``traceEvents`` of all runs: complete events ("X") and names ("M")."""
     if not runs:
         return []
-    zero = min(run.released for run in runs)
+    # The first flows, with which the ranks greet each other, come before the release.
+    zero = min(t for run in runs for t in (run.released, *(f["t_request"] for f in run.noted("flow"))))
     process = {
         (fabric, gpu): number
         for number, (fabric, gpu) in enumerate(
