@@ -24,7 +24,8 @@ class Iteration:
     """One iteration of one rank. All times are CLOCK_MONOTONIC seconds.
 
     ``lateness_s``: how late the timer of the emulated compute woke. ``stall_s``: longest time inside the
-    all-reduce in which no byte moved at this rank. ``flows``: how many an O-NIC was asked for.
+    all-reduce in which no byte moved at this rank. ``stalls``: when such times began and ended, as far as
+    they were no short ones. ``flows``: how many an O-NIC was asked for.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class Iteration:
     lateness_s: float
     stall_s: float
     loss: float
+    stalls: tuple[tuple[float, float], ...] = ()
     flows: int = 0
 
     @property
@@ -162,6 +164,7 @@ def _job(name: str, gpus: Sequence[str], events: Sequence[Event]) -> JobRun:
                 e["lateness_s"],
                 e["max_stall_s"],
                 e["loss"],
+                tuple((begin, end) for begin, end in e.get("stalls", ())),
                 e.get("flows", 0),
             )
             for e in mine

@@ -83,6 +83,8 @@ def _hero(result: Mapping[str, Any]) -> str:
     live = result["live"]
     if live:
         limit = "" if live["limit_ms"] is None else f"limit {live['limit_ms']:.0f} ms; "
+        if live["limit_ms"] is not None and live["blackout_ms"] > live["limit_ms"]:
+            limit = f'<b class="bad">limit {live["limit_ms"]:.0f} ms missed</b>; '
         kept = "no connection lost" if live["connections_unchanged"] else "connections changed"
         cards.append(
             (
@@ -222,7 +224,7 @@ def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         row(
             [
                 "TCP stall",
-                "longest time without a byte inside an all-reduce around the regroup; usual without one: "
+                "longest time without a byte inside an all-reduce since the light went; usual without one: "
                 f"{milliseconds(live['tcp_stall_usual_ms'])}",
                 milliseconds(live["tcp_stall_ms"]),
             ],
@@ -231,7 +233,7 @@ def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         row(
             [
                 "blackout",
-                "the worst of these; a stall counts in full where it exceeds the usual one",
+                "the worst of these",
                 milliseconds(live["blackout_ms"]),
             ],
             2,

@@ -339,10 +339,10 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     two ranks of which at least one was moved, overlapping the change of light (5 ms beacons, so up to 5
     ms of it is waiting; a path without a gap above 20 ms counts as none). ``wire_dark_ms``: the longest
     time for which the optical switch reports a moved cross-connect dark. ``tcp_stall_ms``: the longest
-    time in which no byte of an all-reduce moved at some rank, in the iterations that overlap the regroup;
-    it counts, in full, unless it is no longer than what is usual on this fabric without a regroup: the
-    median over the earlier iterations of their worst stall. (Not the longest of them: one outlier would
-    then excuse any stall.) ``blackout_ms`` is the worst of the three.
+    time in which no byte of an all-reduce moved at some rank, as far as it lies after the command that
+    removes light, if it began before the new light was known to be there. ``blackout_ms`` is the worst of
+    the three. ``tcp_stall_usual_ms`` stands beside it for comparison and excuses nothing: what stalls are
+    like on this fabric without a regroup, the median over the earlier iterations of their worst.
     """
     assert scenario.spec.live is not None
     assert run.regroup is not None
@@ -352,11 +352,13 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
     gaps = beacon_gaps(run, moved, light_window(regroup))
     dark = [1000 * (lit - off) for _, off, lit in dark_intervals(regroup)]
     off = light_off_s(regroup)
+    dark_from, lit_by = light_window(regroup)
     during = [
-        it.stall_s
+        end - max(begin, dark_from)
         for job in run.jobs.values()
         for it in job.iterations
-        if it.end >= window[0] and it.compute_end <= window[1] + BEACON_FLOOR_S
+        for begin, end in it.stalls
+        if end > dark_from and begin < lit_by
     ]
     before: dict[tuple[str, int], float] = {}
     for job in run.jobs.values():
@@ -366,7 +368,6 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
                 before[key] = max(before.get(key, 0.0), it.stall_s)
     stall = max(during, default=0.0)
     usual = statistics.median(before.values()) if before else 0.0
-    counted = stall if stall > usual else 0.0
     beacon = gaps[0]["ms"] if gaps else 0.0
     profiles = environment.get("optical_profiles") or {}
     declared = {
@@ -384,13 +385,12 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
         "case": run.case,
         "watched": watched,
         "after_iterations": scenario.spec.live.after_iterations,
-        "blackout_ms": max(beacon, 1000 * counted, max(dark, default=0.0)),
+        "blackout_ms": max(beacon, 1000 * stall, max(dark, default=0.0)),
         "beacon_gap_ms": beacon,
         "wire_dark_ms": max(dark, default=None),
         "light_off_ms": None if off is None else 1000 * off,
         "tcp_stall_ms": 1000 * stall,
         "tcp_stall_usual_ms": 1000 * usual,
-        "tcp_stall_counted": counted > 0,
         "dark_time_declared_ms": declared,
         "limit_ms": None if worst_dark is None else worst_dark + 100,
         "regroup_ms": 1000 * (window[1] - window[0]),

@@ -107,6 +107,7 @@ class Synthesis:
                         allreduce_end=t + step,
                         lateness_s=late_s,
                         max_stall_s=0.08 if step > pace[job] else 0.01,
+                        stalls=[(blackout[0], blackout[0] + 0.08)] if blackout and step > pace[job] else [],
                         loss=2.3 * 0.9**i + 0.1,
                     )
                 t += step

@@ -95,8 +95,7 @@ def _iterate(
             allreduce_end=allreduce_end,
             lateness_s=compute_end - compute_due,
             max_stall_s=report.max_stall_s,
-            stall_start=report.stall_start,
-            stall_end=report.stall_end,
+            stalls=report.stalls,
             loss=loss,
             **_flow_figures(report) if spec.onic is not None else {},
         )

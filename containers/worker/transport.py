@@ -42,6 +42,8 @@ SEGMENT_BYTES = 1024 * 1024
 #: A short chunk is cut into this many segments, so that a rank can send on while it still receives.
 SEGMENTS_PER_CHUNK = 8
 ITEM_BYTES = 4
+#: Shorter stalls are not reported one by one: queues alone make them.
+STALL_S = 0.02
 ACKNOWLEDGEMENT_POLL_S = 0.0005
 #: The kernel wakes us when a burst is acknowledged; were that lost, we would notice after so long.
 DRAIN_POLL_S = 0.01
@@ -66,16 +68,15 @@ class PeerLost(Exception):
 class AllReduceReport:
     """What one all-reduce moved.
 
-    ``max_stall_s``: longest time, seconds, in which no byte moved in either direction, from
-    ``stall_start`` to ``stall_end`` (CLOCK_MONOTONIC). With an O-NIC: ``flows`` opened, and the longest
-    and the sum of the times that one waited for its light, seconds.
+    ``max_stall_s``: longest time, seconds, in which no byte moved in either direction. ``stalls``: when such
+    times of at least STALL_S began and ended (CLOCK_MONOTONIC, seconds). With an O-NIC: ``flows`` opened,
+    and the longest and the sum of the times that one waited for its light, seconds.
     """
 
     bytes_sent: int
     bytes_received: int
     max_stall_s: float
-    stall_start: float
-    stall_end: float
+    stalls: tuple[tuple[float, float], ...] = ()
     flows: int = 0
     flow_wait_longest_s: float = 0.0
     flow_wait_sum_s: float = 0.0
@@ -306,7 +307,7 @@ class Transport:
         poller = select.poll()
         link_of = {link.socket.fileno(): link for link in links}
         moved_at = time.monotonic()
-        stall = (moved_at, moved_at)
+        max_stall_s, stalls = 0.0, []
         self._waits_s.clear()
         unfinished = [link for link in links if link.unfinished()]
         while unfinished:
@@ -325,8 +326,9 @@ class Transport:
                     changed |= self._switch(link, self._flows)
             if progress:
                 now = time.monotonic()
-                if now - moved_at > stall[1] - stall[0]:
-                    stall = (moved_at, now)
+                max_stall_s = max(max_stall_s, now - moved_at)
+                if now - moved_at >= STALL_S:
+                    stalls.append((moved_at, now))
                 moved_at = now
             if progress or changed:
                 unfinished = [link for link in unfinished if link.unfinished()]
@@ -337,8 +339,8 @@ class Transport:
         return AllReduceReport(
             sum(send.end - send.start for link in links for send in link.sends),
             sum(receive.end - receive.start for link in links for receive in link.receives),
-            stall[1] - stall[0],
-            *stall,
+            max_stall_s,
+            tuple(stalls),
             len(self._waits_s),
             max(self._waits_s, default=0.0),
             sum(self._waits_s),

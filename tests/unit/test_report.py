@@ -99,6 +99,13 @@ def test_what_did_not_run_is_left_out_and_said(scenario: Scenario) -> None:
     assert "Regrouping while the jobs train" not in words
 
 
+def test_a_missed_limit_is_marked(scenario: Scenario, synthesis: Synthesis) -> None:
+    result = build_result(scenario, synthesis.events, synthesis.series, ENVIRONMENT)
+    assert "missed" not in render(scenario, result, ENVIRONMENT, [])
+    slow = {**result, "live": {**result["live"], "blackout_ms": 136.0}}
+    assert 'class="bad">limit 135 ms missed' in render(scenario, slow, ENVIRONMENT, [])
+
+
 def test_namespace_runs_say_so(scenario: Scenario, synthesis: Synthesis) -> None:
     environment = {**ENVIRONMENT, "runtime": "namespace"}
     result = build_result(scenario, synthesis.events, synthesis.series, environment)

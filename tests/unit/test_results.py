@@ -15,6 +15,7 @@ from scenarios.results import (
     build_result,
     label_of,
     light_off_s,
+    light_window,
     utilisation,
     utilisation_series,
 )
@@ -146,18 +147,27 @@ def test_blackout_is_the_worst_of_beacons_light_and_tcp(scenario: Scenario, resu
     assert live["iteration_s"]["after"] < live["iteration_s"]["before"]
 
 
-@pytest.mark.parametrize(("stalled", "counts"), [({1}, True), (set(range(36)), False)])
-def test_a_stall_is_excused_by_what_is_usual_not_by_one_outlier(
-    scenario: Scenario, stalled: set[int], counts: bool
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (-0.1, -0.01, 55),  # over before the light went
+        (-0.1, 0.09, 90),  # begun before: only what lies after it counts
+        (0.02, 0.2, 180),
+        (5.0, 6.0, 55),  # begun when all was over
+    ],
+)
+def test_of_a_stall_what_lies_after_the_light_went_counts(
+    scenario: Scenario, begin: float, end: float, expected: float
 ) -> None:
     synthesis = synthesize(scenario)
+    regrouped = next(e for e in synthesis.events if e["event"] == "regrouped" and e["run"] == "live")
+    dark_from = light_window(regrouped["regroup"])[0]
     for event in synthesis.events:
-        usual = event.get("max_stall_s") == 0.01 and event.get("i") in stalled
-        if event.get("run") == "live" and event["event"] == "iteration" and usual:
-            event["max_stall_s"] = 0.2
+        if event["event"] == "iteration" and event["run"] == "live":
+            event["stalls"] = []
+            last = event
+    last["stalls"] = [[dark_from + begin, dark_from + end]]
     live = build_result(scenario, synthesis.events, synthesis.series, ENVIRONMENT)["live"]
-    assert live["tcp_stall_counted"] is counts
-    expected = live["tcp_stall_ms"] if counts else live["beacon_gap_ms"]
     assert live["blackout_ms"] == pytest.approx(expected)
 
 

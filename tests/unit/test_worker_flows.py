@@ -379,7 +379,7 @@ def test_late_light_is_waited_for_and_told(tmp_path: Path, name: str) -> None:
         flows = bursts(schedule, rank).total()
         assert 0.02 <= report.flow_wait_longest_s < 1.0
         assert 0.02 * flows <= report.flow_wait_sum_s <= report.flow_wait_longest_s * flows
-        assert report.stall_end - report.stall_start == pytest.approx(report.max_stall_s)
+        assert all(0.02 <= end - start <= report.max_stall_s for start, end in report.stalls)
 
 
 @pytest.mark.parametrize("name", ALL_SEND)
@@ -648,7 +648,7 @@ def test_workers_train_under_light_as_without(tmp_path: Path) -> None:
             assert len(agent.seen.opens) == (2 + 4 * 4 if onic else 0)
             assert Counter(agent.seen.closes) == Counter(agent.seen.opens)
             iterations = of_kind(events[rank], "iteration")
-            assert all(0 <= e["stall_end"] - e["stall_start"] == e["max_stall_s"] for e in iterations)
+            assert all(b - a <= e["max_stall_s"] for e in iterations for a, b in e["stalls"])
             assert all(("flows" in event) == onic for event in iterations)
             if onic:
                 assert [event["flows"] for event in iterations] == [4] * 4
