@@ -210,7 +210,7 @@ class _Change:
 
     @property
     def touched(self) -> int:
-        return len({*self.remove, *((wire.ingress, wire.wavelength) for wire in self.add)})
+        return len({*self.remove, *[(wire.ingress, wire.wavelength) for wire in self.add]})
 
 
 class OpticalDevice:
@@ -323,8 +323,10 @@ class OpticalDevice:
                 new = tuple(wire for wire in wires if not self._exists(wire))
                 self._check_free(new, {}, {})
                 wanted = set(wires)
-                gone = tuple((w.ingress, w.wavelength) for w in self.cross_connects() if w not in wanted)
-                return _Change(gone, new)
+                gone = [
+                    spot for spot, lit in self._lit.items() if (spot[0], lit.egress, spot[1]) not in wanted
+                ]
+                return _Change(tuple(sorted(gone, key=_by_colour)), new)
             case Disconnect(pairs):
                 wires = self._checked(pairs)
                 for wire in wires:
@@ -345,8 +347,9 @@ class OpticalDevice:
         return [(ingress, colour) for colour in self._colours if (ingress, colour) in self._lit]
 
     def _exists(self, wire: Wire) -> bool:
-        lit = self._lit.get((wire.ingress, wire.wavelength))
-        return lit is not None and lit.egress == wire.egress
+        ingress, egress, colour = wire
+        lit = self._lit.get((ingress, colour))
+        return lit is not None and lit.egress == egress
 
     def _check_ingress(self, port: int) -> None:
         if not 1 <= port <= self.size:
@@ -358,17 +361,17 @@ class OpticalDevice:
 
     def _checked(self, pairs: Pairs) -> tuple[Wire, ...]:
         """The cross-connects, if each could exist beside the others. Raises DeviceError."""
-        wires = tuple(Wire(*pair) for pair in pairs)
+        wires = tuple([pair if isinstance(pair, Wire) else Wire(*pair) for pair in pairs])
         seen: set[Spot] = set()
-        for wire in wires:
-            self._check_ingress(wire.ingress)
-            if not self.size < wire.egress <= 2 * self.size:
+        for ingress, egress, colour in wires:
+            self._check_ingress(ingress)
+            if not self.size < egress <= 2 * self.size:
                 raise DeviceError(
-                    Fault.RANGE, f"{wire.egress} is not an egress port ({self.size + 1}..{2 * self.size})"
+                    Fault.RANGE, f"{egress} is not an egress port ({self.size + 1}..{2 * self.size})"
                 )
-            self._check_wavelength(wire.wavelength)
-            for port in (wire.ingress, wire.egress):
-                spot = (port, wire.wavelength)
+            if colour is not None or self.wavelengths:
+                self._check_wavelength(colour)
+            for spot in ((ingress, colour), (egress, colour)):
                 if spot in seen:
                     raise DeviceError(Fault.CONFLICT, f"{_named(spot)} is named twice")
                 seen.add(spot)
