@@ -437,9 +437,9 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
     axis.set_xscale("log")
     _plain_ticks(axis.xaxis, nearest / 2, furthest * 1.2)
     axis.set_yscale("log")
-    ticks = [
-        t for t in (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5) if t < 1.2 * max(p["slowdown"] for p in points)
-    ]
+    highest = max(point["slowdown"] for point in points)
+    near = (1.02, 1.05, 1.1) if highest < 1.6 else ()
+    ticks = [t for t in (1, *near, 1.2, 1.5, 2, 3, 5, 10, 20) if t < 1.3 * highest]
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
     axis.set_xlabel("median set-up of a flow, request to light, ms (emulated)")
@@ -448,6 +448,7 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
     scale = comparison.time_scale
     real_time: Any = (lambda x: x / scale, lambda x: x * scale)
     second = axis.secondary_xaxis("top", functions=real_time)
+    _plain_ticks(second.xaxis, nearest / 2 / scale, furthest * 1.2 / scale)
     second.set_xlabel("which stands for, ms (real)", fontsize=8)
     sizes = list(dict.fromkeys(point["real"]["gradient_bytes"] for point in points))
     handles = [
