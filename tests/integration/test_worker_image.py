@@ -130,7 +130,12 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
     assert int(seen["capabilities"], 16) == 0
     assert seen["writable"] == ["/job"]
     assert seen["ours"] == ["containers", "fabric"]
-    assert [name for name in seen["fabric"] if name.endswith(".py")] == ["__init__.py", "collectives.py"]
+    assert [name for name in seen["fabric"] if name.endswith(".py")] == [
+        "__init__.py",
+        "collectives.py",
+        "schedules.py",
+        "wrht.py",
+    ]
 
 
 def test_terminated_worker_ends_at_once(bench: Bench) -> None:
