@@ -501,15 +501,20 @@ class Onic:
             return
         active.until_s = until_s
         if active.phase == LIT:
-            active.deadline_s, active.interval_s = until_s - lease_s / 2, self.times.retry_s / 2
+            self._renew_at(now_s, active, until_s - lease_s / 2)
         out.append(Extend(port, active.wavelength, until_s))
+
+    def _renew_at(self, now_s: float, active: _Outgoing, half_s: float) -> None:
+        """Ask for a longer lease at ``half_s``, or soon where a late grant has left less than half of it."""
+        active.interval_s = self.times.retry_s / 2
+        active.deadline_s = max(half_s, now_s + active.interval_s)
 
     def _light(self, now_s: float, port: int, active: _Outgoing, out: list[Effect]) -> None:
         if active.until_s <= now_s:
             self._end(now_s, port, out, "the lease ran out before the laser was ready")
             return
         active.phase, active.lit_s = LIT, now_s
-        active.deadline_s, active.interval_s = active.until_s - self.times.lease_s / 2, self.times.retry_s / 2
+        self._renew_at(now_s, active, active.until_s - self.times.lease_s / 2)
         out.append(Lit(active.flow))
         out.append(Send(active.peer, Message(CONFIRM, port, self.epoch, self.epoch, active.seq)))
 

@@ -480,6 +480,14 @@ def test_incast_is_served_one_at_a_time_and_nobody_starves(loss: float) -> None:
         assert last_s <= 1.1 * busy_s
 
 
+@pytest.mark.parametrize("tuning_s", [0.0, 0.05])
+def test_a_grant_that_came_late_is_renewed_soon_not_at_once_again_and_again(tuning_s: float) -> None:
+    world = World("ab", delay_s=0.35 * TIMES.lease_s, tuning_s=tuning_s)
+    world.open("a", 1, "b")
+    world.run(10 * TIMES.lease_s)
+    assert any(isinstance(effect, Lit) for _, effect in world.told["a"])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(data: st.DataObject) -> None:
