@@ -345,7 +345,7 @@ def test_delay_of_the_control_network_and_of_the_laser(rig: Rig) -> None:
     worker = rig.worker(0)
     began = time.monotonic()
     assert worker.ask(open=1, peer=gpu_ip(1)) == {"lit": 1}
-    assert 0.07 <= time.monotonic() - began < 0.35
+    assert 0.07 <= time.monotonic() - began < 2
 
 
 class RawPeer:
