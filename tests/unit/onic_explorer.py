@@ -46,6 +46,8 @@ from controller.onic.protocol import (
 )
 
 TICKS = Times(lease_s=2, guard_s=1, retry_s=1, refresh_s=1, patience_s=4)
+#: Long enough for a renewal after a grant that came late.
+LONG = Times(lease_s=4, guard_s=1, retry_s=1, refresh_s=1, patience_s=4)
 TODO, OPEN, SENDING, DONE, GAVE_UP = range(5)
 NOBODY = -1
 OVER = (DONE, GAVE_UP)
@@ -59,7 +61,8 @@ class Case:
     light and are then opened anew; the next is given up. ``mortal``: the O-NICs that may die. ``late``: how
     many messages may be in flight while time passes; each of them as long as it likes. ``late_timers``:
     time-outs are noticed as late as they like; then only safety is judged, because an O-NIC that never looks
-    at its clock makes no progress. ``tuning``: ticks until a laser is ready.
+    at its clock makes no progress. ``tuning``: ticks until a laser is ready. ``times``:
+    in ticks.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Case:
     late_timers: bool = False
     late: int = 1
     tuning: int = 0
+    times: Times = TICKS
 
 
 @dataclass
@@ -138,7 +142,7 @@ class Explorer:
         key = (onic, *event)
         known = self._steps.get(key)
         if known is None:
-            machine = self.machine.thaw(self._onics.items[onic], TICKS, self._reach)
+            machine = self.machine.thaw(self._onics.items[onic], self.case.times, self._reach)
             kind, *rest = event
             effects: list[Effect] = []
             now = 0
@@ -163,7 +167,7 @@ class Explorer:
         """(peer that it may light, source that its receiver is granted to, quarantined, idle)."""
         known = self._views.get(onic)
         if known is None:
-            machine = self.machine.thaw(self._onics.items[onic], TICKS, self._reach)
+            machine = self.machine.thaw(self._onics.items[onic], self.case.times, self._reach)
             _, _, quiet, _, ((_, active, _, grant, _, _),) = self._onics.items[onic]
             lit = NOBODY if active is None or active[4] == ASKING or active[8] <= 0 else active[1]
             holder = NOBODY if grant is None else grant[0]
@@ -175,7 +179,7 @@ class Explorer:
     def first(self) -> World:
         onics = []
         for _ in range(self.count):
-            machine = self.machine(1, TICKS, 0, ports=1, quarantine=False)
+            machine = self.machine(1, self.case.times, 0, ports=1, quarantine=False)
             machine.set_map(0, self._reach)
             onics.append(self._onics.number(machine.freeze(0)))
         workers = tuple((TODO,) * len(flows) for flows in self.case.flows)
@@ -224,7 +228,7 @@ class Explorer:
         known = self._shifted.get(message)
         if known is None:
             source, peer, content = self._messages.items[message]
-            oldest = -(TICKS.lease_s + TICKS.guard_s)
+            oldest = -(self.case.times.lease_s + self.case.times.guard_s)
             if content.stamp_s or content.value_s:
                 content = content._replace(stamp_s=max(oldest, content.stamp_s - 1))
             known = self._shifted[message] = self._messages.number((source, peer, content))
@@ -266,7 +270,7 @@ class Explorer:
                 yield f"gets a copy {name}", _spend(self._run(world, peer, "receive", message), 1)
         for i, worker in enumerate(workers):
             if onics[i] == NOBODY:
-                machine = self.machine(self._deaths(i, world) + 1, TICKS, 0, ports=1)
+                machine = self.machine(self._deaths(i, world) + 1, self.case.times, 0, ports=1)
                 machine.set_map(0, self._reach)
                 born = _put(onics, i, self._onics.number(machine.freeze(0)))
                 yield f"{i} restarts", (born, _put(lasers, i, _DARK), flying, workers, budget)
@@ -330,7 +334,7 @@ class Explorer:
             and all(onic != NOBODY and self._view(onic)[3] for onic in onics)
         )
 
-    def explore(self, limit: int = 20_000_000) -> Report:
+    def explore(self, limit: int = 4_000_000) -> Report:
         """Every reachable state. Raises RuntimeError beyond ``limit`` states."""
         began = time.perf_counter()
         report = Report(self.case.name)
@@ -429,6 +433,7 @@ _THREE_TO_ONE: tuple[tuple[int, ...], ...] = ((3,), (3,), (3,), ())
 #: Seconds each, for every test run.
 SMALL = (
     Case("two: loss, late", ((1,), ()), losses=1, trouble=1),
+    Case("two: long lease, loss, late", ((1,), ()), losses=1, trouble=1, times=LONG),
     Case("two: slow laser, loss, late", ((1,), ()), losses=1, trouble=1, tuning=1),
     Case("two: death of either", ((1,), ()), deaths=1, mortal=(0, 1), trouble=1, late=0),
     Case("two: flow after flow, copy, late", ((1, 1), ()), copies=1),
@@ -450,6 +455,7 @@ LARGE = (
     Case("two: two late, losses, copy", ((1,), ()), losses=2, copies=1, trouble=1, late=2),
     Case("two: time-outs noticed late, all", ((1,), ()), 1, 1, 1, mortal=(0, 1), trouble=1, late_timers=True),
     Case("three: two to one, losses, late", _TO_ONE, losses=2),
+    Case("three: two to one, long lease, late", _TO_ONE, times=LONG),
     Case("three: two to one, copy, late", _TO_ONE, copies=1),
     Case("three: two to one, a source dies, late", _TO_ONE, deaths=1, mortal=(0,), trouble=1),
     Case("three: two to one, the receiver dies, loss", _TO_ONE, 1, 0, 1, mortal=(2,), trouble=1, late=0),
