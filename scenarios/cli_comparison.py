@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -119,13 +120,22 @@ def show_comparison(result: dict[str, Any]) -> None:
         )
     if result["sweep"]:
         for found in result["sweep"]["break_even"]:
-            measured = "not reached" if found["setup_ms"] is None else f"{found['stands_for_ms']:.3f} ms"
-            typer.echo(
-                f"{found['real_gradient_bytes'] / 1e6:g} MB: an all-reduce takes "
-                f"{result['sweep']['tolerance']:g} times as long at a set-up of {measured} "
-                f"(model {found['analytic_stands_for_ms']:.3f} ms, real time)"
-            )
+            typer.echo(break_even_line(found, result["sweep"]["tolerance"]))
     if compared and compared["limit"] is not None:
         for name, ratio in ratios.items():
             kept = "within" if ratio["within_limit"] else "ABOVE"
             typer.echo(f"{name}: {ratio['training_time']:.4f} is {kept} the limit of {compared['limit']:g}")
+
+
+def break_even_line(found: Mapping[str, Any], tolerance: float) -> str:
+    """Where one size of gradient stops paying, by measurement and by the model."""
+    if found["setup_ms"] is not None:
+        measured = f"of {found['stands_for_ms']:.3f} ms"
+    elif found["least_measured_slowdown"] > tolerance:
+        measured = "below the least one measured"
+    else:
+        measured = "beyond the longest one measured"
+    return (
+        f"{found['real_gradient_bytes'] / 1e6:g} MB: an all-reduce takes {tolerance:g} times as long "
+        f"at a set-up {measured} (model {found['analytic_stands_for_ms']:.3f} ms, real time)"
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.cli_comparison import break_even_line
 from scenarios.comparison import Comparison, load
 from scenarios.runfolder import RunFolder
 from tests.synthetic_comparison import ENVIRONMENT, synthesize
@@ -63,3 +64,20 @@ def test_report_prints_the_comparison(name: str, tmp_path: Path) -> None:
         assert "parameters identical" in done.stdout
     else:
         assert "102.228 MB: an all-reduce takes 1.05 times as long at a set-up of" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("setup_ms", "least", "part"),
+    [(1.0, 1.0, "of 0.250 ms"), (None, 1.1, "below the least one"), (None, 1.0, "beyond the longest one")],
+)
+def test_a_break_even_outside_the_sweep_says_on_which_side(
+    setup_ms: float | None, least: float, part: str
+) -> None:
+    found = {
+        "setup_ms": setup_ms,
+        "stands_for_ms": 0.25,
+        "least_measured_slowdown": least,
+        "real_gradient_bytes": 25e6,
+        "analytic_stands_for_ms": 0.038,
+    }
+    assert part in break_even_line(found, 1.05)
