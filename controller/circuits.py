@@ -2,9 +2,9 @@
 
 A change of light is made in this order: remove the light that goes, point the packet switches' rules
 along the new paths (each behind a barrier, nearest to the destination first), then add the new light.
-So no packet is ever sent the old way over new light, and what keeps its light is never touched. Where new
-light is declared to take longer than the rules do, they are written while it is dark anyway, and a switch
-that can remove and add in one write does so: its ports are then dark for one dark time.
+So no packet is ever sent the old way over new light, and what keeps its light is never touched. Where the
+switches can remove and add in one write and are declared to be dark for longer than the rules take, they do
+so, and the rules are written in that one dark time.
 
 What should be lit (the intent) is on disk before the first write, so a crash in between is mended by the
 next start.
@@ -305,27 +305,14 @@ class CircuitManager:
         mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
         removed = self._on_all(dark, lambda n, plan: self._apply(n, replace(plan, add=()), before), problems)
         mark("light_removed")
+        problems += self._forwarding.write(rules).values()
+        mark("rules_written", flow_changes=rules.changes)
         ready = {name: plan for name, plan in bright.items() if name not in dark or name in removed}
-        room_s = min((self._darkness_s(name) for name in ready), default=0.0)
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            if room_s < _ROOM_FOR_RULES_S:
-                problems += self._forwarding.write(rules).values()
-                mark("rules_written", flow_changes=rules.changes)
-                writing = None
-            else:
-                writing = beside.submit(self._write_rules, rules, mark, 0.0, room_s)
-            added = self._on_all(
-                ready, lambda n, plan: self._apply(n, replace(plan, remove=()), before), problems
-            )
-            if writing is not None:
-                problems += writing.result()
+        added = self._on_all(
+            ready, lambda n, plan: self._apply(n, replace(plan, remove=()), before), problems
+        )
         mark("light_added", cross_connects=sum(len(p.add) for p in ready.values()))
         return removed, added
-
-    def _darkness_s(self, name: str) -> float:
-        """Least seconds that a switch declares from the command to add light until there is some."""
-        timing = self._site.driver(name).capabilities().timing
-        return timing.command.least_s + timing.dark.least_s
 
     def _plan(self, name: str, target: Target, snapshot: Snapshot) -> Plan:
         try:
