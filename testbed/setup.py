@@ -46,6 +46,13 @@ def _program(name: str, package: str) -> Check:
     return Check(name, path is not None, path or "not found", f"apt-get install {package}")
 
 
+def _simgrid() -> Check:
+    """Never a lack: only one comparison of the suite needs it, and is skipped without it."""
+    there = any(Path("/usr/lib/python3/dist-packages").glob("simgrid.*.so"))
+    found = "there" if there else "not there: the suite skips its comparison (apt-get install python3-simgrid)"
+    return Check("SimGrid", True, found)
+
+
 def _kernel_has_tc(kind: str) -> bool:
     """Whether the kernel knows a queueing discipline; asked on a dummy veth that is removed again."""
     from pyroute2 import IPRoute, NetlinkError
@@ -110,6 +117,7 @@ def doctor_checks() -> list[Check]:
             "/usr/include/bpf",
             "apt-get install libbpf-dev",
         ),
+        _simgrid(),
         Check("Open vSwitch runs", services.open_vswitch_running(), "", "./ringlight setup"),
         Check("Docker runs", services.docker_running(), "", "./ringlight setup"),
         Check("BPF file system", services.bpf_fs_mounted(), "/sys/fs/bpf", "./ringlight setup"),

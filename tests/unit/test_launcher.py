@@ -1,0 +1,62 @@
+"""The launcher in the repository root: what it installs, and what it can do without."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The launcher on a machine without SimGrid, whose programs are those in ``tmp_path``."""
+    # Compiled, it would be left beside the launcher.
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    loader = SourceFileLoader("launcher", str(ROOT / "ringlight"))
+    spec = importlib.util.spec_from_loader("launcher", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    monkeypatch.setattr(module, "SIMGRID_MODULES", tmp_path)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return module
+
+
+def make_apt(directory: Path, body: str) -> None:
+    program = directory / "apt-get"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+
+
+def test_simgrid_is_installed_once(
+    launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; : > {tmp_path}/simgrid.cpython-311.so')
+    launcher.install_simgrid()
+    launcher.install_simgrid()
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"]
+    assert "skipped" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("apt", ["exit 100", '[ "$1" = update ]', None])
+def test_without_simgrid_the_suite_goes_on(
+    launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], apt: str | None
+) -> None:
+    if apt is not None:
+        make_apt(tmp_path, apt)
+    launcher.install_simgrid()
+    assert "python3-simgrid cannot be installed here: the comparison with SimGrid will be skipped" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_package_that_is_needed_stops_it(launcher: ModuleType, tmp_path: Path) -> None:
+    make_apt(tmp_path, "exit 100")
+    with pytest.raises(SystemExit):
+        launcher.install_packages(["clang"])
