@@ -24,6 +24,7 @@ from fabric.topology import (
     is_electrical,
 )
 from fabric.units import parse_rate, parse_size, parse_time
+from fabric.wdm import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
 
 
 class Strict(BaseModel):
@@ -98,23 +99,46 @@ class GridSpec(Strict):
     wss: WssSpec = WssSpec()
 
 
+class RingWssSpec(Strict):
+    """As of a grid's, but ``mrr``: micro-ring resonators, which add and drop one wavelength each."""
+
+    driver: Literal["scpi"] = "scpi"
+    profile: Literal["mrr", "lcos", "ideal"] = "mrr"
+
+
+class RingSpec(Strict):
+    """``nodes`` around a ring of fibres in both directions, each with a small WSS and an O-NIC.
+
+    A ring named r has GPUs r0, r1, … clockwise, each a server r-s0, … of its own, and WSSs r-w0, …
+    ``wavelengths``: channels in each direction. ``rate``: that of ONE wavelength.
+    """
+
+    nodes: int = Field(ge=2, le=4096)
+    gpu: str = Field(min_length=1)
+    rate: Rate
+    queue: Duration = 0.02
+    wavelengths: int = Field(default=1, ge=1, le=512)
+    wss: RingWssSpec = RingWssSpec()
+
+
 class FabricSpec(Strict):
-    """``servers`` and ``packet_switches`` may be left out where there is a grid."""
+    """``servers`` and ``packet_switches`` may be left out where there is a grid or a ring."""
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
     packet_switches: dict[Name, PacketSwitchSpec] = Field(default_factory=dict)
     optical_switches: dict[Name, OpticalSwitchSpec] = Field(default_factory=dict)
     grids: dict[Name, GridSpec] = Field(default_factory=dict)
+    rings: dict[Name, RingSpec] = Field(default_factory=dict)
     links: tuple[LinkSpec, ...] = ()
     circuits: tuple[tuple[str, str], ...] = ()
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> FabricSpec:
-        if not self.grids:
+        if not self.grids and not self.rings:
             for key in ("servers", "packet_switches", "links"):
                 # An empty list of links is a fabric with nothing plugged in, which may be meant.
                 if key not in self.model_fields_set or (key != "links" and not getattr(self, key)):
-                    raise ValueError(f"{key} is missing; only a fabric with grids may do without")
+                    raise ValueError(f"{key} is missing; only a fabric with grids or rings may do without")
         return self
 
 
@@ -122,21 +146,21 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     """The fabric that a checked specification describes.
 
     GPUs get addresses 10.82.x.y and MACs 02:52:4c:00:xx:yy by their position in the file (those of
-    ``servers`` first, then the grids'), packet switches get datapath ids 1, 2, … likewise. Raises
-    ValueError naming what is wrong.
+    ``servers`` first, then the grids' and the rings'), packet switches get datapath ids 1, 2, … likewise.
+    Raises ValueError naming what is wrong.
     """
     gpus: dict[str, Gpu] = {}
     for server, entry in spec.servers.items():
         for name, model in entry.gpus.items():
             if name in gpus:
                 raise ValueError(f"servers.{server}.gpus.{name}: {gpus[name].server} has that GPU too")
-            gpus[name] = _gpu(name, server, model, len(gpus))
+            gpus[name] = Gpu.numbered(name, server, model, len(gpus))
     grids = {name: _grid(name, entry) for name, entry in spec.grids.items()}
+    rings = {name: make_ring(name, entry.nodes, entry.wavelengths) for name, entry in spec.rings.items()}
     for name, grid in grids.items():
-        for index, node in enumerate(grid.nodes):
-            if node in gpus:
-                raise ValueError(f"grids.{name}: {gpus[node].server} has GPU {node} too")
-            gpus[node] = _gpu(node, f"{name}-s{index}", spec.grids[name].gpu, len(gpus))
+        _add(gpus, f"grids.{name}", _grid_gpus(grid, spec.grids[name], len(gpus)))
+    for name, ring in rings.items():
+        _add(gpus, f"rings.{name}", ring_gpus(ring, spec.rings[name].gpu, len(gpus)))
     packet = {
         name: PacketSwitch(name, dpid, entry.ports)
         for dpid, (name, entry) in enumerate(spec.packet_switches.items(), start=1)
@@ -146,6 +170,8 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         for name, entry in spec.optical_switches.items()
     }
     wss = [switch for name, grid in grids.items() for switch in _wss(grid, spec.grids[name])]
+    for name, ring in rings.items():
+        wss += ring_switches(ring, spec.rings[name].wss.driver, spec.rings[name].wss.profile)
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *packet, *optical, *(switch.name for switch in wss)]
     for name, count in Counter(names).items():
@@ -156,16 +182,19 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     onics = {
         node: Onic(node, 2, spec.grids[name].tuning) for name, grid in grids.items() for node in grid.nodes
     }
+    onics |= {onic.gpu: onic for ring in rings.values() for onic in ring_onics(ring)}
     limits = dict.fromkeys(gpus, (0, 0))
     limits |= dict.fromkeys(onics, (0, 1))
     limits |= {s.name: (1, s.ports) for s in packet.values()}
     limits |= {s.name: (1, s.size) for s in optical.values()}
     links: list[Link] = []
     used: dict[Port, str] = {}
-    for name, grid in grids.items():
-        for link in _grid_links(grid, spec.grids[name]):
-            links.append(link)
-            used |= dict.fromkeys((link.a, link.b), f"grids.{name}")
+    made = {f"grids.{name}": _grid_links(grid, spec.grids[name]) for name, grid in grids.items()}
+    for name, ring in rings.items():
+        made[f"rings.{name}"] = ring_links(ring, spec.rings[name].rate, spec.rings[name].queue)
+    for where, group in made.items():
+        links += group
+        used |= {port: where for link in group for port in (link.a, link.b)}
     for index, entry_ in enumerate(spec.links):
         where = f"links[{index}]"
         a, b = (_port(f"{where}.ends", text, limits) for text in entry_.ends)
@@ -180,7 +209,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
     )
-    fabric = Fabric(gpus, packet, optical, tuple(links), circuits, onics, grids)
+    fabric = Fabric(gpus, packet, optical, tuple(links), circuits, onics, grids, rings)
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):
@@ -189,9 +218,15 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     return fabric
 
 
-def _gpu(name: str, server: str, model: str, index: int) -> Gpu:
-    high, low = divmod(index + 1, 250)
-    return Gpu(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
+def _add(gpus: dict[str, Gpu], where: str, more: list[Gpu]) -> None:
+    for gpu in more:
+        if gpu.name in gpus:
+            raise ValueError(f"{where}: {gpus[gpu.name].server} has GPU {gpu.name} too")
+        gpus[gpu.name] = gpu
+
+
+def _grid_gpus(grid: Grid, spec: GridSpec, first: int) -> list[Gpu]:
+    return [Gpu.numbered(node, f"{grid.name}-s{i}", spec.gpu, first + i) for i, node in enumerate(grid.nodes)]
 
 
 def _grid(name: str, spec: GridSpec) -> Grid:

@@ -11,7 +11,7 @@ A cross-connect (ingress p, egress N + q) carries one direction of light from fa
 
 A wavelength-selective switch (WSS) is an optical switch with ``wavelengths``: where light goes depends on
 its colour, which the sender chooses per flow. So it makes no circuit: :func:`trace` ends at its port, and
-packets do not see it. What can be reached over it is ``fabric.grid``.
+packets do not see it. What can be reached over it is in ``fabric.grid`` and ``fabric.wdm``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import networkx as nx
 
@@ -53,6 +54,12 @@ class Gpu:
     model: str
     ip: str
     mac: str
+
+    @classmethod
+    def numbered(cls, name: str, server: str, model: str, index: int) -> Gpu:
+        """With the addresses of a fabric's GPU number ``index``, counted from 0."""
+        high, low = divmod(index + 1, 250)
+        return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
 
 
 @dataclass(frozen=True)
@@ -106,15 +113,18 @@ class Link:
 
 @dataclass(frozen=True)
 class Onic:
-    """The optical NIC of GPU ``gpu``: ``ports`` fibre ports from 0, each with a tunable transmitter.
+    """The optical NIC of GPU ``gpu``, with ``ports`` fibre ports from 0.
 
-    ``tuning_s``: seconds that a transmitter takes to change its wavelength, in the real fabric. Each
-    port's receiver is broadband: it takes any colour, and so one flow at a time.
+    ``transmitters``: ``tunable`` is one laser for each port, which takes ``tuning_s`` seconds (in the real
+    fabric) to change its wavelength; the port's receiver is broadband: it takes any colour, and so one flow
+    at a time. ``array`` is a fixed laser and a receiver for every wavelength at each port, all usable at
+    once, each at the link's rate.
     """
 
     gpu: str
     ports: int
     tuning_s: float
+    transmitters: Literal["tunable", "array"] = "tunable"
 
 
 @dataclass(frozen=True)
@@ -136,11 +146,24 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class WdmRing:
+    """Nodes around a ring with ``wavelengths`` channels in each direction; see ``fabric.wdm``.
+
+    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    wavelengths: int
+
+
+@dataclass(frozen=True)
 class Fabric:
     """Everything that is plugged together. Names are unique over all kinds of node.
 
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
-    electrical ports. ``onics`` are by GPU, ``grids`` by name.
+    electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name.
     """
 
     gpus: Mapping[str, Gpu]
@@ -150,6 +173,7 @@ class Fabric:
     circuits: tuple[tuple[Port, Port], ...] = field(default=())
     onics: Mapping[str, Onic] = field(default_factory=dict)
     grids: Mapping[str, Grid] = field(default_factory=dict)
+    rings: Mapping[str, WdmRing] = field(default_factory=dict)
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:

@@ -10,64 +10,72 @@ wavelengths at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from fabric.crossconnect import CrossConnect
 from fabric.schedules import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
-from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port
+from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, WdmRing
 
 #: Faceplate ports of a node's WSS.
 WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
 
 
-@dataclass(frozen=True)
-class WdmRing:
-    """Nodes around a ring with ``wavelengths`` channels in each direction.
-
-    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    switches: tuple[str, ...]
-    wavelengths: int
-
-
-def wdm_ring(
-    name: str, nodes: int, wavelengths: int, rate_bps: float, *, queue_s: float = 0.02, gpu: str = "gpu"
-) -> tuple[Fabric, WdmRing]:
-    """A ring as a fabric: GPUs <name>0…, WSSs <name>-w0…; ``rate_bps`` is that of one wavelength.
-
-    Raises ValueError for fewer than 2 nodes or 1 wavelength.
-    """
+def make_ring(name: str, nodes: int, wavelengths: int) -> WdmRing:
+    """Nodes <name>0… and their WSSs <name>-w0…. Raises ValueError for fewer than 2 nodes or 1 wavelength."""
     if nodes < 2:
         raise ValueError(f"ring {name}: a ring needs at least 2 nodes, not {nodes}")
     if wavelengths < 1:
         raise ValueError(f"ring {name}: a ring needs at least 1 wavelength, not {wavelengths}")
-    ring = WdmRing(
+    return WdmRing(
         name,
         tuple(f"{name}{i}" for i in range(nodes)),
         tuple(f"{name}-w{i}" for i in range(nodes)),
         wavelengths,
     )
-    gpus = {}
+
+
+def ring_gpus(ring: WdmRing, model: str, first: int = 0) -> list[Gpu]:
+    """Each node is a server <name>-s<i> of its own; ``first``: how many GPUs the fabric has before them."""
+    return [Gpu.numbered(node, f"{ring.name}-s{i}", model, first + i) for i, node in enumerate(ring.nodes)]
+
+
+def ring_switches(ring: WdmRing, driver: str, profile: str) -> list[OpticalSwitch]:
+    return [OpticalSwitch(name, 4, driver, profile, ring.wavelengths) for name in ring.switches]
+
+
+def ring_onics(ring: WdmRing) -> list[Onic]:
+    return [Onic(node, 2, 0.0, "array") for node in ring.nodes]
+
+
+def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
+    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
     links = []
     for i, (node, switch) in enumerate(zip(ring.nodes, ring.switches, strict=True)):
-        high, low = divmod(i + 1, 250)
-        gpus[node] = Gpu(
-            node, f"{name}-s{i}", gpu, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}"
-        )
-        after = ring.switches[(i + 1) % nodes]
+        after = ring.switches[(i + 1) % len(ring.nodes)]
         links += [
             Link(Port(node, 0), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
             Link(Port(node, 1), Port(switch, ADD_COUNTER), rate_bps, queue_s),
             Link(Port(switch, EAST), Port(after, WEST), rate_bps, queue_s),
         ]
-    switches = {s: OpticalSwitch(s, 4, "scpi", "lcos", wavelengths) for s in ring.switches}
-    onics = {node: Onic(node, 2, 0.0) for node in ring.nodes}
-    return Fabric(gpus, {}, switches, tuple(links), (), onics), ring
+    return links
+
+
+def wdm_ring(
+    name: str, nodes: int, wavelengths: int, rate_bps: float, *, queue_s: float = 0.02, gpu: str = "gpu"
+) -> tuple[Fabric, WdmRing]:
+    """A fabric of one ring, without a scenario file. Raises ValueError as :func:`make_ring`."""
+    ring = make_ring(name, nodes, wavelengths)
+    fabric = Fabric(
+        gpus={node.name: node for node in ring_gpus(ring, gpu)},
+        packet_switches={},
+        optical_switches={switch.name: switch for switch in ring_switches(ring, "scpi", "mrr")},
+        links=tuple(ring_links(ring, rate_bps, queue_s)),
+        onics={onic.gpu: onic for onic in ring_onics(ring)},
+        rings={name: ring},
+    )
+    return fabric, ring
 
 
 def hops(sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int) -> IntArray:

@@ -26,10 +26,11 @@ from fabric.topology import (
     Link,
     PacketSwitch,
     Port,
+    WdmRing,
     circuit_cross_connects,
     electrical_graph,
 )
-from fabric.wdm import WdmRing, check_wavelengths, segments
+from fabric.wdm import check_wavelengths, segments
 from testbed.simulation.maxmin import FloatArray, IntArray
 
 
