@@ -119,6 +119,37 @@ def run(
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
+def simulate(
+    scenario: ScenarioFile,
+    as_json: Json = False,
+    mtu: Annotated[int, typer.Option("--mtu", min=576, max=65535, help="Bytes of a packet.")] = 9000,
+    latency: Annotated[
+        str, typer.Option("--latency", help="Before a transfer's first byte counts, emulated time.")
+    ] = "0 s",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn at random.")] = 0,
+    runs: RunsFolder = RUNS,
+) -> None:
+    """Simulate a scenario in virtual time: the same run folder and report, in seconds, without root."""
+    from scenarios import simulated
+    from scenarios.comparison import load
+    from scenarios.progress import Reporter
+
+    checked = load(scenario)
+    options = simulated.SimulationOptions(runs, mtu, _latency_s(latency), seed)
+    folder, result = simulated.simulate(checked, options, Reporter())
+    _show_result(result, folder, as_json)
+
+
+def _latency_s(written: str) -> float:
+    from fabric.units import parse_time
+
+    try:
+        return parse_time(written)
+    except ValueError as error:
+        fail(f"--latency: {error}", 2)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
 def check(scenario: ScenarioFile, as_json: Json = False) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from scenarios.comparison import Comparison, load
@@ -290,6 +321,10 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         show_comparison(result)
     else:
         _show_regrouping(result)
+    if result["runtime"] == "simulated":
+        typer.echo("Simulated: no number here was measured, and no testbed was built.")
+        typer.echo(f"Report: {report_path}")
+        return
     fidelity = result["fidelity"]
     typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r}" for r in fidelity["reasons"]))
     if result["runtime"] != "docker":
@@ -321,6 +356,9 @@ def _show_regrouping(result: dict[str, Any]) -> None:
         )
     live = result["live"]
     if live:
+        if live["parameters_identical"] is None:
+            typer.echo(f"Live regroup: blackout {live['blackout_ms']:.0f} ms, without TCP and controller")
+            return
         identical = "identical" if live["parameters_identical"] else "NOT identical"
         kept = "kept" if live["connections_unchanged"] else "NOT kept"
         limit = "" if live["limit_ms"] is None else f" (limit {live['limit_ms']:.0f} ms)"

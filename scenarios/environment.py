@@ -15,6 +15,7 @@ from typing import Any
 
 from fabric.topology import Fabric
 from fabric.units import format_rate
+from scenarios.records import SIMULATED
 from scenarios.schema import Document
 
 _PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "networkx", "fastapi", "matplotlib")
@@ -27,7 +28,12 @@ _PROGRAMS = {
 
 
 def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime: str) -> dict[str, Any]:
-    """Machine, versions, scales and rates. Rates are emulated ones, with their unit."""
+    """Machine, versions, scales and rates. Rates are emulated ones, with their unit.
+
+    ``runtime``: docker, namespace or simulated.
+    """
+    # What a simulation would have been emulated with has no bearing on it.
+    programs = {} if runtime == SIMULATED else {k: _version(v) for k, v in _PROGRAMS.items()}
     rates = sorted({link.rate_bps for fabric in fabrics for link in fabric.links})
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -43,7 +49,7 @@ def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime:
         "time_dilation": scenario.spec.scale.time,
         "payload_scale": scenario.spec.scale.payload,
         "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
-        "versions": {**_package_versions(), **{k: _version(v) for k, v in _PROGRAMS.items()}},
+        "versions": {**_package_versions(), **programs},
     }
 
 

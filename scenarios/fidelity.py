@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scenarios.records import Event, JobRun, Run
+from scenarios.records import SIMULATED, Event, JobRun, Run
 
 #: Seconds between two values of the utilisation series (10 Hz).
 SERIES_STEP_S = 0.1
@@ -57,6 +57,19 @@ class Verdict:
     @property
     def verdict(self) -> str:
         return ("good", "doubtful", "bad")[max(self.levels)]
+
+
+def no_fidelity() -> dict[str, Any]:
+    """In place of a verdict on the testbed where there was none: the run was simulated."""
+    timer = judge_timers([], 1.0, Verdict())
+    return {
+        "verdict": SIMULATED,
+        "reasons": [],
+        "links": [],
+        "timer": timer,
+        "cpu": {},
+        "samples_missing": {},
+    }
 
 
 def judge_links(events: Sequence[Event], verdict: Verdict) -> list[dict[str, Any]]:

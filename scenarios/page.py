@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
+from scenarios.records import SIMULATED
 from scenarios.schema import Document
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def tag(label: str) -> str:
     return f'<span class="tag">{label}</span>'
 
 
+def how_known(result: Mapping[str, Any]) -> str:
+    """What a run's own figures are: measured or simulated."""
+    return "simulated" if result["runtime"] == SIMULATED else "measured"
+
+
 def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") -> str:
     """One table row; from cell ``numeric`` on, cells are right-aligned."""
     done = (f"<{tag}{' class=n' if i >= numeric else ''}>{cell}</{tag}>" for i, cell in enumerate(cells))
@@ -136,6 +142,7 @@ def header(
     runtime = {
         "docker": "Docker containers",
         "namespace": "network namespaces, no containers",
+        SIMULATED: "none, simulated in virtual time",
     }.get(str(result["runtime"]), str(result["runtime"]))
     scale = scenario.spec.scale
     facts = [
@@ -145,7 +152,8 @@ def header(
         ("payload ÷ ", f"{scale.payload:g}"),
     ]
     items = "".join(f"<li>{name} <b>{text(value)}</b></li>" for name, value in facts)
-    items += f'<li>fidelity <b class="{verdict}">{verdict}</b></li>'
+    if verdict != SIMULATED:
+        items += f'<li>fidelity <b class="{verdict}">{verdict}</b></li>'
     partial = "" if result["complete"] else '<p class="bad"><b>This run is not complete.</b></p>'
     return (
         f'<header><p class="kicker">Ringlight run {text(result["run"])}</p>'
@@ -165,19 +173,42 @@ def hero(cards: Sequence[tuple[str, str, str]]) -> str:
 
 def limits(result: Mapping[str, Any], points: Sequence[str]) -> str:
     """What the run does not show, as a list of HTML texts."""
-    first = (
-        []
-        if result["runtime"] == "docker"
-        else [
+    first = {
+        "docker": [],
+        SIMULATED: [
+            "<b>Nothing here was measured: every figure of the runs was computed in virtual time.</b>",
+            *(f"Left out: {text(left)}" for left in (result.get("simulation") or {}).get("left_out", ())),
+        ],
+    }.get(
+        str(result["runtime"]),
+        [
             "<b>The workers ran in network namespaces, not in containers: there was no isolation of memory "
             "or files, and nothing here shows what containers would have done.</b>"
-        ]
+        ],
     )
     items = "".join(f"<li>{point}</li>" for point in (*first, *points))
     return f"<h2>What cannot be claimed</h2><ul>{items}</ul>"
 
 
+def rests_on(result: Mapping[str, Any]) -> str:
+    """In place of a verdict on the testbed: what a simulation takes for granted."""
+    rows = [
+        f"<tr><td>{text(entry['what'])}</td><td style='white-space:nowrap'>{text(entry['value'])}</td>"
+        f"<td class='wide'>{text(entry['why'])}</td></tr>"
+        for entry in result["simulation"]["assumptions"]
+    ]
+    return (
+        "<h2>What the simulation rests on</h2>"
+        "<p>The same fabric, schedules and planner as the emulation's. None of these was fitted to an "
+        "emulated run; <code>ringlight crosscheck</code> sets the two side by side and says which is off.</p>"
+        f"{table(['assumption', 'value', 'why'], rows, 9)}"
+    )
+
+
 def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
+    """Whether the testbed can be believed; of a simulation, what it rests on."""
+    if result["runtime"] == SIMULATED:
+        return rests_on(result)
     found = result["fidelity"]
     verdict = found["verdict"]
     meaning = {
@@ -260,6 +291,7 @@ def environment_footer(environment: Mapping[str, Any], paper: str) -> str:
     return (
         f"<footer><details><summary>Environment</summary>{table(['what', 'value'], rows, 9)}</details>"
         f"<p>After {text(paper)}. Made by Ringlight from the files of this run folder; "
-        "<code>result.json</code> has every number, labelled measured, analytic, published or setting.</p>"
+        "<code>result.json</code> has every number, labelled measured, simulated, analytic, published or "
+        "setting.</p>"
         "</footer>"
     )

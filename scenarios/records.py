@@ -8,12 +8,15 @@ every container) and ``event``. The runner writes its own events; the workers' e
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Event = dict[str, Any]
+#: In place of a runtime in environment.json: nothing ran, the run was computed in virtual time.
+SIMULATED = "simulated"
 Kind = Literal["case", "variant", "live", "fabric", "trouble", "sweep"]
 #: Events of a run that :class:`Run` has fields for.
 _FIELDS = frozenset(("run_started", "released", "circuits", "regrouped", "cpu", "reference", "run_ended"))
@@ -25,7 +28,7 @@ class Iteration:
 
     ``lateness_s``: how late the timer of the emulated compute woke. ``stall_s``: longest time inside the
     all-reduce in which no byte moved at this rank. ``stalls``: when such times began and ended, as far as
-    they were no short ones. ``flows``: how many an O-NIC was asked for.
+    they were no short ones. ``flows``: how many an O-NIC was asked for. ``loss`` is NaN in a simulated run.
     """
 
     rank: int
@@ -73,7 +76,7 @@ class Run:
     comparison, ``case`` is the fabric and ``variant`` the trouble or point of the sweep. ``circuits_before``
     and ``circuits`` are pairs of port names before and after the regroup (the same where there was none).
     ``cpu`` holds (t, busy share of all processors, 0..1), ``notes`` the run's other events that are no
-    worker's, ``point`` what a run of a sweep varied.
+    worker's, ``point`` what a run of a sweep varied. ``simulated``: no worker ran, so none has said a word.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Run:
     cpu: tuple[tuple[float, float], ...] = field(default=())
     notes: tuple[Event, ...] = field(default=())
     point: Mapping[str, float] = field(default_factory=dict)
+    simulated: bool = False
 
     def noted(self, event: str) -> list[Event]:
         """The notes of one kind, in order."""
@@ -147,6 +151,7 @@ def _run(events: Sequence[Event]) -> Run:
         regroup=named.get("regrouped"),
         cpu=tuple((e["t"], e["busy"]) for e in events if e["event"] == "cpu"),
         point=started.get("point") or {},
+        simulated=started.get("simulated", False),
         notes=tuple(e for e in events if "rank" not in e and e["event"] not in _FIELDS),
     )
 
@@ -163,7 +168,7 @@ def _job(name: str, gpus: Sequence[str], events: Sequence[Event]) -> JobRun:
                 e["allreduce_end"],
                 e["lateness_s"],
                 e["max_stall_s"],
-                e["loss"],
+                math.nan if e["loss"] is None else e["loss"],
                 tuple((begin, end) for begin, end in e.get("stalls", ())),
                 e.get("flows", 0),
             )

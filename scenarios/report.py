@@ -10,6 +10,7 @@ from scenarios.page import (
     fidelity,
     header,
     hero,
+    how_known,
     limits,
     lower_first,
     milliseconds,
@@ -22,6 +23,7 @@ from scenarios.page import (
     tag,
     text,
 )
+from scenarios.records import SIMULATED
 from scenarios.schema import Scenario
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ def render(
         _header(scenario, result),
         _hero(result),
         _completion(scenario, result),
-        *(_case(name, case, figures) for name, case in result["cases"].items()),
-        _live(result["live"], figures) if result["live"] else "",
+        *(_case(result, name, figures) for name in result["cases"]),
+        _live(result, figures) if result["live"] else "",
         _variants(result),
         fidelity(scenario.compute_s, result),
         _limits(scenario, result),
@@ -85,12 +87,12 @@ def _hero(result: Mapping[str, Any]) -> str:
         limit = "" if live["limit_ms"] is None else f"limit {live['limit_ms']:.0f} ms; "
         if live["limit_ms"] is not None and live["blackout_ms"] > live["limit_ms"]:
             limit = f'<b class="bad">limit {live["limit_ms"]:.0f} ms missed</b>; '
-        kept = "no connection lost" if live["connections_unchanged"] else "connections changed"
+        kept = {True: "no connection lost", False: "connections changed", None: "without TCP"}
         cards.append(
             (
                 "Regroup while training",
                 f"{live['blackout_ms']:.0f} <small>ms blackout</small>",
-                f"{limit}{kept}",
+                f"{limit}{kept[live['connections_unchanged']]}",
             )
         )
     return hero(cards)
@@ -106,7 +108,7 @@ def _completion(scenario: Scenario, result: Mapping[str, Any]) -> str:
         rows.append(
             row(
                 [
-                    f"{text(case['watched'])} job {tag('measured' + times)}",
+                    f"{text(case['watched'])} job {tag(how_known(result) + times)}",
                     number(measured["fragmented"], 1, " s"),
                     number(measured["regrouped"], 1, " s"),
                     number(case["reduction_percent"], 1, " %"),
@@ -118,7 +120,9 @@ def _completion(scenario: Scenario, result: Mapping[str, Any]) -> str:
         if n > 1:
             spread = case["reduction_spread_points"]
             each = ", ".join(f"{repeat['reduction_percent']:.1f}" for repeat in case["repeats"])
-            rows.append(row([f"single runs {tag('measured')}", "", "", f"{each} (spread {spread:.1f})"], 1))
+            rows.append(
+                row([f"single runs {tag(how_known(result))}", "", "", f"{each} (spread {spread:.1f})"], 1)
+            )
         rows.append(
             row(
                 [
@@ -151,7 +155,8 @@ def _completion(scenario: Scenario, result: Mapping[str, Any]) -> str:
     )
 
 
-def _case(name: str, case: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
+def _case(result: Mapping[str, Any], name: str, figures: Mapping[str, Plot]) -> str:
+    case = result["cases"][name]
     rows = []
     for job, placements in case["jobs"].items():
         for placement, figure in placements.items():
@@ -165,7 +170,7 @@ def _case(name: str, case: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
                         number(1000 * figure["allreduce_s"], 0, " ms"),
                         number(100 * figure["utilisation"], 0, " %"),
                         _loss(figure),
-                        "yes" if figure["parameters_identical"] else '<b class="bad">no</b>',
+                        _YES_NO[figure["parameters_identical"]],
                     ],
                     2,
                 )
@@ -189,9 +194,13 @@ def _case(name: str, case: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
         f"{100 * case['utilisation']['regrouped']:.0f} % of the time, {gain:.1f} times as much as before.</p>"
         f"{picture(figures.get(f'topology-{name}'))}{picture(figures.get(f'figure3-{name}'))}"
         f"{table(head, rows, 2)}"
-        '<p class="quiet">All measured; iteration and all-reduce are medians over ranks. Ranks identical: '
-        "all ranks ended with the same parameters bit by bit, equal to the same training in one process.</p>"
+        f'<p class="quiet">All {how_known(result)}; iteration and all-reduce are medians over ranks. Ranks '
+        "identical: all ranks ended with the same parameters bit by bit, equal to the same training in one "
+        "process.</p>"
     )
+
+
+_YES_NO = {True: "yes", False: '<b class="bad">no</b>', None: "–"}
 
 
 def _loss(figure: Mapping[str, Any]) -> str:
@@ -200,7 +209,8 @@ def _loss(figure: Mapping[str, Any]) -> str:
     return f"{figure['loss_first']:.2f} → {figure['loss_last']:.2f}"
 
 
-def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
+def _live(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
+    live = result["live"]
     before, after = live["iteration_s"]["before"], live["iteration_s"]["after"]
     watched = live["watched"]
     predicted = live["predicted"]
@@ -249,6 +259,7 @@ def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     said = "; ".join(
         f'{what}: <b class="{"good" if holds else "bad"}">{"yes" if holds else "no"}</b>'
         for what, holds in facts
+        if holds is not None
     )
     pace = (
         f"Its iterations went from {1000 * before:.0f} to {1000 * after:.0f} ms "
@@ -261,7 +272,8 @@ def _live(live: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         "<h2>Regrouping while the jobs train</h2>"
         f"<p>After {live['after_iterations']} iterations of the {text(watched)} job the controller moved "
         f"{live['fibres_moved']} fibres under both running jobs. {pace}</p><p>{said}.</p>"
-        f"{picture(figures.get('live-regroup'))}{table(['blackout', 'what it is', 'measured'], rows, 2)}"
+        f"{picture(figures.get('live-regroup'))}"
+        f"{table(['blackout', 'what it is', how_known(result)], rows, 2)}"
     )
 
 
@@ -298,7 +310,7 @@ def _variants(result: Mapping[str, Any]) -> str:
     head = [
         "fragmented run",
         "ring order of the watched job",
-        f"completion {tag('measured')}",
+        f"completion {tag(how_known(result))}",
         f"model {tag('analytic')}",
     ]
     return (
@@ -315,9 +327,15 @@ def _limits(scenario: Scenario, result: Mapping[str, Any]) -> str:
         "agreement with those times supports the explanation (fair sharing of one oversubscribed link by "
         "alternating rings); it is no independent confirmation of the paper.",
         "GPU time is waiting of a fixed length; real GPUs vary and overlap computation with communication.",
-        f"Traffic is TCP ({text(scenario.spec.tcp.congestion_control)}), not RoCEv2.",
-        "The network trained is a small numpy model; its gradient is padded to the scaled size. Losses show "
-        "that training works, not how VGG16 would do.",
+        *(
+            []
+            if result["runtime"] == SIMULATED
+            else [
+                f"Traffic is TCP ({text(scenario.spec.tcp.congestion_control)}), not RoCEv2.",
+                "The network trained is a small numpy model; its gradient is padded to the scaled size. "
+                "Losses show that training works, not how VGG16 would do.",
+            ]
+        ),
         "Seconds are those of the emulation. Ratios carry over to the real rates; absolute times do not.",
         "The dark time is that of the emulated optical switch's profile. The paper does not state its own, "
         "nor whether reconfiguration is inside its completion times.",

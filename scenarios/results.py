@@ -23,10 +23,11 @@ from scenarios.fidelity import (
     judge_processors,
     judge_samples,
     judge_timers,
+    no_fidelity,
     parameters_identical,
 )
 from scenarios.prediction import predict_completions
-from scenarios.records import Event, JobRun, Run, read_runs
+from scenarios.records import SIMULATED, Event, JobRun, Run, read_runs
 from scenarios.schema import Scenario
 
 SCHEMA_VERSION = 1
@@ -58,6 +59,14 @@ LABELS: tuple[tuple[str, str], ...] = (
 def label_of(path: str, labels: Sequence[tuple[str, str]] = LABELS) -> str | None:
     """``measured``, ``analytic``, ``published`` or ``setting`` for a dotted path into the result."""
     return next((label for pattern, label in labels if fnmatch.fnmatchcase(path, pattern)), None)
+
+
+def labels_of(
+    environment: Mapping[str, Any], labels: Sequence[tuple[str, str]] = LABELS
+) -> list[dict[str, str]]:
+    """The list for result.json; what a testbed would have measured is labelled simulated in a simulation."""
+    word = SIMULATED if environment.get("runtime") == SIMULATED else "measured"
+    return [{"path": path, "label": word if label == "measured" else label} for path, label in labels]
 
 
 def completion_s(run: Run, job: str) -> float:
@@ -165,8 +174,11 @@ def build_result(
         "cases": cases,
         "variants": variants,
         "live": _live(scenario, live_run, environment) if live_run else None,
-        "fidelity": _fidelity(scenario, runs, events, series, cases),
-        "labels": [{"path": pattern, "label": label} for pattern, label in LABELS],
+        "fidelity": no_fidelity()
+        if environment.get("runtime") == SIMULATED
+        else _fidelity(scenario, runs, events, series, cases),
+        "simulation": environment.get("simulation"),
+        "labels": labels_of(environment),
     }
 
 
@@ -183,8 +195,8 @@ def _job_figures(scenario: Scenario, run: Run, job: str) -> dict[str, Any]:
         "loss_first": record.done[0]["loss_first"] if 0 in record.done else None,
         "loss_last": record.done[0]["loss_last"] if 0 in record.done else None,
         "accuracy": record.done[0]["accuracy"] if 0 in record.done else None,
-        "parameters_identical": parameters_identical(record),
-        "connections_unchanged": connections_unchanged(record),
+        "parameters_identical": None if run.simulated else parameters_identical(record),
+        "connections_unchanged": None if run.simulated else connections_unchanged(record),
     }
 
 
@@ -386,7 +398,7 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
         "watched": watched,
         "after_iterations": scenario.spec.live.after_iterations,
         "blackout_ms": max(beacon, 1000 * stall, max(dark, default=0.0)),
-        "beacon_gap_ms": beacon,
+        "beacon_gap_ms": None if run.simulated else beacon,
         "wire_dark_ms": max(dark, default=None),
         "light_off_ms": None if off is None else 1000 * off,
         "tcp_stall_ms": 1000 * stall,
@@ -396,9 +408,14 @@ def _live(scenario: Scenario, run: Run, environment: Mapping[str, Any]) -> dict[
         "regroup_ms": 1000 * (window[1] - window[0]),
         "fibres_moved": len(regroup["plan"]["moves"]),
         "moved": sorted(moved),
-        "parameters_identical": all(parameters_identical(job) for job in run.jobs.values()),
-        "connections_unchanged": all(connections_unchanged(job) for job in run.jobs.values()),
-        "all_ranks_finished": all(len(job.done) == len(job.gpus) for job in run.jobs.values()),
+        "parameters_identical": None
+        if run.simulated
+        else all(parameters_identical(job) for job in run.jobs.values()),
+        "connections_unchanged": None
+        if run.simulated
+        else all(connections_unchanged(job) for job in run.jobs.values()),
+        "all_ranks_finished": run.simulated
+        or all(len(job.done) == len(job.gpus) for job in run.jobs.values()),
         "iteration_s": {
             "before": _median_iteration(run.jobs[watched], end=window[0]),
             "after": _median_iteration(run.jobs[watched], start=window[1]),

@@ -27,16 +27,16 @@ _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
 class RunFolder:
     """Writes a run folder while the run goes on; use as a context manager."""
 
-    def __init__(self, parent: Path, scenario: Document) -> None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        name, number = f"{stamp}-{scenario.spec.name}", 1
+    def __init__(self, parent: Path, scenario: Document, suffix: str = "") -> None:
+        wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.spec.name}{suffix}"
+        name, number = wanted, 1
         while True:
             try:
                 (parent / name).mkdir(parents=True)
                 break
             except FileExistsError:
                 number += 1
-                name = f"{stamp}-{scenario.spec.name}-{number}"
+                name = f"{wanted}-{number}"
         self.path = parent / name
         self.name = name
         self.logs = self.path / "logs"

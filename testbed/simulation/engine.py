@@ -12,6 +12,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,17 +39,32 @@ class Flow:
         self.round = 0
 
 
-class Engine:
-    """A clock, a queue of events and the flows under way. Seconds, and bytes per second."""
+class Passed(NamedTuple):
+    """That bytes passed some links from ``begin_s`` to ``end_s`` at ``rate`` bytes per second."""
 
-    def __init__(self) -> None:
+    links: tuple[int, ...]
+    begin_s: float
+    end_s: float
+    rate: float
+
+
+class Engine:
+    """A clock, a queue of events and the flows under way. Seconds, and bytes per second.
+
+    ``passed`` grows by what passed the links, when it is a list; it is None, and nothing is kept, unless
+    ``trace`` is asked for.
+    """
+
+    def __init__(self, *, trace: bool = False) -> None:
         self.now_s = 0.0
+        self.passed: list[Passed] | None = [] if trace else None
         self.events = 0
         self._queue: list[tuple[float, int, Callable[[], None] | Flow, int]] = []
         self._number = itertools.count()
         self._capacity: list[float] = []
         self._users: list[dict[Flow, None]] = []
         self._link: dict[Hashable, int] = {}
+        self._keys: list[Hashable] = []
         self._touched: dict[int, None] = {}
         self._round = 0
 
@@ -59,6 +75,7 @@ class Engine:
         number = self._link.get(key)
         if number is None:
             number = self._link[key] = len(self._capacity)
+            self._keys.append(key)
             self._capacity.append(capacity)
             self._users.append({})
         return number
@@ -69,6 +86,10 @@ class Engine:
             raise ValueError(f"link {link}: its capacity is {capacity}; it must be 0 or more")
         self._capacity[link] = capacity
         self._touched[link] = None
+
+    def key(self, link: int) -> Hashable:
+        """What the link with a number is called."""
+        return self._keys[link]
 
     def users(self, link: int) -> int:
         """Flows that pass a link."""
@@ -128,9 +149,16 @@ class Engine:
             self._users[link][flow] = None
             self._touched[link] = None
 
+    def _count(self, flow: Flow) -> None:
+        """What has passed since the flow's rate became what it is."""
+        now_s = self.now_s
+        if self.passed is not None and flow.rate > 0 and now_s > flow.since_s:
+            self.passed.append(Passed(flow.links, flow.since_s, now_s, flow.rate))
+        flow.left = max(0.0, flow.left - flow.rate * (now_s - flow.since_s))
+        flow.since_s = now_s
+
     def _leave(self, flow: Flow) -> None:
-        flow.left = max(0.0, flow.left - flow.rate * (self.now_s - flow.since_s))
-        flow.since_s = self.now_s
+        self._count(flow)
         flow.rate = 0.0
         flow.version += 1
         flow.entered = False
@@ -210,16 +238,14 @@ class Engine:
     def _set_rate(self, flow: Flow, rate: float) -> None:
         if abs(rate - flow.rate) <= SAME * rate and (flow.rate > 0 or rate == 0) and flow.version:
             return
-        now_s = self.now_s
-        flow.left = max(0.0, flow.left - flow.rate * (now_s - flow.since_s))
-        flow.since_s = now_s
+        self._count(flow)
         flow.rate = rate
         flow.version += 1
         if rate > 0:
-            end_s = now_s + flow.left / rate
+            end_s = self.now_s + flow.left / rate
             heapq.heappush(self._queue, (end_s, next(self._number), flow, flow.version))
         elif flow.left == 0:
-            heapq.heappush(self._queue, (now_s, next(self._number), flow, flow.version))
+            heapq.heappush(self._queue, (self.now_s, next(self._number), flow, flow.version))
 
 
 def _nothing() -> None:

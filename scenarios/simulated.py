@@ -1,0 +1,150 @@
+"""``ringlight simulate``: a scenario in virtual time instead of on a testbed.
+
+The run folder is the same as an emulated run's, so the same code makes its result and its report; what
+nothing but a testbed could tell is left out, and every number is labelled simulated. Each kind of scenario
+has its own module; what they share is here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fabric.topology import Fabric
+from scenarios.comparison import Comparison
+from scenarios.environment import describe_environment
+from scenarios.progress import Reporter
+from scenarios.records import SIMULATED
+from scenarios.runfolder import RunFolder, finish
+from scenarios.schema import Document, Scenario, ScenarioError
+
+#: Bytes of a packet on the emulated links, as an interface's MTU counts them.
+MTU_BYTES = 9000
+#: Of these, IPv4's header (20) and TCP's with its time stamps (32).
+_IN_PACKET_BYTES = 52
+#: On top of these, Ethernet's header, which a link's shaper counts too.
+_AROUND_PACKET_BYTES = 14
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """``folder``: for run folders. ``mtu_bytes``: of the links. ``latency_s``: emulated seconds that pass
+    before the first byte of a transfer counts. ``seed``: of whatever is drawn at random."""
+
+    folder: Path = Path("runs")
+    mtu_bytes: int = MTU_BYTES
+    latency_s: float = 0.0
+    seed: int = 0
+
+    @property
+    def payload_share(self) -> float:
+        """Share of a link's rate that is left for payload when all its packets are full ones."""
+        return payload_share(self.mtu_bytes)
+
+
+def payload_share(mtu_bytes: int) -> float:
+    """Payload over all bytes of a full packet, as the emulated links count: (MTU - 52) / (MTU + 14)."""
+    return (mtu_bytes - _IN_PACKET_BYTES) / (mtu_bytes + _AROUND_PACKET_BYTES)
+
+
+def simulate(
+    checked: Document, options: SimulationOptions, reporter: Reporter
+) -> tuple[Path, dict[str, Any]]:
+    """Simulate a scenario of any kind; the run folder and the object of result.json.
+
+    Raises ScenarioError, one line, for what cannot be simulated.
+    """
+    try:
+        if isinstance(checked, Scenario):
+            from scenarios.simulated_regrouping import simulate_regrouping
+
+            return simulate_regrouping(checked, options, reporter)
+        if isinstance(checked, Comparison):
+            from scenarios.simulated_comparison import simulate_comparison
+
+            found: tuple[Path, dict[str, Any]] = simulate_comparison(checked, options, reporter)
+            return found
+        raise ScenarioError(f"{checked.path}: there is no simulation of this kind of scenario")
+    except ScenarioError:
+        raise
+    except ValueError as error:
+        raise ScenarioError(f"{checked.path}: {error}") from None
+
+
+@contextmanager
+def simulated_folder(
+    document: Document,
+    fabrics: Iterable[Fabric],
+    options: SimulationOptions,
+    reporter: Reporter,
+    *,
+    optical_profiles: Mapping[str, Any] | None = None,
+    assumptions: Sequence[Mapping[str, Any]] = (),
+    left_out: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+) -> Iterator[RunFolder]:
+    """A run folder of a simulation, with its environment.json written.
+
+    ``assumptions``: further ones, each ``{"what", "value", "why"}`` as text. ``left_out``: sentences about
+    what of the scenario, or of a testbed, the simulation leaves out. ``facts``: more of the environment,
+    read again at the end, so that what was counted meanwhile may be put into it.
+    """
+    began = time.monotonic()
+    with RunFolder(options.folder, document, "-simulated") as folder:
+        environment: dict[str, Any] = {
+            "run": folder.name,
+            **describe_environment(document, fabrics, SIMULATED),
+            "optical_profiles": dict(optical_profiles or {}),
+            "simulation": {
+                "mtu_bytes": options.mtu_bytes,
+                "payload_share": options.payload_share,
+                "latency_s": options.latency_s,
+                "seed": options.seed,
+                "assumptions": [*_assumptions(options), *assumptions],
+                "left_out": list(left_out),
+            },
+        }
+        folder.environment(environment)
+        reporter.say(f"{document.spec.name}, simulated: run folder {folder.path}")
+        try:
+            yield folder
+        except BaseException as error:
+            folder.event("aborted", reason=str(error) or type(error).__name__)
+            raise
+        finally:
+            reporter.end_run()
+            environment |= facts or {}
+            environment["duration_s"] = round(time.monotonic() - began, 3)
+            folder.environment(environment)
+
+
+def _assumptions(options: SimulationOptions) -> list[dict[str, str]]:
+    share = options.payload_share
+    return [
+        {
+            "what": "payload's share of a link's rate",
+            "value": f"{100 * share:.2f} %",
+            "why": f"packets of {options.mtu_bytes} bytes, of which TCP and IP take {_IN_PACKET_BYTES}, and "
+            f"{_AROUND_PACKET_BYTES} of Ethernet around them: what the emulated links' shapers count",
+        },
+        {
+            "what": "latency of a transfer",
+            "value": f"{1e6 * options.latency_s:g} µs",
+            "why": "before its first byte counts; emulated time",
+        },
+        {
+            "what": "sharing of a link",
+            "value": "max-min fair, at once",
+            "why": "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
+        },
+    ]
+
+
+def finished(folder: RunFolder, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
+    """Result and report of a folder whose simulation has ended."""
+    reporter.say("drawing the report")
+    return folder.path, finish(folder.path)
