@@ -1,0 +1,259 @@
+"""The conductor of a WDM ring: which light there is, step by step of a collective. Pure: no I/O, no clock.
+
+On a ring every node sends on fixed wavelengths, so which of its flows may send is a matter of the WSSs
+between the nodes, and these are set for all nodes together. A *setting* is the state of all WSSs that one
+step of the collective needs. Senders open and close flows as they would with an O-NIC's agent; the
+conductor keeps the step and says when the WSSs are to be changed.
+
+A step is over when every one of its transfers has been closed by its sender. Then, as soon as somebody asks
+for the next one, that one's setting is made. So light is never taken from a flow that has it, and flows of
+two steps are never lit at once.
+
+Flows without a step (the workers' greetings before the first step, link tests) are lit in a setting that
+has their pair of nodes, in order of arrival, while no flow of a step is lit.
+
+When connections break, a close may be lost, and who takes over from a conductor that died does not know what
+was closed before. Then, to the end of the iteration, a step counts as over when nobody asks for it, and who
+comes late with an earlier step is served before anything new. That cannot get stuck, because a flow that is
+lit ends whatever else waits (``containers/worker/transport.py``); at worst the WSSs are set more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: Sender and receiver, as GPU names.
+Pair = tuple[str, str]
+Flow = Hashable
+Client = Hashable
+
+
+class Configure(NamedTuple):
+    """Set the WSSs, while nothing is lit; answer with ``configured`` or ``unconfigured``."""
+
+    setting: int
+
+
+class Lit(NamedTuple):
+    """The flow may send."""
+
+    flow: Flow
+
+
+class Closed(NamedTuple):
+    """The flow was closed as asked."""
+
+    flow: Flow
+
+
+class Failed(NamedTuple):
+    """The flow never had light and is over. ``again``: whether it may be asked for anew."""
+
+    flow: Flow
+    reason: str
+    again: bool
+
+
+class Lost(NamedTuple):
+    """The flow's light went out before it was closed, and the flow is over: open it anew."""
+
+    flow: Flow
+    reason: str
+
+
+Effect = Configure | Lit | Closed | Failed | Lost
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is played: ``steps``: the pairs of each step of one iteration, whose settings are 0, 1, …
+
+    ``homes``: for every pair that may have light at all, the setting it gets without a step. Raises
+    ValueError when there is no step or a step has a pair without a home.
+    """
+
+    steps: tuple[frozenset[Pair], ...]
+    homes: Mapping[Pair, int]
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise ValueError("a score needs at least one step")
+        for number, pairs in enumerate(self.steps):
+            for source, destination in sorted(pairs - self.homes.keys()):
+                raise ValueError(f"step {number}: {source} to {destination} has no home")
+
+
+class _Key(NamedTuple):
+    """What flows must have in common to be lit at once."""
+
+    setting: int
+    step: int | None
+
+
+class _Asked:
+    """An open flow."""
+
+    __slots__ = ("client", "key", "lit", "pair")
+
+    def __init__(self, client: Client, pair: Pair, key: _Key) -> None:
+        self.client, self.pair, self.key = client, pair, key
+        self.lit = False
+
+
+class Conductor:
+    """Every method returns what is to be done, in order.
+
+    ``resumed``: flows may have been closed before this conductor was made. It then lights nothing until
+    :meth:`settle`, which is called when whoever is there has had the time to ask.
+    """
+
+    def __init__(self, score: Score, *, resumed: bool = False) -> None:
+        self._score = score
+        self._flows: dict[Flow, _Asked] = {}
+        self._done: dict[int, set[Pair]] = {}
+        self._step: int | None = None if resumed else 0
+        #: Steps before this one count as over when nobody asks for them.
+        self._strict_from = 0
+        self._holding = resumed
+        self._setting: int | None = None
+        self._wanted: int | None = None
+        self._serving: _Key | None = None
+
+    # Looking
+
+    @property
+    def step(self) -> int | None:
+        """The step that is being played, counted on over iterations; None before it is known."""
+        return self._step
+
+    @property
+    def setting(self) -> int | None:
+        """The setting that stands; None while it changes."""
+        return self._setting
+
+    def flows(self) -> list[tuple[Flow, Pair, int | None, bool]]:
+        """Open flows in order of arrival: flow, pair, step, whether it is lit."""
+        return [(flow, one.pair, one.key.step, one.lit) for flow, one in self._flows.items()]
+
+    # What happens
+
+    def open(self, flow: Flow, client: Client, pair: Pair, step: int | None = None) -> list[Effect]:
+        """``client`` (a connection) asks for light for ``pair``. ``flow`` is not open."""
+        home = self._score.homes.get(pair)
+        source, destination = pair
+        if home is None:
+            return [Failed(flow, f"{source} sends nothing to {destination} in this job", False)]
+        if step is None:
+            key = _Key(home, None)
+        else:
+            setting = step % len(self._score.steps)
+            if step < 0 or pair not in self._score.steps[setting]:
+                return [Failed(flow, f"{source} sends nothing to {destination} in step {step}", False)]
+            key = _Key(setting, step)
+        self._flows[flow] = _Asked(client, pair, key)
+        return self._next()
+
+    def close(self, flow: Flow) -> list[Effect]:
+        """All of the flow is sent and acknowledged, or it is no longer wanted. ``flow`` is open."""
+        asked = self._flows.pop(flow)
+        step = asked.key.step
+        if step is not None and (self._step is None or step >= self._step):
+            self._done.setdefault(step, set()).add(asked.pair)
+        return [Closed(flow), *self._next()]
+
+    def gone(self, client: Client) -> list[Effect]:
+        """A connection has ended; its flows are no longer wanted, though they may come again."""
+        mine = [flow for flow, asked in self._flows.items() if asked.client == client]
+        steps = [self._flows.pop(flow).key.step for flow in mine]
+        if any(step is not None for step in steps):
+            self._loosen()
+        return self._next() if mine else []
+
+    def settle(self) -> list[Effect]:
+        """Whoever has something to ask has had the time for it. Without effect unless ``resumed``."""
+        if not self._holding:
+            return []
+        self._holding = False
+        return self._next()
+
+    def configured(self) -> list[Effect]:
+        """The setting that was asked for stands."""
+        assert self._wanted is not None
+        self._setting, self._wanted = self._wanted, None
+        serving = self._serving
+        return self._light(serving) + self._next() if serving is not None else self._next()
+
+    def unconfigured(self, reason: str) -> list[Effect]:
+        """The setting that was asked for could not be made: who waits for it is told."""
+        assert self._wanted is not None
+        wanted, self._wanted, self._serving = self._wanted, None, None
+        waiting = [flow for flow, asked in self._flows.items() if asked.key.setting == wanted]
+        for flow in waiting:
+            del self._flows[flow]
+        return [*(Failed(flow, reason, True) for flow in waiting), *self._next()]
+
+    def darkened(self, reason: str) -> list[Effect]:
+        """The setting that stood stands no longer."""
+        if self._wanted is not None:
+            return []
+        self._setting = self._serving = None
+        lit = [flow for flow, asked in self._flows.items() if asked.lit]
+        for flow in lit:
+            del self._flows[flow]
+        return [*(Lost(flow, reason) for flow in lit), *self._next()]
+
+    # How it goes on
+
+    def _loosen(self) -> None:
+        if self._step is not None:
+            iteration = len(self._score.steps)
+            self._strict_from = max(self._strict_from, (self._step // iteration + 1) * iteration)
+
+    def _next(self) -> list[Effect]:
+        if self._holding or self._wanted is not None:
+            return []
+        if any(asked.lit for asked in self._flows.values()):
+            # Who belongs to what is lit may join; everybody else waits for its end.
+            assert self._serving is not None
+            return self._light(self._serving)
+        key = self._choose()
+        if key is None:
+            return []
+        self._serving = key
+        if key.setting == self._setting:
+            return self._light(key)
+        self._setting, self._wanted = None, key.setting
+        return [Configure(key.setting)]
+
+    def _light(self, key: _Key) -> list[Effect]:
+        effects: list[Effect] = []
+        for flow, asked in self._flows.items():
+            if not asked.lit and asked.key == key:
+                asked.lit = True
+                effects.append(Lit(flow))
+        return effects
+
+    def _choose(self) -> _Key | None:
+        """Whose turn it is, when nothing is lit."""
+        least: _Key | None = None
+        for asked in self._flows.values():
+            key = asked.key
+            if key.step is None or (self._step is not None and key.step < self._step):
+                return key
+            if least is None or least.step is None or key.step < least.step:
+                least = key
+        if least is None or least.step is None:
+            return None
+        if self._step is None:
+            self._step = least.step
+            self._loosen()
+        while self._step < least.step and self._over(self._step):
+            self._done.pop(self._step, None)
+            self._step += 1
+        return least if self._step == least.step else None
+
+    def _over(self, step: int) -> bool:
+        pairs = self._score.steps[step % len(self._score.steps)]
+        return step < self._strict_from or pairs <= self._done.get(step, set())
