@@ -24,7 +24,8 @@ class StepCost:
     """What a step costs apart from its transfers.
 
     ``set_up_s``: seconds before its first byte, to set circuits or to make up messages; in each step, or
-    only in one that lights a circuit that the step before had not. ``reduce_s_per_byte``: seconds that a
+    only in one that lights a circuit that the step before had not. ``in_steps``, with an entry for each step,
+    says which of them are set up in place of ``when``. ``reduce_s_per_byte``: seconds that a
     rank takes to add one received byte, after it has received all of a step. Raises ValueError for a
     negative cost.
     """
@@ -32,6 +33,7 @@ class StepCost:
     set_up_s: float = 0.0
     when: Literal["each step", "new circuits"] = "each step"
     reduce_s_per_byte: float = 0.0
+    in_steps: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("set_up_s", "reduce_s_per_byte"):
@@ -61,6 +63,12 @@ def check_vector(vector_bytes: float) -> float:
     return vector_bytes
 
 
+def check_cost(cost: StepCost, steps: Steps) -> None:
+    """Raises ValueError when the cost is one of a schedule with another number of steps."""
+    if cost.in_steps and len(cost.in_steps) != steps.steps:
+        raise ValueError(f"in_steps has {len(cost.in_steps)} entries; {steps.name} has {steps.steps} steps")
+
+
 def synchronous(
     network: Network, ranks: Sequence[str], steps: Steps, vector_bytes: float, cost: StepCost | None = None
 ) -> CollectiveTime:
@@ -72,6 +80,7 @@ def synchronous(
     check_ranks(steps, len(ranks))
     check_vector(vector_bytes)
     cost = cost or StepCost()
+    check_cost(cost, steps)
     chunk_bytes = vector_bytes / steps.chunks
     capacity = network.capacity_bps / 8
     known: dict[object, tuple[float, float]] = {}
@@ -92,11 +101,13 @@ def synchronous(
             kept.append(step)  # so that the identities stay theirs
         transfer_s, reduce_s = known[key]
         set_up_s = cost.set_up_s
-        if cost.when == "new circuits" and set_up_s:
-            if lit is not None and (key == lit_key or _within(_circuits(step), lit)):
+        if cost.in_steps:
+            set_up_s *= cost.in_steps[number]
+        elif cost.when == "new circuits" and set_up_s:
+            if lit is not None and (key == lit_key or _within(_circuits(step, len(ranks)), lit)):
                 set_up_s = 0.0
             if key != lit_key:
-                lit_key, lit = key, _circuits(step)
+                lit_key, lit = key, _circuits(step, len(ranks))
         set_up += set_up_s
         reducing += reduce_s
         durations.append(set_up_s + transfer_s + reduce_s)
@@ -121,14 +132,16 @@ def _content(step: Step) -> object:
     return (digest.digest(), step.op)
 
 
-def _circuits(step: Step) -> IntArray:
-    lanes = np.zeros(len(step), dtype=np.int64) if step.wavelengths is None else step.wavelengths
-    ways = np.zeros(len(step), dtype=np.int64) if step.clockwise is None else step.clockwise
-    return np.column_stack((step.sources, step.destinations, lanes, ways))
+def _circuits(step: Step, ranks: int) -> IntArray:
+    """One number for each of the step's circuits: its ends, its wavelength and its direction."""
+    ends = step.sources * ranks + step.destinations
+    if step.wavelengths is None or step.clockwise is None:
+        return ends
+    return (step.wavelengths * ranks * ranks + ends) * 2 + step.clockwise
 
 
 def _within(now: IntArray, lit: IntArray) -> bool:
-    return {tuple(row) for row in now.tolist()} <= {tuple(row) for row in lit.tolist()}
+    return bool(np.isin(now, lit).all())
 
 
 def _phase(
