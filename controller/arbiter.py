@@ -24,7 +24,7 @@ from controller.errors import ConflictError, ControllerError, InvalidError, NotF
 from controller.onics import OnicSite
 from controller.optical_site import OpticalSite
 from controller.reservation import reserve
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.grid import (
     COLUMN_PORT,
@@ -155,7 +155,7 @@ def check_traffic(grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any])
     if settings.get("workload", "train") == "train":
         collective = settings.get("collective", "ring")
         try:
-            check_schedule(grid, nodes, ALL_REDUCE[collective](len(nodes)))
+            check_schedule(grid, nodes, all_reduce(collective, len(nodes)))
         except ValueError as error:
             raise InvalidError(f"collective {collective} on grid {grid.name}: {error}") from error
         return

@@ -3,20 +3,20 @@
 A vector is cut into ``chunks`` nearly equal parts. A schedule is a list of transfers; in each step a
 transfer takes the sender's present value of one chunk and at the receiver either adds it to what is
 there (``reduce``) or puts it in its place (``replace``). Worker, simulator and planner all read the same
-schedule, so a collective is one function here. numpy is the only import.
+schedule: a collective is one function in ``fabric.schedules``, and here it is written out transfer by
+transfer. Nothing but numpy is imported.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Op = Literal["reduce", "replace"]
+from fabric.schedules import Op, Step, Steps, frozen, steps_named
 
 
 @dataclass(frozen=True)
@@ -54,78 +54,58 @@ def chunk_bounds(length: int, chunks: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(starts))
 
 
-def ring_all_reduce(world_size: int) -> Schedule:
-    """Ring all-reduce: reduce-scatter then all-gather, each in ``world_size - 1`` steps.
-
-    Every rank sends ``2 (n-1)/n`` of the vector to rank + 1 (Patarasuk and Yuan, 2009). One rank needs no
-    transfer. Raises ValueError for a world size below 1.
-    """
-    n = world_size
-    if n < 1:
-        raise ValueError(f"a ring needs at least one rank, not {n}")
-    transfers = [
-        Transfer(step, rank, (rank + 1) % n, (rank - step) % n, "reduce")
-        for step in range(n - 1)
-        for rank in range(n)
-    ]
-    transfers += [
-        Transfer(n - 1 + step, rank, (rank + 1) % n, (rank + 1 - step) % n, "replace")
-        for step in range(n - 1)
-        for rank in range(n)
-    ]
-    return Schedule(n, n, tuple(transfers))
+def all_reduce(name: str, ranks: int) -> Schedule:
+    """An all-reduce written out. Raises ValueError as :func:`fabric.schedules.steps_named`."""
+    return schedule_of(steps_named(name, ranks))
 
 
-def halving_doubling(world_size: int) -> Schedule:
-    """Halving-doubling all-reduce: reduce-scatter, then all-gather, with partners i XOR 2^k.
-
-    The reduce-scatter halves the vector and doubles the distance in each step, the all-gather goes the
-    same way back (Thakur, Rabenseifner and Gropp, 2005). For a power of two P: 2 log2(P) steps, in which
-    every rank sends 2 (P-1)/P of the vector.
-
-    For another world size let P be the largest power of two below it. The ranks from P on are folded in
-    and out: rank P + i first gives its whole vector to rank i, sits the exchange out, and takes the result
-    from rank i at the end. That is two steps more; a rank that is folded sends one vector, its partner
-    one more than the others. Raises ValueError for a world size below 1.
-    """
-    n = world_size
-    if n < 1:
-        raise ValueError(f"halving-doubling needs at least one rank, not {n}")
-    rounds = n.bit_length() - 1
-    core = 1 << rounds
-    folds = 1 if n > core else 0
-    transfers = [Transfer(0, core + i, i, chunk, "reduce") for i in range(n - core) for chunk in range(core)]
-    for k in range(rounds):
-        for rank in range(core):
-            partner = rank ^ 1 << k
+def schedule_of(steps: Steps) -> Schedule:
+    """Every transfer of every chunk, one by one, in order of step: what a worker runs."""
+    transfers = []
+    for number, step in enumerate(steps):
+        wavelengths = [None] * len(step) if step.wavelengths is None else step.wavelengths.tolist()
+        columns = (step.sources, step.destinations, step.first, step.count)
+        rows = zip(*(column.tolist() for column in columns), wavelengths, strict=True)
+        for source, destination, first, count, wavelength in rows:
             transfers += [
-                Transfer(folds + k, rank, partner, chunk, "reduce") for chunk in _held(partner, k + 1, core)
+                Transfer(number, source, destination, chunk, step.op, wavelength)
+                for chunk in range(first, first + count)
             ]
-    for k in reversed(range(rounds)):
-        step = folds + 2 * rounds - 1 - k
-        for rank in range(core):
-            partner = rank ^ 1 << k
-            transfers += [
-                Transfer(step, rank, partner, chunk, "replace") for chunk in _held(rank, k + 1, core)
-            ]
-    last = folds + 2 * rounds
-    transfers += [
-        Transfer(last, i, core + i, chunk, "replace") for i in range(n - core) for chunk in range(core)
-    ]
-    return Schedule(n, core, tuple(transfers))
+    return Schedule(steps.world_size, steps.chunks, tuple(transfers))
 
 
-def _held(rank: int, halvings: int, chunks: int) -> range:
-    """The chunks that a rank still adds up after so many halvings: bit k of its number says which half."""
-    first = sum(chunks >> (k + 1) for k in range(halvings) if rank >> k & 1)
-    return range(first, first + (chunks >> halvings))
+def steps_of(schedule: Schedule, name: str = "schedule") -> Steps:
+    """The steps of a written-out schedule; runs of neighbouring chunks become one transfer.
+
+    Raises ValueError for a step that both reduces and replaces, naming it.
+    """
+    made: list[Step] = []
+    for number, group in itertools.groupby(schedule.transfers, key=lambda t: t.step):
+        while len(made) < number:
+            made.append(_step([], "replace"))
+        transfers = list(group)
+        ops = {t.op for t in transfers}
+        if len(ops) > 1:
+            raise ValueError(f"step {number} both reduces and replaces; each step does one of them")
+        made.append(_step(transfers, ops.pop()))
+    return Steps(name, schedule.world_size, schedule.chunks, len(made), lambda: iter(made))
 
 
-#: Collectives by the name that a scenario uses.
-ALL_REDUCE: dict[str, Callable[[int], Schedule]] = {
-    "ring": ring_all_reduce,
-    "halving-doubling": halving_doubling,
-}
+def _step(transfers: list[Transfer], op: Op) -> Step:
+    rows: list[list[int]] = []
+    for t in transfers:
+        lane = -1 if t.wavelength is None else t.wavelength
+        if rows and rows[-1][:2] + rows[-1][4:] == [t.source, t.destination, lane]:
+            if rows[-1][2] + rows[-1][3] == t.chunk:
+                rows[-1][3] += 1
+                continue
+            if t.chunk == rows[-1][2] - 1:
+                rows[-1][2:4] = [t.chunk, rows[-1][3] + 1]
+                continue
+        rows.append([t.source, t.destination, t.chunk, 1, lane])
+    sources, destinations, first, count, lanes = (frozen([row[k] for row in rows]) for k in range(5))
+    coloured = any(t.wavelength is not None for t in transfers)
+    return Step(sources, destinations, first, count, op, lanes if coloured else None)
 
 
 def bytes_sent(schedule: Schedule, vector_bytes: float) -> list[float]:
@@ -161,7 +141,3 @@ def apply_schedule(
             else:
                 part[:] = values
     return held
-
-
-# Further collectives enter themselves into ALL_REDUCE; last, because they import this module.
-import fabric.schedules  # noqa: E402, F401

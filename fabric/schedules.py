@@ -1,22 +1,23 @@
-"""Collectives as steps of arrays: the same schedules as ``fabric.collectives``, for thousands of ranks.
+"""Collectives as steps of arrays: who sends which chunks to whom in which step, for thousands of ranks.
 
 A ring of 4,096 ranks has 33 million transfers, too many to list. Here a schedule yields one step at a
-time, and a step holds its transfers as arrays. :func:`schedule_of` writes the same thing out as the
-transfers that workers read; :func:`steps_of` goes the other way. A collective whose steps have the same
-senders, receivers and sizes yields the very same (read-only) arrays each time, so that who reads them can
-see by identity that nothing changed. numpy is the only import.
+time, and a step holds its transfers as arrays; ``fabric.collectives`` writes them out for workers. A
+collective whose steps have the same senders, receivers and sizes yields the very same (read-only) arrays
+each time, so that who reads them can see by identity that nothing changed. numpy is the only import.
 """
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fabric.collectives import ALL_REDUCE, Op, Schedule, Transfer
+#: What a receiver does with a chunk: add it to what is there, or put it in its place.
+Op = Literal["reduce", "replace"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -74,55 +75,6 @@ def frozen_bool(values: npt.ArrayLike) -> BoolArray:
     return array
 
 
-def schedule_of(steps: Steps) -> Schedule:
-    """Every transfer of every chunk, one by one, in order of step: what a worker runs."""
-    transfers = []
-    for number, step in enumerate(steps):
-        wavelengths = [None] * len(step) if step.wavelengths is None else step.wavelengths.tolist()
-        columns = (step.sources, step.destinations, step.first, step.count)
-        rows = zip(*(column.tolist() for column in columns), wavelengths, strict=True)
-        for source, destination, first, count, wavelength in rows:
-            transfers += [
-                Transfer(number, source, destination, chunk, step.op, wavelength)
-                for chunk in range(first, first + count)
-            ]
-    return Schedule(steps.world_size, steps.chunks, tuple(transfers))
-
-
-def steps_of(schedule: Schedule, name: str = "schedule") -> Steps:
-    """The steps of a written-out schedule; runs of neighbouring chunks become one transfer.
-
-    Raises ValueError for a step that both reduces and replaces, naming it.
-    """
-    made: list[Step] = []
-    for number, group in itertools.groupby(schedule.transfers, key=lambda t: t.step):
-        while len(made) < number:
-            made.append(_step([], "replace"))
-        transfers = list(group)
-        ops = {t.op for t in transfers}
-        if len(ops) > 1:
-            raise ValueError(f"step {number} both reduces and replaces; each step does one of them")
-        made.append(_step(transfers, ops.pop()))
-    return Steps(name, schedule.world_size, schedule.chunks, len(made), lambda: iter(made))
-
-
-def _step(transfers: list[Transfer], op: Op) -> Step:
-    rows: list[list[int]] = []
-    for t in transfers:
-        lane = -1 if t.wavelength is None else t.wavelength
-        if rows and rows[-1][:2] + rows[-1][4:] == [t.source, t.destination, lane]:
-            if rows[-1][2] + rows[-1][3] == t.chunk:
-                rows[-1][3] += 1
-                continue
-            if t.chunk == rows[-1][2] - 1:
-                rows[-1][2:4] = [t.chunk, rows[-1][3] + 1]
-                continue
-        rows.append([t.source, t.destination, t.chunk, 1, lane])
-    sources, destinations, first, count, lanes = (frozen([row[k] for row in rows]) for k in range(5))
-    coloured = any(t.wavelength is not None for t in transfers)
-    return Step(sources, destinations, first, count, op, lanes if coloured else None)
-
-
 def check_ranks(steps: Steps, ranks: int) -> None:
     """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
     if steps.world_size != ranks:
@@ -139,7 +91,10 @@ def _log2_ceiling(n: int) -> int:
 
 
 def ring(world_size: int) -> Steps:
-    """:func:`fabric.collectives.ring_all_reduce`: 2(n-1) steps of 1/n of the vector each."""
+    """Reduce-scatter, then all-gather, to rank + 1: 2(n-1) steps of 1/n of the vector each.
+
+    Every rank sends 2 (n-1)/n of the vector (Patarasuk and Yuan, 2009).
+    """
     n = world_size
     _at_least_one("a ring", n)
     sources = frozen(np.arange(n))
@@ -156,11 +111,11 @@ def ring(world_size: int) -> Steps:
 
 
 def halving_doubling(world_size: int) -> Steps:
-    """Recursive halving, then doubling (Rabenseifner): 2 log2 n steps, 2 (n-1)/n of the vector per rank.
+    """Recursive halving, then doubling: 2 log2 n steps, 2 (n-1)/n of the vector per rank.
 
-    As ``fabric.collectives.halving_doubling``: in step k rank i exchanges with i XOR 2^k half of what it
-    still has. With n not a power of two, the ranks from P = 2^floor(log2 n) on first add their whole
-    vector to rank - P and at the end get the sum from there: two more steps (MPICH's terms for it).
+    In step k rank i exchanges half of what it still adds up with i XOR 2^k; then the same way back
+    (Thakur, Rabenseifner and Gropp, 2005). With n not a power of two, the ranks from P = 2^floor(log2 n)
+    on first add their whole vector to rank - P and at the end get the sum from there: two more steps.
     """
     n = world_size
     _at_least_one("halving-doubling", n)
@@ -293,14 +248,23 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "binary-tree": binary_tree,
     "hierarchical-ring": hierarchical_ring,
 }
+_WRHT = re.compile(r"wrht(?:-([1-9][0-9]{0,3})(-exchange)?)?")
 
 
-def register(name: str, make: Callable[[int], Steps]) -> None:
-    """Lets workers, planner and model run a collective by its name; one that is there already stays."""
-    ALL_REDUCE.setdefault(name, lambda world_size: schedule_of(make(world_size)))
+def steps_named(name: str, ranks: int) -> Steps:
+    """A collective by the name that a scenario uses.
 
+    WRHT's name says how many wavelengths the ring has in each direction: ``wrht`` (1), ``wrht-2``, and
+    ``wrht-2-exchange`` with the all-to-all step at the top where it fits. Raises ValueError, naming what
+    there is, for another name, and for less than one rank.
+    """
+    if name in STEPS:
+        return STEPS[name](ranks)
+    found = _WRHT.fullmatch(name)
+    if found is None:
+        there = ", ".join([*STEPS, "wrht", "wrht-<wavelengths>", "wrht-<wavelengths>-exchange"])
+        raise ValueError(f"there is no collective {name!r}; there are {there}")
+    # That module is made of this one's steps.
+    from fabric.wrht import wrht
 
-for _name, _make in STEPS.items():
-    register(_name, _make)
-
-import fabric.wrht  # noqa: E402, F401  (enters itself)
+    return wrht(ranks, int(found[1] or 1), top="exchange" if found[2] else "collect")

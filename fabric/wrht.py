@@ -25,8 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fabric.collectives import Op
-from fabric.schedules import Step, Steps, frozen, frozen_bool, register
+from fabric.schedules import Op, Step, Steps, frozen, frozen_bool
 
 Top = Literal["collect", "exchange"]
 
@@ -254,8 +253,3 @@ def _step(paths: Sequence[Lightpath], op: Op) -> Step:
         frozen([path.wavelength for path in paths]),
         frozen_bool([path.clockwise for path in paths]),
     )
-
-
-#: A scenario's name says how many wavelengths the ring has in each direction: wrht (1), wrht-2.
-register("wrht", wrht)
-register("wrht-2", lambda nodes: wrht(nodes, 2))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 from fabric.grid import check_schedule
 from fabric.schema import Duration, FabricSpec, Name, Size, Strict
 from fabric.topology import Fabric, Grid, Port
@@ -198,7 +198,7 @@ def _check(comparison: Comparison) -> None:
             f"scale.payload: {spec.scale.payload:g} leaves {comparison.gradient_bytes} bytes of gradient; "
             f"the model that is trained needs {LEAST_GRADIENT_BYTES}"
         )
-    schedule = ALL_REDUCE[spec.training.collective](comparison.world_size)
+    schedule = all_reduce(spec.training.collective, comparison.world_size)
     for name, setting in comparison.settings.items():
         fabric = setting.fabric
         if fabric.circuits:
@@ -293,6 +293,6 @@ def job_settings(comparison: Comparison) -> dict[str, Any]:
 def expected_s(setting: Setting, request: Mapping[str, Any], ranks: int, set_up_s: float = 0.0) -> float:
     """Emulated seconds that a job should take, by the model."""
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
-    schedule = ALL_REDUCE[request["collective"]](ranks)
+    schedule = all_reduce(request["collective"], ranks)
     exchange = collective_time(schedule, request["gradient_bytes"], rate_bps, set_up_s)
     return float(request["iterations"] * (request["compute_s"] + exchange))

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import NullLocator
 
-from fabric.collectives import ALL_REDUCE, Schedule
+from fabric.collectives import Schedule, all_reduce
 from fabric.grid import ROW_PORT, position
 from fabric.topology import Grid
 from scenarios.comparison import Comparison, grid_of
@@ -43,7 +43,7 @@ def draw_all(
                     "Duration of every iteration of the first run on each fabric, slowest rank. Measured.",
                 )
             )
-        schedule = ALL_REDUCE[comparison.spec.training.collective](comparison.world_size)
+        schedule = all_reduce(comparison.spec.training.collective, comparison.world_size)
         for name, setting in comparison.settings.items():
             grid, mine = grid_of(setting.fabric), runs_on(runs, name)
             if grid is None or not mine or not mine[0].noted("flow"):

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 from scenarios.comparison import (
     CONTROLLER,
     Comparison,
@@ -139,7 +139,7 @@ def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str,
     setting, request = comparison.settings[name], job_settings(comparison)
     ranks = len(comparison.ranks(name))
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
-    schedule = ALL_REDUCE[request["collective"]](ranks)
+    schedule = all_reduce(request["collective"], ranks)
     ideal = collective_time(schedule, request["gradient_bytes"], rate_bps)
     times = [completion_s(run, comparison.job) for run in mine]
     jobs = [only_job(run) for run in mine]
@@ -429,7 +429,7 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
     ranks = comparison.world_size
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
     collective = comparison.spec.training.collective
-    schedule = ALL_REDUCE[collective](ranks)
+    schedule = all_reduce(collective, ranks)
     for run in swept:
         real = run.point
         if run.case != spec.fabric or real["gradient_bytes"] not in base or not run.noted("flow"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from fabric.collectives import ALL_REDUCE, Schedule
+from fabric.collectives import Schedule, all_reduce
 from fabric.cost import RingJob, predict
 from fabric.topology import Port, circuit_cross_connects
 from scenarios.profiles import MODELS
@@ -66,7 +66,7 @@ def break_even_set_up(
     An iteration is ``compute_s`` seconds and the all-reduce, none of it at the same time; with 0 the
     all-reduce alone. Raises ValueError for a collective without a step.
     """
-    schedule = ALL_REDUCE[collective](world_size)
+    schedule = all_reduce(collective, world_size)
     if not schedule.steps:
         raise ValueError(f"{collective} of {world_size} ranks sends nothing")
     idle = compute_s + collective_time(schedule, vector_bytes, rate_bps)

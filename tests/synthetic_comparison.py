@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 from fabric.grid import reach
 from scenarios.comparison import Comparison, grid_of, job_settings, nic_rate_bps, scaled
 from scenarios.prediction import collective_time
@@ -71,7 +71,7 @@ class Synthesis:
         grid = grid_of(setting.fabric)
         request = {**job_settings(comparison), **(changes or {})}
         job = comparison.job
-        schedule = ALL_REDUCE[request["collective"]](len(ranks))
+        schedule = all_reduce(request["collective"], len(ranks))
         rate = min(nic_rate_bps(setting, gpu) for gpu in ranks)
         steps = [list(group) for _, group in itertools.groupby(schedule.transfers, key=lambda t: t.step)]
         spent = set_up_s if grid is not None else 0.0

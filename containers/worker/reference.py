@@ -11,7 +11,7 @@ from pathlib import Path
 
 from containers.worker.model import Replica, fingerprint
 from containers.worker.spec import WorkerSpec, read_spec
-from fabric.collectives import ALL_REDUCE, apply_schedule
+from fabric.collectives import all_reduce, apply_schedule
 
 
 def train_in_one_process(spec: WorkerSpec) -> dict[str, object]:
@@ -20,7 +20,7 @@ def train_in_one_process(spec: WorkerSpec) -> dict[str, object]:
     Returns ``parameters_sha256``, ``loss_first``, ``loss_last`` (nats, whole training set) and
     ``accuracy`` (held-out images, 0..1). ``spec.rank`` does not matter.
     """
-    schedule = ALL_REDUCE[spec.collective](spec.world_size)
+    schedule = all_reduce(spec.collective, spec.world_size)
     replicas = [
         Replica(rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
         for rank in range(spec.world_size)

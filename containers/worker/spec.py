@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabric.collectives import ALL_REDUCE
+from fabric.schedules import steps_named
 
 WORKLOADS = ("train", "linktest")
 
@@ -86,10 +86,6 @@ def parse_spec(raw: Any) -> WorkerSpec:
         (0 < spec.port < 65536, f"port {spec.port} is not a TCP port"),
         (spec.workload in WORKLOADS, f"workload must be one of {WORKLOADS}, not {spec.workload!r}"),
         (
-            spec.collective in ALL_REDUCE,
-            f"collective must be one of {tuple(ALL_REDUCE)}, not {spec.collective!r}",
-        ),
-        (
             spec.gradient_bytes % 4 == 0 and spec.gradient_bytes >= parameter_bytes,
             f"gradient_bytes must be a multiple of 4 from {parameter_bytes}, not {spec.gradient_bytes}",
         ),
@@ -108,6 +104,10 @@ def parse_spec(raw: Any) -> WorkerSpec:
     for holds, message in rules:
         if not holds:
             raise BadSpec(message)
+    try:
+        steps_named(spec.collective, size)
+    except ValueError as error:
+        raise BadSpec(f"collective: {error}") from None
     return spec
 
 

@@ -15,7 +15,7 @@ from containers.worker.release import wait_for_release
 from containers.worker.rendezvous import connect_all, describe, listen, onic, part
 from containers.worker.spec import WorkerSpec
 from containers.worker.transport import AllReduceReport, Transport, peers_of
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 
 #: tcpi_total_retrans in Linux's struct tcp_info.
 _TCP_INFO_RETRANSMITS = struct.Struct("100xI")
@@ -33,7 +33,7 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 
 
 def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | None) -> None:
-    schedule = ALL_REDUCE[spec.collective](spec.world_size)
+    schedule = all_reduce(spec.collective, spec.world_size)
     replica = Replica(
         spec.rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate
     )

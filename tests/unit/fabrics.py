@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from fabric.schedules import STEPS
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Gpu, Link, OpticalSwitch, PacketSwitch, Port
+
+#: Every collective, by the names that a scenario uses.
+COLLECTIVES = (*STEPS, "wrht", "wrht-2", "wrht-4", "wrht-2-exchange")
 
 #: Real rates of the six-GPU testbed; the inter-switch link is 3.1 times slower than a NIC.
 NIC_BPS = 40e9

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 from scenarios.comparison import (
     Comparison,
     expected_s,
@@ -74,13 +74,13 @@ def test_the_model_is_the_closed_form(ranks: int) -> None:
     size, rate, set_up = 1e6, 1e8, 0.002
     steps = 2 * math.log2(ranks)
     closed = steps * set_up + 2 * size * 8 * (ranks - 1) / (ranks * rate)
-    assert collective_time(ALL_REDUCE["halving-doubling"](ranks), size, rate, set_up) == pytest.approx(closed)
+    assert collective_time(all_reduce("halving-doubling", ranks), size, rate, set_up) == pytest.approx(closed)
     ring = 2 * (ranks - 1) * (set_up + size * 8 / (ranks * rate))
-    assert collective_time(ALL_REDUCE["ring"](ranks), size, rate, set_up) == pytest.approx(ring)
+    assert collective_time(all_reduce("ring", ranks), size, rate, set_up) == pytest.approx(ring)
 
 
 def test_at_the_break_even_an_iteration_takes_the_tolerance_longer() -> None:
-    schedule = ALL_REDUCE["halving-doubling"](4)
+    schedule = all_reduce("halving-doubling", 4)
     for compute in (0.0, 0.5):
         set_up = break_even_set_up("halving-doubling", 4, 1e6, 1e8, 1.05, compute)
         with_it, without = (compute + collective_time(schedule, 1e6, 1e8, s) for s in (set_up, 0.0))

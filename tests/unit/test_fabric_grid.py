@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.collectives import halving_doubling, ring_all_reduce
+from fabric.collectives import all_reduce
 from fabric.crossconnect import CrossConnect, check_matching
 from fabric.grid import (
     Reach,
@@ -202,18 +202,18 @@ def test_what_does_not_fit_is_named() -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 4), (4, 4), (8, 4), (8, 8)])
 def test_halving_doubling_partners_are_one_hop_apart(rows: int, columns: int) -> None:
     _, grid = grid_fabric(rows, columns)
-    check_schedule(grid, grid.nodes, halving_doubling(len(grid.nodes)))
+    check_schedule(grid, grid.nodes, all_reduce("halving-doubling", len(grid.nodes)))
     nodes = choose_nodes(grid, set(grid.nodes) - {"n0"}, len(grid.nodes) // 4)
-    check_schedule(grid, nodes, halving_doubling(len(nodes)))
+    check_schedule(grid, nodes, all_reduce("halving-doubling", len(nodes)))
 
 
 def test_ranks_that_are_not_one_hop_apart_are_named() -> None:
     _, grid = grid_fabric(2, 2)
     with pytest.raises(ValueError, match=r"ranks 1 and 2 \(n1, n2\) share neither row nor column"):
-        check_schedule(grid, grid.nodes, ring_all_reduce(4))
-    check_schedule(grid, ("n0", "n1", "n3", "n2"), ring_all_reduce(4))
+        check_schedule(grid, grid.nodes, all_reduce("ring", 4))
+    check_schedule(grid, ("n0", "n1", "n3", "n2"), all_reduce("ring", 4))
     with pytest.raises(ValueError, match="3 nodes for a schedule of 4 ranks"):
-        check_schedule(grid, grid.nodes[:3], ring_all_reduce(4))
+        check_schedule(grid, grid.nodes[:3], all_reduce("ring", 4))
 
 
 # The fabric

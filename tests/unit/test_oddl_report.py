@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fabric.collectives import ALL_REDUCE
+from fabric.collectives import all_reduce
 from scenarios.comparison import Comparison, load
 from scenarios.comparison_plots import lit_steps, wavelength_colours
 from scenarios.comparison_report import render
@@ -164,7 +164,7 @@ def test_steps_are_those_of_halving_doubling() -> None:
         if flow["event"] == "flow" and (flow["gpu"], flow["peer"]) == ("n0", "n8"):
             flow["t_request"] -= 0.011
     (run,) = read_runs(synthesis.events)
-    index, steps = lit_steps(run, ALL_REDUCE["halving-doubling"](comparison.world_size))
+    index, steps = lit_steps(run, all_reduce("halving-doubling", comparison.world_size))
     assert index == 1
     assert [len(step) for step in steps] == [16] * 8
     ranks = comparison.ranks("oddl")
@@ -183,12 +183,12 @@ def test_an_iteration_that_was_not_traced_whole_is_not_drawn() -> None:
     flows = [event for event in synthesis.events if event["event"] == "flow"]
     synthesis.events.remove(flows[len(flows) // 2])
     (run,) = read_runs(synthesis.events)
-    assert lit_steps(run, ALL_REDUCE["halving-doubling"](comparison.world_size))[0] != 1
+    assert lit_steps(run, all_reduce("halving-doubling", comparison.world_size))[0] != 1
     for flow in flows:
         if flow in synthesis.events:
             synthesis.events.remove(flow)
     (run,) = read_runs(synthesis.events)
-    assert lit_steps(run, ALL_REDUCE["halving-doubling"](comparison.world_size)) == (0, [])
+    assert lit_steps(run, all_reduce("halving-doubling", comparison.world_size)) == (0, [])
 
 
 def test_what_did_not_run_is_left_out_and_said() -> None:

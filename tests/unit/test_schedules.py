@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric import wdm
-from fabric.collectives import ALL_REDUCE, apply_schedule
+from fabric.collectives import apply_schedule, schedule_of, steps_of
 from fabric.crossconnect import CrossConnect, check_matching
 from fabric.schedules import (
     STEPS,
@@ -22,10 +22,10 @@ from fabric.schedules import (
     frozen,
     hierarchical_ring,
     nearest_group,
-    schedule_of,
-    steps_of,
+    steps_named,
 )
 from fabric.wrht import exchange_lightpaths, exchange_wavelengths, plan, wrht
+from tests.unit.fabrics import COLLECTIVES
 
 SIZES = [*range(1, 34), 45, 64]
 ALL: dict[str, Callable[[int], Steps]] = {
@@ -129,21 +129,24 @@ def test_steps_and_bytes_equal_the_closed_forms(n: int) -> None:
         )
 
 
-@pytest.mark.parametrize("name", sorted(STEPS.keys() & ALL_REDUCE.keys()))
+@pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("n", range(1, 20))
-def test_steps_and_written_out_schedules_are_the_same(name: str, n: int) -> None:
-    def rows(steps: Steps) -> list[set[tuple[int, int, int, str]]]:
-        made = schedule_of(steps)
-        found: list[set[tuple[int, int, int, str]]] = [set() for _ in range(made.steps)]
-        for t in made.transfers:
-            found[t.step].add((t.source, t.destination, t.chunk, t.op))
-        return found
+def test_a_written_out_schedule_can_be_read_back(name: str, n: int) -> None:
+    steps = steps_named(name, n)
+    written = schedule_of(steps)
+    assert (written.world_size, written.chunks, written.steps) == (n, steps.chunks, steps.steps)
+    assert schedule_of(steps_of(written)) == written
 
-    written = ALL_REDUCE[name](n)
-    assert rows(STEPS[name](n)) == rows(steps_of(written))
-    assert schedule_of(STEPS[name](n)).chunks == written.chunks
-    again = steps_of(schedule_of(STEPS[name](n)))
-    assert [len(s) for s in again] == [len(s) for s in STEPS[name](n)]
+
+def test_a_collective_goes_by_its_name() -> None:
+    assert steps_named("wrht", 25).steps == 6
+    assert steps_named("wrht-2", 25).steps == 4
+    assert steps_named("wrht-4-exchange", 25).steps == 3
+    for wrong in ("star", "wrht-0", "wrht-", "wrht--1", "wrht-exchange", "wrht-2-", "Ring", ""):
+        with pytest.raises(
+            ValueError, match=f"no collective '{wrong}'; there are ring, .* wrht-<wavelengths>"
+        ):
+            steps_named(wrong, 4)
 
 
 @given(st.sampled_from(sorted(ALL)), st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**31))
@@ -381,7 +384,7 @@ def test_segments_go_the_way_the_light_goes() -> None:
 
 def test_schedules_need_only_numpy() -> None:
     code = (
-        "import sys, fabric.schedules, fabric.wrht; "
+        "import sys, fabric.collectives, fabric.wrht; "
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(

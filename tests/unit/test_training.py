@@ -211,7 +211,7 @@ def test_linktest_reports_each_stream(tmp_path: Path) -> None:
     [
         ({"rank": 2}, "rank 2 is not in 0..1"),
         ({"peers": ["10.0.0.1"]}, "peers has 1 addresses for a world_size of 2"),
-        ({"collective": "star"}, "collective must be one of"),
+        ({"collective": "star"}, "collective: there is no collective 'star'; there are ring, "),
         ({"workload": "sleep"}, "workload must be one of"),
         ({"iterations": 0}, "iterations must be at least 1"),
         ({"batch": "many"}, "batch must be int"),

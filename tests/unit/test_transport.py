@@ -26,13 +26,13 @@ from containers.worker.model import Replica
 from containers.worker.rendezvous import part
 from containers.worker.transport import PeerLost, Transport, peers_of
 from fabric.collectives import (
-    ALL_REDUCE,
-    Op,
     Schedule,
     Transfer,
+    all_reduce,
     apply_schedule,
-    ring_all_reduce,
 )
+from fabric.schedules import Op
+from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
 
 Vectors = list[npt.NDArray[np.float32]]
@@ -107,18 +107,18 @@ def same_bits(a: Vectors, b: Vectors) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("length", [0, 1, 3, 7, 1000, 100_003])
 def test_all_reduce_is_bit_identical(name: str, world_size: int, length: int) -> None:
     vectors = random_vectors(world_size, length)
-    schedule = ALL_REDUCE[name](world_size)
+    schedule = all_reduce(name, world_size)
     assert same_bits(run(schedule, vectors), apply_schedule(schedule, vectors))
 
 
 def test_large_ring_again_and_again_through_small_buffers() -> None:
     vectors = random_vectors(3, 700_001)
-    schedule = ring_all_reduce(3)
+    schedule = all_reduce("ring", 3)
     expected = vectors
     for _ in range(3):
         expected = apply_schedule(schedule, expected)
@@ -182,7 +182,7 @@ def test_any_schedule_larger_than_the_buffers(schedule: Schedule, seed: int) -> 
 
 def test_report_counts_bytes_and_stall() -> None:
     begin = time.monotonic()
-    schedule = ring_all_reduce(2)
+    schedule = all_reduce("ring", 2)
     with connected(schedule) as connections:
         slow = Transport(schedule, 1, connections[1], 1000)
         late = threading.Timer(0.2, slow.all_reduce, (np.ones(1000, dtype=np.float32),))
@@ -320,7 +320,7 @@ def test_a_peer_that_does_not_part_or_sends_on_is_named() -> None:
 
 
 def test_wrong_vector_and_missing_connection_are_refused() -> None:
-    schedule = ring_all_reduce(2)
+    schedule = all_reduce("ring", 2)
     with pytest.raises(ValueError, match="rank 0 has no connection to ranks \\[1\\]"):
         Transport(schedule, 0, {}, 10)
     with connected(schedule) as connections:
@@ -331,7 +331,7 @@ def test_wrong_vector_and_missing_connection_are_refused() -> None:
 
 
 def test_silent_peer_is_named_at_the_deadline() -> None:
-    schedule = ring_all_reduce(3)
+    schedule = all_reduce("ring", 3)
     with connected(schedule, buffer_bytes=4096) as connections:
         engine = Transport(schedule, 0, connections[0], 300_000, peer_timeout_s=0.3)
         started = time.monotonic()
@@ -343,7 +343,7 @@ def test_silent_peer_is_named_at_the_deadline() -> None:
 
 
 def test_closed_peer_is_named() -> None:
-    schedule = ring_all_reduce(3)
+    schedule = all_reduce("ring", 3)
     with connected(schedule) as connections:
         connections[2][0].close()
         with pytest.raises(PeerLost) as caught:
@@ -362,7 +362,7 @@ def test_killed_peer_process_is_named() -> None:
         "connection.recv(1)\n"
         "input()\n"
     )
-    schedule = ring_all_reduce(2)
+    schedule = all_reduce("ring", 2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
         port = str(listener.getsockname()[1])

@@ -29,7 +29,8 @@ from containers.worker.flows import Flows
 from containers.worker.rendezvous import part
 from containers.worker.spec import BadSpec, parse_spec
 from containers.worker.transport import AllReduceReport, PeerLost, Transport, peers_of, unacknowledged
-from fabric.collectives import ALL_REDUCE, Schedule, Transfer, apply_schedule, halving_doubling
+from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule
+from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
 from tests.unit.test_transport import random_vectors, same_bits, tcp_pair
 
@@ -354,7 +355,7 @@ ALL_SEND = ("ring", "halving-doubling")
 @pytest.mark.parametrize("name", ALL_SEND)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
 def test_bit_identical_with_a_flow_per_step_and_peer(tmp_path: Path, name: str, world_size: int) -> None:
-    schedule = ALL_REDUCE[name](world_size)
+    schedule = all_reduce(name, world_size)
     vectors = random_vectors(world_size, 50_003)
     with ranks(tmp_path, schedule) as made:
         held, reports = run(made, schedule, vectors, rounds=3)
@@ -367,9 +368,9 @@ def test_bit_identical_with_a_flow_per_step_and_peer(tmp_path: Path, name: str, 
             assert Counter(own.agent.seen.closes) == Counter(own.agent.seen.opens)
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_late_light_is_waited_for_and_told(tmp_path: Path, name: str) -> None:
-    schedule = ALL_REDUCE[name](4)
+    schedule = all_reduce(name, 4)
     vectors = random_vectors(4, 20_000)
     with ranks(tmp_path, schedule, lambda: Manners(delay_s=0.02)) as made:
         held, reports = run(made, schedule, vectors)
@@ -384,7 +385,7 @@ def test_late_light_is_waited_for_and_told(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL_SEND)
 def test_lost_light_is_asked_for_again(tmp_path: Path, name: str) -> None:
-    schedule = ALL_REDUCE[name](4)
+    schedule = all_reduce(name, 4)
     vectors = random_vectors(4, 1_000_000)
     with ranks(tmp_path, schedule, lambda: Manners(lose=2), buffer_bytes=128 * 1024) as made:
         held, _ = run(made, schedule, vectors)
@@ -396,7 +397,7 @@ def test_lost_light_is_asked_for_again(tmp_path: Path, name: str) -> None:
 
 
 def test_a_failed_flow_is_asked_for_again(tmp_path: Path) -> None:
-    schedule = halving_doubling(4)
+    schedule = all_reduce("halving-doubling", 4)
     vectors = random_vectors(4, 20_000)
     with ranks(tmp_path, schedule, lambda: Manners(fail=3)) as made:
         held, _ = run(made, schedule, vectors)
@@ -407,7 +408,7 @@ def test_a_failed_flow_is_asked_for_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ALL_SEND)
 def test_an_agent_that_dies_and_comes_back(tmp_path: Path, name: str) -> None:
-    schedule = ALL_REDUCE[name](4)
+    schedule = all_reduce(name, 4)
     vectors = random_vectors(4, 20_000)
     with ranks(tmp_path, schedule, lambda: Manners(die_after=7)) as made:
         held, _ = run(made, schedule, vectors, rounds=6)
@@ -416,11 +417,11 @@ def test_an_agent_that_dies_and_comes_back(tmp_path: Path, name: str) -> None:
     assert same_bits(held, expected(schedule, vectors, 6))
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE)
+@pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world_size", [4, 6])
 def test_receivers_that_take_one_flow_at_a_time(tmp_path: Path, name: str, world_size: int) -> None:
     """Chunks larger than the socket buffers, so that a flow ends only because the peer reads."""
-    schedule = ALL_REDUCE[name](world_size)
+    schedule = all_reduce(name, world_size)
     vectors = random_vectors(world_size, 600_000)
     receivers = Receivers()
     with ranks(tmp_path, schedule, lambda: Manners(receivers=receivers), buffer_bytes=64 * 1024) as made:
