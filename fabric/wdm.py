@@ -9,8 +9,8 @@ wavelengths at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -208,13 +208,15 @@ def _striped(step: Step, stripes: int) -> Step:
     )
 
 
-def cross_connects(ring: WdmRing, fabric: Fabric, step: Step) -> dict[str, frozenset[CrossConnect]]:
+def cross_connects(
+    ring: WdmRing, fabric: Fabric, step: Step, number: int = 0
+) -> dict[str, frozenset[CrossConnect]]:
     """What the WSSs must pass for the lightpaths of one step: by switch, all switches of the ring.
 
     Ranks are the ring's nodes in order. Raises ValueError as :func:`check_wavelengths`.
     """
     nodes = len(ring.nodes)
-    check_wavelengths(step, nodes, ring.wavelengths)
+    check_wavelengths(step, nodes, ring.wavelengths, number)
     assert step.wavelengths is not None
     assert step.clockwise is not None
     wanted: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
@@ -237,3 +239,107 @@ def cross_connects(ring: WdmRing, fabric: Fabric, step: Step) -> dict[str, froze
 def _around(source: int, destination: int, way: int, nodes: int) -> Sequence[int]:
     length = (destination - source) * way % nodes
     return [(source + way * k) % nodes for k in range(length + 1)]
+
+
+@dataclass(frozen=True)
+class Emit:
+    """From which of its ports, and on which wavelength, an O-NIC sends."""
+
+    port: int
+    wavelength: int
+
+
+@dataclass(frozen=True)
+class RingStep:
+    """One step of a collective: who sends to whom, and what must be lit meanwhile.
+
+    ``pairs``: (sender, receiver), GPU names. ``cross_connects``: all that every WSS of the ring shall pass
+    in this step, also what it still passes from former steps because nothing of this one stands against it.
+    """
+
+    pairs: frozenset[tuple[str, str]]
+    cross_connects: Mapping[str, frozenset[CrossConnect]]
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """What a job on ring ``ring`` sets: once the transmitters, then the WSSs step by step, round and round.
+
+    ``transmit``: for every node how it sends to each peer that it ever sends to.
+    """
+
+    ring: str
+    nodes: tuple[str, ...]
+    transmit: Mapping[str, Mapping[str, Emit]]
+    steps: tuple[RingStep, ...]
+
+
+def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
+    """The plan for a collective among all nodes of the ring; rank i is node i.
+
+    Steps without wavelengths get them from :func:`assign`. Raises ValueError for another number of ranks,
+    for wavelengths that do not fit, and naming the pair for one that would send on two wavelengths.
+    """
+    nodes = ring.nodes
+    if steps.world_size != len(nodes):
+        raise ValueError(
+            f"{steps.name}: a schedule of {steps.world_size} ranks; ring {ring.name} has {len(nodes)} nodes"
+        )
+    transmit: dict[str, dict[str, Emit]] = {node: {} for node in nodes}
+    pairs: list[frozenset[tuple[str, str]]] = []
+    needed: list[dict[str, frozenset[CrossConnect]]] = []
+    for number, step in enumerate(steps):
+        if step.wavelengths is None:
+            step = assign(step, len(nodes), ring.wavelengths, number)
+        needed.append(cross_connects(ring, fabric, step, number))
+        assert step.wavelengths is not None
+        assert step.clockwise is not None
+        rows = zip(
+            step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
+            step.clockwise.tolist(), strict=True,
+        )  # fmt: skip
+        for source, destination, wavelength, clockwise in rows:
+            emit = Emit(0 if clockwise else 1, wavelength)
+            before = transmit[nodes[source]].setdefault(nodes[destination], emit)
+            if before != emit:
+                raise ValueError(
+                    f"{steps.name}: step {number}: {nodes[source]} would send to {nodes[destination]} on "
+                    f"port {emit.port}, wavelength {emit.wavelength}, and before on port {before.port}, "
+                    f"wavelength {before.wavelength}; a pair has one for the whole job"
+                )
+        ends = zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+        pairs.append(frozenset((nodes[a], nodes[b]) for a, b in ends))
+    lit = [
+        {switch: frozenset(group) for switch, group in zip(ring.switches, groups, strict=True)}
+        for groups in zip(*(_retained([step[s] for step in needed]) for s in ring.switches), strict=True)
+    ]
+    return RingPlan(
+        ring.name, nodes, transmit, tuple(RingStep(p, xc) for p, xc in zip(pairs, lit, strict=True))
+    )
+
+
+def _retained(needed: Sequence[Iterable[CrossConnect]]) -> list[frozenset[CrossConnect]]:
+    """What one WSS passes in each step: what is needed, and what was before and does not clash with it.
+
+    After the last step comes the first. So the first round only finds out what that one starts with.
+    """
+    held: set[CrossConnect] = set()
+    found: list[frozenset[CrossConnect]] = []
+    for group in [*needed, *needed]:
+        wanted = set(group)
+        into = {(xc.ingress, xc.wavelength) for xc in wanted}
+        out = {(xc.egress, xc.wavelength) for xc in wanted}
+        held = wanted | {
+            xc
+            for xc in held
+            if (xc.ingress, xc.wavelength) not in into and (xc.egress, xc.wavelength) not in out
+        }
+        found.append(frozenset(held))
+    return found[len(needed) :]
+
+
+def set_up_steps(plan: RingPlan) -> tuple[bool, ...]:
+    """For each step whether light changes before it; before the first one, after the last."""
+    return tuple(
+        step.cross_connects != plan.steps[number - 1].cross_connects for number, step in enumerate(plan.steps)
+    )
