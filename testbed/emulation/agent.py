@@ -18,7 +18,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -37,7 +37,8 @@ from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
 from testbed.emulation.onic.counting import read_light
-from testbed.emulation.onic.wiring import onic_directory
+from testbed.emulation.onic.tables import TransmitTable, Transmitter
+from testbed.emulation.onic.wiring import array_wavelengths, onic_directory
 from testbed.emulation.openvswitch import OpenVSwitchError
 from testbed.lab import Lab
 
@@ -73,6 +74,14 @@ class ReleaseRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     ids: list[str]
     at: float
+
+
+class TransmitterSpec(BaseModel):
+    """Which of an O-NIC's fixed transmitters to use: of port ``port``, on channel ``wavelength``."""
+
+    model_config = ConfigDict(extra="forbid")
+    port: int = Field(ge=0, le=1)
+    wavelength: int = Field(ge=0)
 
 
 @dataclass
@@ -301,6 +310,35 @@ class Agent:
         """What the O-NICs and WSSs have counted since they were made, and the sums of what must stay 0."""
         return read_light(self.fabric, self.lab.bpf_dir)
 
+    def set_transmitters(self, gpu: str, wanted: Mapping[str, TransmitterSpec]) -> dict[str, Any]:
+        """Makes ``wanted`` the whole transmit table of a GPU's O-NIC, by peer's address; as read back.
+
+        Raises AgentError, and then nothing has been changed, unless the kernel refused.
+        """
+        onic = self.fabric.onics.get(gpu)
+        if onic is None:
+            raise AgentError(404, f"GPU {gpu} has no O-NIC")
+        wavelengths = array_wavelengths(self.fabric, gpu)
+        if wavelengths is None:
+            raise AgentError(409, f"the lasers of O-NIC {gpu} are tunable; its own agent sets its routes")
+        for ip, chosen in wanted.items():
+            peer = self.fabric.gpu_by_ip(ip)
+            if peer is None or peer.name == gpu:
+                raise AgentError(422, f"O-NIC {gpu}: {ip} is the address of no other GPU")
+            if chosen.wavelength >= wavelengths:
+                text = f"O-NIC {gpu}: {ip}: there is no wavelength {chosen.wavelength} (0..{wavelengths - 1})"
+                raise AgentError(422, text)
+        try:
+            table = TransmitTable.open(self.lab.bpf_dir / f"onic-{gpu}")
+            try:
+                with self._lock:
+                    table.replace({ip: Transmitter(t.port, t.wavelength) for ip, t in wanted.items()})
+                    return {ip: found._asdict() for ip, found in table.read().items()}
+            finally:
+                table.close()
+        except OSError as error:
+            raise AgentError(500, f"O-NIC {gpu}: transmit table: {error.strerror or error}") from None
+
     # -- the rest of a worker's life
 
     def release(self, ids: Iterable[str], at: float) -> None:
@@ -457,6 +495,10 @@ def make_app(agent: Agent) -> FastAPI:
     @app.get("/v1/onics")
     def onics() -> dict[str, Any]:
         return agent.onic_counters()
+
+    @app.put("/v1/onics/{gpu}/transmit")
+    def transmit(gpu: str, wanted: dict[str, TransmitterSpec]) -> dict[str, Any]:
+        return agent.set_transmitters(gpu, wanted)
 
     @app.get("/v1/workers")
     def report(cursor: int = Query(0, ge=0)) -> JSONResponse:

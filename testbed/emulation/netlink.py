@@ -332,6 +332,33 @@ def shape(
         )
 
 
+def shape_wavelengths(
+    netlink: IPRoute, index: int, rate_bps: float, queue_s: float, count: int, *, least_queue_bytes: int = 0
+) -> None:
+    """An interface as a fibre: ``count`` wavelengths of ``rate_bps`` bit/s, each with its own queue.
+
+    HTB with one class for each, which may not borrow; a packet's priority names its class (1:1, 1:2, …), and
+    one without is not held back.
+    """
+    rate = f"{round(rate_bps)}bit"
+    slack = max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))
+    limit = max(queue_bytes(rate_bps, queue_s), least_queue_bytes)
+    root = 0x10000
+    with failing(f"interface {index}: {count} wavelengths of {rate}"):
+        netlink.tc("replace", "htb", index, root, default=0)
+        for number in range(1, count + 1):
+            leaf = root + number
+            netlink.tc(
+                *("add-class", "htb", index, leaf),
+                parent=root,
+                rate=rate,
+                burst=slack,
+                cburst=slack,
+                quantum=FRAME_BYTES,
+            )
+            netlink.tc("add", "bfifo", index, (0x10 + number) << 16, parent=leaf, limit=limit)
+
+
 def shape_shared(
     netlink: IPRoute, index: int, rate_bps: float, queue_s: float, sources: Sequence[str]
 ) -> None:

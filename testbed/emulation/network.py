@@ -31,7 +31,7 @@ from testbed.emulation.nodes import (
     has_kernel_datapath,
 )
 from testbed.emulation.onic.tables import HOST
-from testbed.emulation.onic.wiring import HOST_NAME, ControlNetwork, OnicNode
+from testbed.emulation.onic.wiring import HOST_NAME, ControlNetwork, OnicNode, array_wavelengths
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from testbed.lab import OVS_LABEL, Lab
 
@@ -98,7 +98,7 @@ def check_names(lab: Lab, fabric: Fabric) -> None:
         taken = {"control", *(f"onic-{gpu}" for gpu in fabric.onics)}
         for name in switches:
             if name in taken:
-                raise ValueError(f"{name} is the name of a part of an O-NIC grid; rename the switch")
+                raise ValueError(f"{name} is the name of a part of an O-NIC grid or ring; rename the switch")
     for port in fabric.link_at:
         name = lab.interface(port.node, port.number)
         if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(port):
@@ -200,6 +200,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             node.arm(
                 [(emulation.rate_bps(link.rate_bps), emulation.seconds(link.queue_s)) for link in links],
                 [self.fabric.gpus[peer] for peer in sorted(peers[gpu])],
+                array_wavelengths(self.fabric, gpu),
             )
 
     def _add_bridge(self, name: str, dpid: int) -> None:

@@ -39,7 +39,7 @@ from testbed.emulation.nodes import (
     docker_reason,
 )
 from testbed.emulation.onic.supervision import Supervisor
-from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory
+from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory, tunable
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.profiles import PROFILES
 from testbed.lab import Lab
@@ -161,7 +161,7 @@ class Testbed:
         self._undo.callback(self._attempt, "the network", network.stop)
         network.build()
         self._undo.callback(shutil.rmtree, lab.bpf_dir, ignore_errors=True)
-        if settings.fabric.onics:
+        if tunable(settings.fabric):
             Lasers.create(self._laser_pin, 2 * len(settings.fabric.gpus)).close()
         self._undo.callback(self._stop_optical)
         self._launch_optical()
@@ -228,6 +228,7 @@ class Testbed:
 
     def _launch_optical(self) -> None:
         settings = self.settings
+        in_rings = {switch for ring in settings.fabric.rings.values() for switch in ring.switches}
         for index, switch in enumerate(settings.fabric.optical_switches.values()):
             if switch.driver != "scpi":
                 continue
@@ -243,7 +244,11 @@ class Testbed:
                 *("--seed", str(settings.seed + index)),
             ]
             if switch.wavelengths is not None:
-                command += ["--wavelengths", str(switch.wavelengths), "--lasers", str(self._laser_pin)]
+                command += ["--wavelengths", str(switch.wavelengths)]
+                if switch.name in in_rings:
+                    command.append("--tagged")
+                else:
+                    command += ["--lasers", str(self._laser_pin)]
                 for port, laser in lasers_of_switch(settings.fabric, switch.name).items():
                     command += ["--laser", f"{port}={laser}"]
             environment = {**settings.lab.environment(), "PYTHONPATH": str(ROOT)}
@@ -319,11 +324,12 @@ class Testbed:
             # Workers are users of this machine then, and pass through here to their flow sockets.
             state.chmod(0o711)
         self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
-        starts = {gpu: partial(self._start_agent, gpu) for gpu in fabric.onics}
-        for gpu in starts:
+        for gpu in fabric.onics:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
-        self.agents = Supervisor(starts, self._on_agent_restart)
-        self._undo.callback(self.agents.stop)
+        starts = {gpu: partial(self._start_agent, gpu) for gpu in tunable(fabric)}
+        if starts:
+            self.agents = Supervisor(starts, self._on_agent_restart)
+            self._undo.callback(self.agents.stop)
 
     def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
         """One agent in its O-NIC's namespace."""
@@ -367,7 +373,7 @@ class Testbed:
     def _await_onics(self) -> None:
         """Until every agent answers on its management socket."""
         deadline = time.monotonic() + ONIC_START_S
-        for gpu in self.settings.fabric.onics:
+        for gpu in tunable(self.settings.fabric):
             directory = onic_directory(self.settings.state, gpu)
             while not answers(directory / "manage.sock"):
                 self._go_on()
@@ -395,16 +401,17 @@ class Testbed:
                 entry["wavelengths"] = switch.wavelengths
             optical[switch.name] = entry
         lives = self.agents.lives() if self.agents else {}
-        onics = {
-            gpu: {
+        onics: dict[str, dict[str, Any]] = {
+            gpu: {"transmitters": onic.transmitters, "flow": self._flow_socket(gpu)}
+            for gpu, onic in fabric.onics.items()
+        }
+        for gpu in tunable(fabric):
+            onics[gpu] |= {
                 "manage": str(onic_directory(self.settings.state, gpu) / "manage.sock"),
-                "flow": self._flow_socket(gpu),
                 "control": f"{control_ip(fabric.gpus[gpu])}:{AGENT_PORT}",
                 "laser_ids": list(laser_ids(fabric, gpu)),
                 "pid": lives[gpu].pid,
             }
-            for gpu in fabric.onics
-        }
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
         }
@@ -425,7 +432,7 @@ class Testbed:
             temporary.replace(path)
 
     def _flow_socket(self, gpu: str) -> str:
-        """The agent's socket for flows as the GPU's worker sees it."""
+        """The socket of the agent, or of a ring's controller, for flows, as the GPU's worker sees it."""
         if self.settings.runtime == "docker":
             return "/onic/flow.sock"
         return str(onic_directory(self.settings.state, gpu) / "flow.sock")

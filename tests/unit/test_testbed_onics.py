@@ -19,7 +19,14 @@ from fabric.topology import Fabric, Gpu, Port
 from testbed.emulation.network import check_fabric, check_names
 from testbed.emulation.onic.__main__ import scaled_times
 from testbed.emulation.onic.supervision import Supervisor
-from testbed.emulation.onic.wiring import control_ip, control_mac, laser_ids, lasers_of_switch
+from testbed.emulation.onic.wiring import (
+    array_wavelengths,
+    control_ip,
+    control_mac,
+    laser_ids,
+    lasers_of_switch,
+    tunable,
+)
 from testbed.lab import Lab
 
 
@@ -51,6 +58,18 @@ def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
         for number, laser in enumerate(laser_ids(fabric, gpu)):
             here = Port(gpu, number)
             assert plugged[laser] == fabric.link_at[here].other(here)
+
+
+def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
+    ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
+    fabric = grid(rings={"r": ring})
+    assert fabric.onics.keys() == {*fabric.grids["n"].nodes, "r0", "r1", "r2"}
+    assert tunable(fabric) == fabric.grids["n"].nodes
+    assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
+    assert [lasers_of_switch(fabric, switch) for switch in fabric.rings["r"].switches] == [{}, {}, {}]
+    assert lasers_of_switch(fabric, "n-r0")
+    check_fabric(fabric)
+    check_names(Lab("test"), fabric)
 
 
 def test_what_cannot_be_emulated_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Counters of a grid's light, read from the pinned maps of its O-NICs and WSSs."""
+"""Counters of the light of grids and rings, read from the pinned maps of its O-NICs and WSSs."""
 
 from __future__ import annotations
 
@@ -69,5 +69,6 @@ def _misdirected(fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[st
         link = fabric.link_at.get(end)
         if link is not None:
             far = link.other(end)
-            found += onics[far.node]["misdirected"][far.number]
+            # Light that goes on to another WSS is that one's to direct.
+            found += onics[far.node]["misdirected"][far.number] if far.node in onics else 0
     return found

@@ -11,7 +11,7 @@ from testbed.emulation.optical.build import build_object
 
 SOURCE = Path(__file__).with_name("onic.c")
 #: Raise when a map's shape changes.
-LAYOUT = 1
+LAYOUT = 2
 #: The program of each port, by its number.
 _PROGRAMS = {0: "from_fibre_0", 1: "from_fibre_1", HOST: "from_host", CONTROL: "from_control"}
 assert len(_PROGRAMS) == FIBRES + 2

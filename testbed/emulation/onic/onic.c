@@ -6,6 +6,10 @@
 // is the control network. Light goes one way, so only payload travels as light; everything else (TCP's
 // handshakes and acknowledgements, and whatever is not TCP) takes the control network, as an O-NIC would send
 // its transport's acknowledgements there.
+//
+// The transmitter of a fibre port is one tunable laser, whose colour the WSS at the other end looks up, or an
+// array of fixed ones, used at once: then each packet leaves with its colour on it, as an 802.1Q tag, and with
+// the priority that names the array's transmitter of that colour to the port's queue.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -17,6 +21,7 @@
 #include <bpf/bpf_helpers.h>
 
 #define FIBRES 2
+#define TRANSMITTERS 0x10000 /* major number of the classes of an array's queue; minor is the tag */
 enum port { HOST = FIBRES, CONTROL, PORTS }; /* fibres are 0 and 1 */
 
 struct counters {
@@ -60,13 +65,18 @@ struct {
 	__type(value, struct identity);
 } identity SEC(".maps");
 
-/* Fibre port that leads to a peer, by its IPv4 address in network order. */
+struct route {
+	__u32 fibre; /* port */
+	__u32 tag; /* of an array: channel + 1; 0 of a tunable laser */
+};
+
+/* What leads to a peer, by its IPv4 address in network order. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct route);
 } route_of_peer SEC(".maps");
 
 #define COUNT(field, n) __sync_fetch_and_add(&(field), (n))
@@ -122,12 +132,18 @@ int from_host(struct __sk_buff *packet)
 		COUNT(count->control_tx_bytes, packet->len);
 		return leave_by(CONTROL);
 	}
-	__u32 *fibre = bpf_map_lookup_elem(&route_of_peer, &peer);
-	if (!fibre || *fibre >= FIBRES) {
+	struct route *found = bpf_map_lookup_elem(&route_of_peer, &peer);
+	if (!found || found->fibre >= FIBRES) {
 		COUNT(count->unrouted, 1);
 		return TC_ACT_SHOT;
 	}
-	if (*fibre == 0) {
+	struct route route = *found;
+	if (route.tag) {
+		if (bpf_skb_vlan_push(packet, bpf_htons(ETH_P_8021Q), route.tag))
+			return TC_ACT_SHOT;
+		packet->priority = TRANSMITTERS | route.tag;
+	}
+	if (route.fibre == 0) {
 		COUNT(count->light_tx_packets[0], 1);
 		COUNT(count->light_tx_bytes[0], packet->len);
 		return leave_by(0);
@@ -147,6 +163,9 @@ static __always_inline int from_fibre(struct __sk_buff *packet, int fibre)
 		COUNT(count->misdirected[fibre], 1);
 		return TC_ACT_SHOT;
 	}
+	/* The colour has served. */
+	if (packet->vlan_present && bpf_skb_vlan_pop(packet))
+		return TC_ACT_SHOT;
 	COUNT(count->light_rx_packets[fibre], 1);
 	COUNT(count->light_rx_bytes[fibre], packet->len);
 	return leave_by(HOST);

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.emulation.optical import ebpf
 
@@ -16,6 +16,8 @@ FIBRES = 2
 HOST, CONTROL = 2, 3
 U32 = struct.Struct("=I")
 IDENTITY = struct.Struct("=I6s2x")
+#: Fibre port and tag: of an array of transmitters the channel + 1, of a tunable laser 0.
+_ROUTE = struct.Struct("=II")
 _OF_FIBRES = ("light_tx_packets", "light_tx_bytes", "light_rx_packets", "light_rx_bytes", "misdirected")
 _OF_GPU = ("control_tx_packets", "control_tx_bytes", "control_rx_packets", "control_rx_bytes", "unrouted")
 _COUNTERS = struct.Struct(f"={len(_OF_FIBRES) * FIBRES + len(_OF_GPU)}Q")
@@ -23,7 +25,7 @@ SIZES = {
     "counters": (U32.size, _COUNTERS.size),
     "ports": (U32.size, U32.size),
     "identity": (U32.size, IDENTITY.size),
-    "route_of_peer": (U32.size, U32.size),
+    "route_of_peer": (U32.size, _ROUTE.size),
 }
 
 
@@ -60,8 +62,25 @@ def read_counters(table: ebpf.Map) -> Counters:
     return Counters(**told)
 
 
+class Transmitter(NamedTuple):
+    """One of the fixed transmitters of an O-NIC: fibre port and channel."""
+
+    port: int
+    wavelength: int
+
+
+def _replace(table: ebpf.Map, wanted: Mapping[bytes, bytes]) -> None:
+    """Makes these the whole table. A peer whose route stays is not touched."""
+    present = dict(table.items())
+    for peer in present.keys() - wanted.keys():
+        table.delete(peer)
+    for peer, route in wanted.items():
+        if present.get(peer) != route:
+            table.update(peer, route)
+
+
 class RouteTable:
-    """The fibre port that leads to each peer, by IPv4 address."""
+    """The fibre port, with its tunable laser, that leads to each peer, by IPv4 address."""
 
     def __init__(self, table: ebpf.Map) -> None:
         self._table = table
@@ -76,13 +95,36 @@ class RouteTable:
 
     def replace(self, routes: Mapping[str, int]) -> None:
         """Makes these the whole table. A peer that keeps its port is not touched."""
-        wanted = {socket.inet_aton(ip): U32.pack(port) for ip, port in routes.items()}
-        present = dict(self._table.items())
-        for peer in present.keys() - wanted.keys():
-            self._table.delete(peer)
-        for peer, port in wanted.items():
-            if present.get(peer) != port:
-                self._table.update(peer, port)
+        _replace(self._table, {socket.inet_aton(ip): _ROUTE.pack(port, 0) for ip, port in routes.items()})
 
     def read(self) -> dict[str, int]:
-        return {socket.inet_ntoa(peer): U32.unpack(port)[0] for peer, port in self._table.items()}
+        return {socket.inet_ntoa(peer): _ROUTE.unpack(route)[0] for peer, route in self._table.items()}
+
+
+class TransmitTable:
+    """The transmitter of an array that is used towards each peer, by IPv4 address."""
+
+    def __init__(self, table: ebpf.Map) -> None:
+        self._table = table
+
+    @classmethod
+    def open(cls, pins: Path) -> TransmitTable:
+        """Raises EbpfError."""
+        return cls(open_map(pins, "route_of_peer"))
+
+    def close(self) -> None:
+        self._table.close()
+
+    def replace(self, table: Mapping[str, Transmitter]) -> None:
+        """Makes this the whole table. A peer that keeps its transmitter is not touched."""
+        _replace(
+            self._table,
+            {socket.inet_aton(ip): _ROUTE.pack(port, channel + 1) for ip, (port, channel) in table.items()},
+        )
+
+    def read(self) -> dict[str, Transmitter]:
+        found = {}
+        for peer, value in self._table.items():
+            port, tag = _ROUTE.unpack(value)
+            found[socket.inet_ntoa(peer)] = Transmitter(port, tag - 1)
+        return found

@@ -10,6 +10,10 @@ rate, whichever peers it leads to, and acknowledgements, which take the control 
 payload. What waits there still counts as the sender's: TCP puts no more than about a millisecond's worth of
 a connection into a queue below it, by the socket that the packets belong to, which they keep on this way. So
 bytes queue in the sender, and the queue at the port, deeper than what TCP puts there, drops nothing.
+
+An O-NIC with an array of transmitters has one such queue for each wavelength of each port and no agent: which
+transmitter leads to a peer is set from outside for as long as a job lasts, and what the light meets on its
+way around the ring is up to the WSSs.
 """
 
 from __future__ import annotations
@@ -65,10 +69,13 @@ class OnicNode(ShellLess):
         self.datapath: OnicDatapath | None = None
         super().__init__(name, **params)
 
-    def arm(self, ports: Sequence[tuple[float, float]], agents: Sequence[Gpu]) -> None:
+    def arm(
+        self, ports: Sequence[tuple[float, float]], agents: Sequence[Gpu], wavelengths: int | None = None
+    ) -> None:
         """Bring up ``ctl`` and the fibre ports, given as (bits per second, seconds of queue).
 
-        ``agents``: GPUs whose O-NICs this one's agent talks to; it needs no ARP for them.
+        ``agents``: GPUs whose O-NICs this one's agent talks to; it needs no ARP for them. ``wavelengths``:
+        how many transmitters of that rate each port has at once; None for one tunable laser.
         """
         try:
             datapath = self.datapath = OnicDatapath(self.pins, self.gpu.mac)
@@ -81,7 +88,12 @@ class OnicNode(ShellLess):
                 netlink.set_up(here, "lo")
                 for number, (rate_bps, queue_s) in enumerate(ports):
                     index = netlink.index_of(here, f"p{number}")
-                    netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
+                    if wavelengths is None:
+                        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
+                    else:
+                        netlink.shape_wavelengths(
+                            *(here, index, rate_bps, queue_s, wavelengths), least_queue_bytes=PORT_QUEUE_BYTES
+                        )
                     self._plug(datapath, number, netlink.set_up(here, f"p{number}"))
                 index = netlink.set_up(here, CONTROL_NAME)
                 self._plug(datapath, CONTROL, index)
@@ -175,6 +187,18 @@ def onic_directory(state: Path, gpu: str) -> Path:
     return state / "onics" / gpu
 
 
+def tunable(fabric: Fabric) -> tuple[str, ...]:
+    """GPUs whose O-NICs have tunable lasers, and so an agent."""
+    return tuple(gpu for gpu, onic in fabric.onics.items() if onic.transmitters == "tunable")
+
+
+def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
+    """How many transmitters the O-NIC of a GPU has at each port; None when its lasers are tunable."""
+    if fabric.onics[gpu].transmitters == "tunable":
+        return None
+    return next(ring.wavelengths for ring in fabric.rings.values() if gpu in ring.nodes)
+
+
 def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:
     """Numbers of the transmitters of a GPU's O-NIC in the lab's laser map, by port."""
     first = 2 * list(fabric.gpus).index(gpu)
@@ -184,9 +208,9 @@ def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:
 def lasers_of_switch(fabric: Fabric, switch: str) -> dict[int, int]:
     """The laser that is plugged into each faceplate port of a WSS, by port."""
     found = {}
-    for gpu, onic in fabric.onics.items():
+    for gpu in tunable(fabric):
         ids = laser_ids(fabric, gpu)
-        for number in range(onic.ports):
+        for number in range(fabric.onics[gpu].ports):
             far = fabric.link_at[Port(gpu, number)].other(Port(gpu, number))
             if far.node == switch:
                 found[far.number] = ids[number]

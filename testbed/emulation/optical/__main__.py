@@ -43,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wavelengths", type=int, default=0, help="channels, which makes it a WSS")
     parser.add_argument("--lasers", type=Path, help="pinned map of the lab's tunable lasers; for a WSS")
     parser.add_argument(
+        "--tagged",
+        action="store_true",
+        help="a WSS to which light tells its colour itself, by its 802.1Q tag",
+    )
+    parser.add_argument(
         "--laser", type=_laser, action="append", default=[], help="port=id, of the laser plugged into a port"
     )
     parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
@@ -63,8 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not 1 <= chosen.size <= 4096:
         parser.error(f"--size {chosen.size}: 1 to 4096 ports")
-    if (chosen.wavelengths > 0) != (chosen.lasers is not None):
-        parser.error("--wavelengths and --lasers go together")
+    if chosen.tagged and (chosen.lasers is not None or chosen.laser):
+        parser.error("--tagged: light that tells its colour needs no lasers")
+    if (chosen.wavelengths > 0) != (chosen.lasers is not None or chosen.tagged):
+        parser.error("--wavelengths and --lasers (or --tagged) go together")
     if chosen.wavelengths > 0 and chosen.size > MAX_SELECTIVE_PORTS:
         parser.error(f"--size {chosen.size}: a WSS has at most {MAX_SELECTIVE_PORTS} ports")
     for port, _ in chosen.laser:

@@ -13,6 +13,7 @@
 
 #define MAX_PORTS 8193 /* user space sets the real size before loading */
 #define MAX_SELECTIVE_PORTS 129 /* ingress ports of a wavelength-selective switch, and one */
+#define VLAN_ID 0x0fff /* of a tag */
 
 /* Where light enters and its colour. Wavelength 0 means that the switch passes every colour alike; a
  * wavelength-selective switch (WSS) stores channel + 1. */
@@ -135,7 +136,7 @@ struct identity {
 	__u32 layout;
 	__u32 size;
 	__u32 wavelengths; /* 0: it passes every colour alike */
-	__u32 reserved;
+	__u32 tagged; /* 1: a packet's tag tells its colour */
 	char name[64];
 };
 
@@ -191,8 +192,14 @@ static __always_inline void audit(const struct light *light, __u32 egress, __u64
 	}
 }
 
-/* selective is a constant of each program below, so that a switch without wavelengths pays nothing. */
-static __always_inline int cross_connect(struct __sk_buff *packet, int selective)
+/* How a switch tells the colour of light: a constant of each program below, so that none pays for another. */
+enum colour {
+	ANY,	  /* it passes every colour alike */
+	OF_LASER, /* that of the tunable transmitter plugged into the ingress */
+	OF_TAG,	  /* the packet's own 802.1Q tag, VLAN channel + 1: from an array of fixed transmitters */
+};
+
+static __always_inline int cross_connect(struct __sk_buff *packet, enum colour colour)
 {
 	__u32 ifindex = packet->ifindex;
 	__u32 *ingress = bpf_map_lookup_elem(&port_of_ifindex, &ifindex);
@@ -212,7 +219,7 @@ static __always_inline int cross_connect(struct __sk_buff *packet, int selective
 	}
 	struct source *source = 0;
 	__u64 tuned_ns = 0;
-	if (selective) {
+	if (colour == OF_LASER) {
 		source = bpf_map_lookup_elem(&sources, &light.port);
 		struct laser *laser = source ? laser_of(source) : 0;
 		if (!laser || !is_lit(laser, bpf_ktime_get_ns())) {
@@ -221,6 +228,12 @@ static __always_inline int cross_connect(struct __sk_buff *packet, int selective
 		}
 		light.wavelength = laser->channel;
 		tuned_ns = laser->ready_ns;
+	} else if (colour == OF_TAG) {
+		if (!packet->vlan_present) {
+			COUNT(in->dark_drops, 1);
+			return TC_ACT_SHOT;
+		}
+		light.wavelength = packet->vlan_tci & VLAN_ID;
 	}
 	struct cross_connect *path = bpf_map_lookup_elem(&cross_connects, &light);
 	if (!path) {
@@ -264,14 +277,21 @@ static __always_inline int cross_connect(struct __sk_buff *packet, int selective
 SEC("tc")
 int cross_connect_ingress(struct __sk_buff *packet)
 {
-	return cross_connect(packet, 0);
+	return cross_connect(packet, ANY);
 }
 
 /* A wavelength-selective switch: the ingress and the colour of its light decide. */
 SEC("tc")
 int wavelength_ingress(struct __sk_buff *packet)
 {
-	return cross_connect(packet, 1);
+	return cross_connect(packet, OF_LASER);
+}
+
+/* A WSS whose light says itself which colour it has, so that many colours come in at one ingress at once. */
+SEC("tc")
+int tagged_ingress(struct __sk_buff *packet)
+{
+	return cross_connect(packet, OF_TAG);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from testbed.emulation.optical import ebpf
 from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
 from testbed.emulation.optical.device import Admin, Lit
 
-#: The program of a switch that passes every colour alike, and of one that tells wavelengths apart.
-PROGRAM, SELECTIVE_PROGRAM = "cross_connect_ingress", "wavelength_ingress"
+#: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
+#: plugged into it, and of one that does by the light itself.
+PROGRAM, SELECTIVE_PROGRAM, TAGGED_PROGRAM = "cross_connect_ingress", "wavelength_ingress", "tagged_ingress"
 #: Raise when a map's shape changes: a device never resumes maps that it would misread.
 LAYOUT = 2
 #: Most faceplate ports of a WSS: the kernel program looks at each when light is newly tuned.
@@ -44,10 +45,11 @@ class Counters:
     and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark time
     seen on the wire.
 
-    A WSS counts as ``dark_drops`` also what came without light from the transmitter, as ``unset_drops`` what
-    came on a wavelength that has no cross-connect, and at its egresses, when a newly tuned ingress sends its
-    first packet there, the other ingresses that are lit towards the egress at that moment:
-    ``receiver_overlaps``, and ``collisions`` where they have the same wavelength.
+    A WSS counts as ``dark_drops`` also what came without light from the transmitter, or without a colour, as
+    ``unset_drops`` what came on a wavelength that has no cross-connect. Where it knows the lasers, it counts
+    at its egresses, when a newly tuned ingress sends its first packet there, the other ingresses that are lit
+    towards the egress at that moment: ``receiver_overlaps``, and ``collisions`` where they have the same
+    wavelength.
     """
 
     rx_packets: int = 0
@@ -90,11 +92,18 @@ _SIZES = {
 @dataclass(frozen=True)
 class Selective:
     """What makes a device a WSS: its number of wavelengths, the lab's lasers (descriptor of their map), and
-    the laser that is plugged into each ingress."""
+    the laser that is plugged into each ingress.
+
+    Without lasers the light says itself which colour it has: each packet's 802.1Q tag is channel + 1.
+    """
 
     wavelengths: int
-    lasers: int
-    laser_of_ingress: Mapping[int, int]
+    lasers: int | None = None
+    laser_of_ingress: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def tagged(self) -> bool:
+        return self.lasers is None
 
 
 def _wire_wavelength(wavelength: int | None) -> int:
@@ -127,17 +136,20 @@ class Datapath:
         """
         ebpf.ensure_bpffs()
         wavelengths = selective.wavelengths if selective else 0
+        tagged = selective is not None and selective.tagged
         # The program is pinned last, so that its pin says that all the rest is complete.
         if (pins / "program").exists():
             datapath = cls.resume(pins)
             identity = datapath._maps["identity"]
-            layout, size, colours, _, label = _IDENTITY.unpack(identity.lookup(_U32.pack(0)) or b"")
+            layout, size, colours, by_tag, label = _IDENTITY.unpack(identity.lookup(_U32.pack(0)) or b"")
             found = label.rstrip(b"\0").decode(errors="replace")
-            if (layout, size, colours, found) != (LAYOUT, ports, wavelengths, name):
+            if (layout, size, colours, bool(by_tag), found) != (LAYOUT, ports, wavelengths, tagged, name):
                 datapath.close()
+                way = ("", " by tag")
                 raise ValueError(
-                    f"{pins}: holds device {found!r} with {size} ports and {colours} wavelengths (layout "
-                    f"{layout}), not {name!r} with {ports} ports and {wavelengths} (layout {LAYOUT})"
+                    f"{pins}: holds device {found!r} with {size} ports and {colours} wavelengths{way[by_tag]}"
+                    f" (layout {layout}), not {name!r} with {ports} ports and {wavelengths}{way[tagged]}"
+                    f" (layout {LAYOUT})"
                 )
             return datapath
         object_file = build_object(directory=build_directory)
@@ -149,13 +161,16 @@ class Datapath:
             capacity["cross_connects"] = (ports + 1) * wavelengths
             # Its number of elements tells the program how many ingresses there are.
             capacity["sources"] = ports // 2 + 1
-            shared["lasers"] = selective.lasers
-        kind = SELECTIVE_PROGRAM if selective else PROGRAM
+            if selective.lasers is not None:
+                shared["lasers"] = selective.lasers
+        kind = PROGRAM if selective is None else TAGGED_PROGRAM if tagged else SELECTIVE_PROGRAM
         programs, maps = ebpf.load(object_file, [kind], _SIZES, capacity, shared)
         datapath = cls(programs[kind], maps, resumed=False)
         for ingress, laser in (selective.laser_of_ingress if selective else {}).items():
             maps["sources"].update(_U32.pack(ingress), _SOURCE.pack(laser + 1, 0, 0))
-        maps["identity"].update(_U32.pack(0), _IDENTITY.pack(LAYOUT, ports, wavelengths, 0, name.encode()))
+        maps["identity"].update(
+            _U32.pack(0), _IDENTITY.pack(LAYOUT, ports, wavelengths, tagged, name.encode())
+        )
         for key, item in maps.items():
             ebpf.pin(item.descriptor, pins / key)
         ebpf.pin(programs[kind], pins / "program")

@@ -47,7 +47,7 @@ class Settings:
     """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces.
 
     Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
-    faceplate port.
+    faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1).
     """
 
     name: str
@@ -87,7 +87,8 @@ def stored(datapath: Datapath) -> Stored:
 def _open_datapath(settings: Settings) -> Datapath:
     ports = 2 * settings.size
     if settings.lasers is None:
-        return Datapath.open(settings.pins, settings.name, ports, settings.build_directory)
+        tagged = Selective(settings.wavelengths) if settings.wavelengths else None
+        return Datapath.open(settings.pins, settings.name, ports, settings.build_directory, tagged)
     lasers = Lasers.open(settings.lasers)
     try:
         selective = Selective(settings.wavelengths, lasers.descriptor, settings.laser_of_port)
