@@ -8,20 +8,23 @@ from typing import Any
 import typer
 
 from scenarios.cli_common import show_json, table
-from scenarios.comparison import Comparison, expected_s, job_settings
+from scenarios.comparison import Comparison, job_settings
 
 
 def show_check(comparison: Comparison, as_json: bool) -> None:
     """What a sound scenario of this kind describes."""
     ranks = comparison.world_size
-    request = job_settings(comparison)
-    expected = {name: expected_s(setting, request, ranks) for name, setting in comparison.settings.items()}
+    requests = {name: job_settings(comparison, name) for name in comparison.settings}
+    iterations = comparison.iterations(ranks)
+    expected = {name: comparison.expected_s(name, request) for name, request in requests.items()}
     if as_json:
         fabrics = {
             name: {
                 "gpus": list(setting.fabric.gpus),
                 "packet_switches": list(setting.fabric.packet_switches),
                 "optical_switches": list(setting.fabric.optical_switches),
+                "collective": comparison.collective(name),
+                "steps": comparison.steps(name).steps,
                 "predicted_completion_s": expected[name],
             }
             for name, setting in comparison.settings.items()
@@ -32,7 +35,7 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
                 "kind": "comparison",
                 "compute_s": comparison.compute_s,
                 "gradient_bytes": comparison.gradient_bytes,
-                "iterations": request["iterations"],
+                "iterations": iterations,
                 "fabrics": fabrics,
             }
         )
@@ -42,7 +45,7 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
     typer.echo(
         f"{comparison.path}: sound. {ranks} GPUs on each of {len(comparison.settings)} fabrics; "
         f"an iteration computes {format_time(comparison.compute_s)} and all-reduces "
-        f"{format_size(comparison.gradient_bytes)} by {request['collective']}."
+        f"{format_size(comparison.gradient_bytes)}."
     )
     rows = [
         [
@@ -50,14 +53,15 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
             comparison.spec.fabrics[name].title,
             len(setting.fabric.packet_switches) or "",
             len(setting.fabric.optical_switches) or "",
-            request["iterations"],
+            comparison.collective(name),
+            comparison.steps(name).steps,
+            iterations,
             f"{expected[name]:.1f} s",
         ]
         for name, setting in comparison.settings.items()
     ]
-    table(
-        ["fabric", "", "packet switches", "WSSs", "iterations", "by model, without set-up"], rows, numeric=2
-    )
+    head = ["fabric", "", "packet switches", "WSSs", "all-reduce", "steps", "iterations"]
+    table([*head, "by model, without set-up"], rows, numeric=2)
     for name, trouble in comparison.spec.trouble.items():
         typer.echo(f"Trouble {name}, on {trouble.fabric}: {trouble.title}")
     sweep = comparison.spec.sweep
@@ -71,12 +75,14 @@ def show_comparison(result: dict[str, Any]) -> None:
     compared = result["comparison"]
     ratios = compared["ratios"] if compared else {}
     published = ((compared or {}).get("published") or {}).get("ratios", {})
+    own = len({found["collective"] for found in result["fabrics"].values()}) > 1
     rows = []
     for name, found in result["fabrics"].items():
         ratio = ratios.get(name)
         rows.append(
             [
                 f"{name}: {found['title']}",
+                *([found["collective"], found["steps"]] if own else []),
                 f"{found['completion_s']:.2f} s",
                 f"{1000 * found['iteration_s']:.1f} ms",
                 f"{1000 * found['allreduce_s']:.1f} ms",
@@ -84,11 +90,12 @@ def show_comparison(result: dict[str, Any]) -> None:
                 f"{ratio['predicted']['training_time']:.4f}" if ratio else "",
                 f"{published[name]:.4f}" if name in published else "",
                 "" if found["accuracy"] is None else f"{100 * found['accuracy']:.2f} %",
-                "yes" if found["parameters_identical"] else "NO",
+                {True: "yes", False: "NO", None: ""}[found["parameters_identical"]],
             ]
         )
     head = [
         "fabric",
+        *(["all-reduce by", "steps"] if own else []),
         "training",
         "iteration",
         "all-reduce",
@@ -98,16 +105,26 @@ def show_comparison(result: dict[str, Any]) -> None:
         "accuracy",
         "identical",
     ]
-    table(head, rows, numeric=1)
+    table(head, rows, numeric=2 if own else 1)
     for name, found in result["fabrics"].items():
-        light, flows = found["light"], found["flows"]
+        light, flows, ring = found["light"], found["flows"], found["ring"]
         if light and flows:
-            setup = flows["setup_ms"]
+            setup, payload = flows["setup_ms"], found["payload"]
+            lost = (
+                f"; {light['collisions']} collisions, {light['receiver_overlaps']} receiver overlaps, "
+                f"{payload['lost_bytes']} bytes lost, {payload['retransmitted_segments']} segments sent again"
+                if payload
+                else f"; {light['receiver_overlaps']} receiver overlaps"
+            )
             typer.echo(
-                f"{name}: {flows['count']} flows, set-up {setup['p50']:.2f} ms (p99 {setup['p99']:.2f}); "
-                f"{light['collisions']} collisions, {light['receiver_overlaps']} receiver overlaps, "
-                f"{found['payload']['lost_bytes']} bytes lost, "
-                f"{found['payload']['retransmitted_segments']} segments sent again"
+                f"{name}: {flows['count']} flows, set-up {setup['p50']:.2f} ms (p99 {setup['p99']:.2f}){lost}"
+            )
+        if ring:
+            spread = ring["set_up_ms"]
+            told = f", {spread['p50']:.2f} ms each (p99 {spread['p99']:.2f})" if spread else ""
+            typer.echo(
+                f"{name}: {ring['wavelengths_used']} of {ring['wavelengths']} wavelengths, light set "
+                f"{ring['set_ups_per_allreduce']} times in an all-reduce{told}"
             )
     for found in result["trouble"].values():
         identical = "identical" if found["parameters_identical"] else "NOT identical"

@@ -13,13 +13,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fabric.collectives import all_reduce
+from fabric.collectives import schedule_of
 from fabric.grid import check_schedule
+from fabric.schedules import Steps, steps_named
 from fabric.schema import Duration, FabricSpec, Name, Size, Strict
-from fabric.topology import Fabric, Grid, Port
-from scenarios.prediction import collective_time
+from fabric.topology import Fabric, Grid, Port, WdmRing
+from fabric.wdm import RingPlan, plan_ring, set_up_steps
+from scenarios.prediction import all_reduce_time
 from scenarios.profiles import ELEMENT_BYTES
 from scenarios.schema import (
+    Collective,
     CommonSpec,
     Document,
     Scenario,
@@ -43,9 +46,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ComparedFabricSpec(FabricSpec):
-    """A fabric and what it is called in tables."""
+    """A fabric and what it is called in tables. ``collective``: in place of the training's."""
 
     title: Annotated[str, Field(min_length=1)]
+    collective: Collective | None = None
+
+
+#: Keys of :class:`ComparedFabricSpec` that describe no hardware.
+_NO_HARDWARE = ("title", "collective")
 
 
 class PublishedComparisonSpec(Strict):
@@ -132,6 +140,40 @@ class Comparison(Document):
         """The job's GPUs on a fabric, in rank order."""
         return tuple(self.settings[fabric].fabric.gpus)
 
+    def collective(self, fabric: str) -> str:
+        """The all-reduce that the job uses on a fabric."""
+        return self.spec.fabrics[fabric].collective or self.spec.training.collective
+
+    def steps(self, fabric: str) -> Steps:
+        """Its schedule."""
+        return steps_named(self.collective(fabric), self.world_size)
+
+    def ring_plan(self, fabric: str) -> RingPlan | None:
+        """How a fabric's ring of wavelengths carries it; None where there is no ring."""
+        found = self.settings[fabric].fabric
+        ring = ring_of(found)
+        return None if ring is None else plan_ring(found, ring, self.steps(fabric))
+
+    def set_ups(self, fabric: str) -> int:
+        """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""
+        if grid_of(self.settings[fabric].fabric) is not None:
+            return self.steps(fabric).steps
+        plan = self.ring_plan(fabric)
+        return 0 if plan is None else sum(set_up_steps(plan))
+
+    def all_reduce_s(self, fabric: str, gradient_bytes: float, set_up_s: float = 0.0) -> float:
+        """Emulated seconds of an all-reduce by the model; ``set_up_s``: of each step that waits for light."""
+        setting = self.settings[fabric]
+        rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
+        lightpaths = ring_of(setting.fabric) is not None
+        transfers_s = all_reduce_time(self.steps(fabric), gradient_bytes, rate_bps, lightpaths=lightpaths)
+        return transfers_s + self.set_ups(fabric) * set_up_s
+
+    def expected_s(self, fabric: str, request: Mapping[str, Any], set_up_s: float = 0.0) -> float:
+        """Emulated seconds that a job should take, by the model."""
+        exchange_s = self.all_reduce_s(fabric, request["gradient_bytes"], set_up_s)
+        return float(request["iterations"] * (request["compute_s"] + exchange_s))
+
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
     """Emulated bits per second of a GPU's slowest NIC port."""
@@ -143,6 +185,11 @@ def nic_rate_bps(setting: Setting, gpu: str) -> float:
 def grid_of(fabric: Fabric) -> Grid | None:
     """The grid of a fabric that has one."""
     return next(iter(fabric.grids.values()), None)
+
+
+def ring_of(fabric: Fabric) -> WdmRing | None:
+    """The ring of a fabric that has one."""
+    return next(iter(fabric.rings.values()), None)
 
 
 def load(path: str | Path) -> Scenario | Comparison:
@@ -165,7 +212,8 @@ def parse_comparison(text: str, path: str) -> Comparison:
         spec = ComparisonSpec.model_validate(resolved)
         settings = {}
         for name in sorted(spec.fabrics, key=lambda name: name != spec.baseline):
-            section = {key: value for key, value in resolved["fabrics"][name].items() if key != "title"}
+            written = resolved["fabrics"][name]
+            section = {key: value for key, value in written.items() if key not in _NO_HARDWARE}
             fabric = described(f"fabrics.{name}", spec.fabrics[name])
             settings[name] = Setting(path, text, spec, fabric, section, _needs_faults(spec, name))
         comparison = Comparison(path, text, spec, settings)
@@ -198,25 +246,8 @@ def _check(comparison: Comparison) -> None:
             f"scale.payload: {spec.scale.payload:g} leaves {comparison.gradient_bytes} bytes of gradient; "
             f"the model that is trained needs {LEAST_GRADIENT_BYTES}"
         )
-    schedule = all_reduce(spec.training.collective, comparison.world_size)
-    for name, setting in comparison.settings.items():
-        fabric = setting.fabric
-        if fabric.circuits:
-            raise ValueError(f"fabrics.{name}.circuits: a compared fabric has none; its links are fixed")
-        if len(fabric.grids) > 1:
-            raise ValueError(f"fabrics.{name}.grids: {len(fabric.grids)} grids; the job runs on one")
-        grid = grid_of(fabric)
-        if grid is None:
-            for gpu in fabric.gpus:
-                if Port(gpu, 0) not in fabric.link_at:
-                    raise ValueError(f"fabrics.{name}.links: GPU {gpu} is not plugged in")
-            continue
-        try:
-            check_schedule(grid, comparison.ranks(name), schedule)
-        except ValueError as error:
-            raise ValueError(
-                f"training.collective: {spec.training.collective} on fabric {name}: {error}"
-            ) from None
+    for name in comparison.settings:
+        _check_fabric(comparison, name)
     for key in ("training_time", "accuracy_percent"):
         for name in getattr(spec.published, key, ()):
             _known(comparison, f"published.{key}", name)
@@ -226,28 +257,68 @@ def _check(comparison: Comparison) -> None:
         _check_sweep(comparison, spec.sweep)
 
 
+def _check_fabric(comparison: Comparison, name: str) -> None:
+    """Whether the job and its collective fit a fabric."""
+    fabric, where = comparison.settings[name].fabric, f"fabrics.{name}"
+    if fabric.circuits:
+        raise ValueError(f"{where}.circuits: a compared fabric has none; its links are fixed")
+    for kind in ("grids", "rings"):
+        count = len(getattr(fabric, kind))
+        if count > 1:
+            raise ValueError(f"{where}.{kind}: {count} {kind}; the job runs on one")
+    if fabric.grids and fabric.rings:
+        raise ValueError(f"{where}: a grid and a ring; the job runs on one of them")
+    grid, ring = grid_of(fabric), ring_of(fabric)
+    own = comparison.spec.fabrics[name].collective is not None
+    what = f"{where}.collective" if own else "training.collective"
+    collective = comparison.collective(name)
+    try:
+        steps = comparison.steps(name)
+        if grid is not None:
+            check_schedule(grid, comparison.ranks(name), schedule_of(steps))
+        elif ring is not None:
+            comparison.ring_plan(name)
+    except ValueError as error:
+        raise ValueError(f"{what}: {collective} on fabric {name}: {error}") from None
+    light = grid or ring
+    for gpu in fabric.gpus:
+        if light is not None and gpu not in light.nodes:
+            raise ValueError(f"{where}.servers: GPU {gpu} is not on {light.name}; the job runs on all GPUs")
+        if light is None and Port(gpu, 0) not in fabric.link_at:
+            raise ValueError(f"{where}.links: GPU {gpu} is not plugged in")
+
+
 def _known(comparison: Comparison, where: str, name: str) -> Fabric:
     if name not in comparison.settings:
         raise ValueError(f"{where}: there is no fabric {name}; there are {', '.join(comparison.settings)}")
     return comparison.settings[name].fabric
 
 
+def _agents(fabric: Fabric) -> set[str]:
+    """GPUs whose O-NIC has a control agent: those of grids."""
+    return {gpu for gpu, onic in fabric.onics.items() if onic.transmitters == "tunable"}
+
+
 def _check_trouble(comparison: Comparison, where: str, trouble: TroubleSpec) -> None:
     fabric = _known(comparison, f"{where}.fabric", trouble.fabric)
-    if trouble.kill not in (None, CONTROLLER) and trouble.kill not in fabric.onics:
-        raise ValueError(f"{where}.kill: {trouble.kill} is neither controller nor a GPU with an O-NIC")
+    if trouble.kill not in (None, CONTROLLER) and trouble.kill not in _agents(fabric):
+        raise ValueError(
+            f"{where}.kill: {trouble.kill} is neither controller nor a GPU whose O-NIC has an agent"
+        )
     if trouble.absence and trouble.kill != CONTROLLER:
         raise ValueError(f"{where}.absence: only the controller can be kept away")
-    if trouble.control != ControlFaultsSpec() and not fabric.onics:
-        raise ValueError(f"{where}.control: fabric {trouble.fabric} has no O-NICs")
+    if trouble.control != ControlFaultsSpec() and not _agents(fabric):
+        raise ValueError(f"{where}.control: fabric {trouble.fabric} has no O-NICs with agents")
     total = trouble.iterations or comparison.iterations(comparison.world_size)
     if trouble.kill is not None and trouble.after_iterations >= total:
         raise ValueError(f"{where}.after_iterations: {trouble.after_iterations}, but it does only {total}")
 
 
 def _check_sweep(comparison: Comparison, sweep: SweepSpec) -> None:
-    if not _known(comparison, "sweep.fabric", sweep.fabric).onics:
-        raise ValueError(f"sweep.fabric: fabric {sweep.fabric} has no O-NICs")
+    if not _agents(_known(comparison, "sweep.fabric", sweep.fabric)):
+        raise ValueError(f"sweep.fabric: fabric {sweep.fabric} has no O-NICs with agents")
+    if comparison.collective(sweep.fabric) != comparison.collective(comparison.spec.baseline):
+        raise ValueError(f"sweep.fabric: {sweep.fabric} and the baseline use different collectives")
     for index, size in enumerate(sweep.gradient):
         if scaled(size, comparison) < LEAST_GRADIENT_BYTES:
             raise ValueError(
@@ -275,12 +346,12 @@ def setting_named(document: Scenario | Comparison, name: str | None) -> Setting:
     return document.settings[name]
 
 
-def job_settings(comparison: Comparison) -> dict[str, Any]:
-    """Keys of ``POST /v1/jobs`` that are the same on every fabric."""
+def job_settings(comparison: Comparison, fabric: str) -> dict[str, Any]:
+    """Keys of ``POST /v1/jobs`` on a fabric, besides name and ranks."""
     training = comparison.spec.training
     return {
         "workload": "train",
-        "collective": training.collective,
+        "collective": comparison.collective(fabric),
         "gradient_bytes": comparison.gradient_bytes,
         "compute_s": comparison.compute_s,
         "iterations": comparison.iterations(comparison.world_size),
@@ -288,11 +359,3 @@ def job_settings(comparison: Comparison) -> dict[str, Any]:
         "seed": training.seed,
         "learning_rate": training.learning_rate,
     }
-
-
-def expected_s(setting: Setting, request: Mapping[str, Any], ranks: int, set_up_s: float = 0.0) -> float:
-    """Emulated seconds that a job should take, by the model."""
-    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
-    schedule = all_reduce(request["collective"], ranks)
-    exchange = collective_time(schedule, request["gradient_bytes"], rate_bps, set_up_s)
-    return float(request["iterations"] * (request["compute_s"] + exchange))

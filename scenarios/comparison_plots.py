@@ -13,14 +13,28 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from fabric.collectives import Schedule, all_reduce
+from fabric.collectives import Schedule, schedule_of
 from fabric.grid import ROW_PORT, position
 from fabric.topology import Grid
+from scenarios import ring_plots
 from scenarios.comparison import Comparison, grid_of
 from scenarios.comparison_results import only_job, runs_on, slowest_iterations, training_flows, trouble_window
-from scenarios.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, STYLE, Plot, box, save
+from scenarios.drawing import (
+    FACE,
+    INK,
+    LIGHT,
+    PALETTE,
+    QUIET,
+    RULE,
+    STYLE,
+    Plot,
+    box,
+    save,
+    wavelength_colours,
+)
+from scenarios.page import how_known
 from scenarios.records import Event, Iteration, Run
 
 #: Most O-NICs whose timelines are drawn; the trace file has all.
@@ -32,6 +46,7 @@ def draw_all(
 ) -> list[Plot]:
     """Draw every figure that the runs allow into ``folder`` (made if absent)."""
     folder.mkdir(parents=True, exist_ok=True)
+    how = how_known(result).capitalize()
     drawn = []
     with matplotlib.rc_context(STYLE):
         if any(runs_on(runs, name) for name in comparison.settings):
@@ -40,17 +55,17 @@ def draw_all(
                     _iterations(comparison, runs),
                     folder,
                     "iterations",
-                    "Duration of every iteration of the first run on each fabric, slowest rank. Measured.",
+                    f"Duration of every iteration of the first run on each fabric, slowest rank. {how}.",
                 )
             )
-        schedule = all_reduce(comparison.spec.training.collective, comparison.world_size)
         for name, setting in comparison.settings.items():
             grid, mine = grid_of(setting.fabric), runs_on(runs, name)
             if grid is None or not mine or not mine[0].noted("flow"):
                 continue
-            index, steps = lit_steps(mine[0], schedule)
+            index, steps = lit_steps(mine[0], schedule_of(comparison.steps(name)))
             if steps:
-                drawn += _light(comparison, name, grid, mine[0], index, steps, folder)
+                drawn += _light(comparison, name, grid, mine[0], index, steps, folder, how)
+        drawn += ring_plots.draw(comparison, result, folder)
         drawn += _troubles(comparison, runs, folder)
         if result["sweep"]:
             drawn.append(
@@ -59,7 +74,7 @@ def draw_all(
                     folder,
                     "sweep",
                     "Slowdown of the all-reduce against the same on the packet switch, over the median time "
-                    "from request to light. Dots are measured, lines are "
+                    f"from request to light. Dots are {how.lower()}, lines are "
                     "1 + steps · set-up / (2 (P−1)/P · n/B), analytic, n the gradient and B the port's rate.",
                 )
             )
@@ -74,6 +89,7 @@ def _light(
     index: int,
     steps: Sequence[Sequence[Event]],
     folder: Path,
+    how: str,
 ) -> list[Plot]:
     count = comparison.world_size
     return [
@@ -83,7 +99,7 @@ def _light(
             f"grid-{name}",
             f"Iteration {index + 1} of the run on {name}: the light of each step of the all-reduce, as the "
             "O-NICs' agents recorded it. Thin lines are the fibres to the row's and the column's WSS; an "
-            "arrow is a flow, its colour the wavelength. Measured.",
+            f"arrow is a flow, its colour the wavelength. {how}.",
         ),
         save(
             _timelines(comparison, run, index, MOST_TIMELINES),
@@ -91,24 +107,16 @@ def _light(
             f"flows-{name}",
             f"The same iteration's all-reduce on every O-NIC{'' if count <= MOST_TIMELINES else ' (some)'}: "
             "above the row port, below the column port. Grey: from the request to the light; coloured: lit, "
-            "by wavelength. Measured; trace.json has all iterations.",
+            f"by wavelength. {how}; trace.json has all iterations.",
         ),
         save(
             _set_up(run),
             folder,
             f"setup-{name}",
             "From a flow's request to its light, over all flows of the run. Left: distribution. Right: each "
-            "flow at the time of its request. Measured, in seconds of the emulation.",
+            f"flow at the time of its request. {how}, in seconds of the emulation.",
         ),
     ]
-
-
-def wavelength_colours(wavelengths: int) -> list[str]:
-    """One colour per channel."""
-    if wavelengths <= len(PALETTE):
-        return list(PALETTE[:wavelengths])
-    wheel = matplotlib.colormaps["turbo"]
-    return [matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths)) for k in range(wavelengths)]
 
 
 def lit_steps(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:
@@ -326,6 +334,7 @@ def _iterations(comparison: Comparison, runs: Sequence[Run]) -> Figure:
     axis = figure.subplots()
     lowest = math.inf
     highest = 0.0
+    few = len(comparison.settings) <= 3
     for colour, name in zip(PALETTE[1:], comparison.settings, strict=False):
         mine = runs_on(runs, name)
         if not mine:
@@ -338,7 +347,7 @@ def _iterations(comparison: Comparison, runs: Sequence[Run]) -> Figure:
             marker="o",
             markersize=3,
             linewidth=1.2,
-            label=f"{name}: {comparison.spec.fabrics[name].title}",
+            label=f"{name}: {comparison.spec.fabrics[name].title}" if few else name,
         )
         lowest, highest = min(lowest, *spans), max(highest, *spans)
     floor = 1000 * comparison.compute_s
@@ -348,6 +357,7 @@ def _iterations(comparison: Comparison, runs: Sequence[Run]) -> Figure:
     )
     axis.set_ylim(floor - 0.1 * (highest - floor), highest + 0.15 * (highest - floor))
     axis.set_xlabel("iteration")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("ms")
     figure.legend(fontsize=8, loc="outside upper right", ncols=len(comparison.settings))
     return figure

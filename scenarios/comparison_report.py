@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
+from scenarios import ring_report
 from scenarios.comparison import Comparison, grid_of, nic_rate_bps
 from scenarios.page import (
     environment_footer,
     fidelity,
     header,
     hero,
+    how_known,
     limits,
     lower_first,
     number,
@@ -39,23 +41,32 @@ def render(
     parts = [
         _header(comparison, result),
         hero(_cards(result)),
+        ring_report.collectives(result, figures),
         _training_time(result, figures),
         _same_training(result),
         *(_light(comparison, name, result, figures) for name in result["fabrics"]),
+        ring_report.light(comparison, result, figures),
         _troubles(result, figures),
         _sweep(comparison, result, figures),
         fidelity(comparison.compute_s, result),
         _limits(comparison, result, environment),
         settings(comparison, result),
-        environment_footer(environment, PAPER),
+        environment_footer(environment, ring_report.PAPER if _has_rings(comparison) else PAPER),
     ]
     return page(f"Ringlight: {comparison.spec.name}", parts)
+
+
+def _has_rings(comparison: Comparison) -> bool:
+    return any(setting.fabric.rings for setting in comparison.settings.values())
 
 
 def _header(comparison: Comparison, result: Mapping[str, Any]) -> str:
     grids = [grid for s in comparison.settings.values() if (grid := grid_of(s.fabric)) is not None]
     chips: list[tuple[str, object]] = [("GPUs", comparison.world_size)]
     chips += [("grid", f"{grid.rows} × {grid.columns}, {grid.wavelengths} wavelengths") for grid in grids]
+    rings = {ring.wavelengths for s in comparison.settings.values() for ring in s.fabric.rings.values()}
+    if rings:
+        chips.append(("wavelengths", ", ".join(map(str, sorted(rings)))))
     chips += [("fabrics", len(comparison.settings))]
     return header(comparison, result, _headline(comparison, result), chips)
 
@@ -66,6 +77,8 @@ def _headline(comparison: Comparison, result: Mapping[str, Any]) -> str:
         return "How slow may a handshake be before switching light per flow stops paying?"
     if not result["comparison"]:
         return "One training on several fabrics"
+    if _has_rings(comparison):
+        return ring_report.headline(comparison, result)
     name, ratio = max(
         result["comparison"]["ratios"].items(), key=lambda entry: float(entry[1]["training_time"])
     )
@@ -80,7 +93,9 @@ def _headline(comparison: Comparison, result: Mapping[str, Any]) -> str:
 def _cards(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     cards = []
     compared = result["comparison"]
-    if compared:
+    if ring_report.rings(result):
+        cards += ring_report.cards(result)
+    elif compared:
         published = (compared["published"] or {}).get("ratios", {})
         for name, ratio in compared["ratios"].items():
             remarks = [f"paper {published[name]:.4f}"] if name in published else []
@@ -103,7 +118,7 @@ def _cards(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                     f"99 % within {number(flows['setup_ms']['p99'], 2)} ms, {flows['count']:,} flows",
                 )
             )
-        if light:
+        if flows and light and found["payload"]:
             cards.append(
                 (
                     f"Collisions, {text(name)}",
@@ -138,7 +153,7 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
         rows.append(
             row(
                 [
-                    f"{text(name)} {tag('measured' + (f', median of {n}' if n > 1 else ''))}",
+                    f"{text(name)} {tag(how_known(result) + (f', median of {n}' if n > 1 else ''))}",
                     number(found["completion_s"], 2, " s"),
                     number(1000 * found["iteration_s"], 1, " ms"),
                     number(1000 * found["allreduce_s"], 1, " ms"),
@@ -154,7 +169,7 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
             rows.append(
                 row(
                     [
-                        f"single runs {tag('measured')}",
+                        f"single runs {tag(how_known(result))}",
                         "",
                         "",
                         "",
@@ -168,7 +183,7 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
         rows.append(
             row(
                 [
-                    f"model{', with the measured set-up' if with_setup else ''} {tag('analytic')}",
+                    f"model{', with the set-up above' if with_setup else ''} {tag('analytic')}",
                     number(with_setup or predicted["completion_s"], 2, " s"),
                     "",
                     number(1000 * found["ideal_allreduce_s"], 1, " ms *"),
@@ -210,16 +225,16 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
         "<h2>Training time</h2><p>From the common release of all ranks to the end of the last rank's last "
         "iteration; iteration and all-reduce are medians over ranks and iterations, waiting for slower ranks "
         f"included.{said} A perfect network sends every step at the port's rate and loses no time between "
-        f"steps {tag('analytic')}.</p>{verdicts}{_quicker(ratios)}{table(head, rows, 1)}"
+        f"steps {tag('analytic')}.</p>{verdicts}{_quicker(result, ratios)}{table(head, rows, 1)}"
         '<p class="quiet">* without set-up, steps one after the other.</p>'
         f"{picture(figures.get('iterations'))}"
     )
 
 
-def _quicker(ratios: Mapping[str, Any]) -> str:
+def _quicker(result: Mapping[str, Any], ratios: Mapping[str, Any]) -> str:
     """Says what a ratio below 1 is not."""
     names = [name for name, ratio in ratios.items() if ratio["training_time"] < 1]
-    if not names:
+    if not names or ring_report.rings(result) or how_known(result) == "simulated":
         return ""
     return (
         f"<p>That {text(', '.join(names))} took less time is no speed-up by light: the emulated packet "
@@ -235,6 +250,8 @@ def _yes(holds: bool) -> str:
 
 
 def _same_training(result: Mapping[str, Any]) -> str:
+    if how_known(result) == "simulated":
+        return ""
     rows = []
     for name, found in result["fabrics"].items():
         payload = found["payload"]
@@ -294,7 +311,7 @@ def _loss(found: Mapping[str, Any]) -> str:
 def _light(comparison: Comparison, name: str, result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     found = result["fabrics"][name]
     light, flows = found["light"], found["flows"]
-    if light is None:
+    if light is None or found["ring"]:
         return ""
     rows = _light_rows(light)
     per_flow = light["messages_per_flow"]
@@ -327,7 +344,7 @@ def _light(comparison: Comparison, name: str, result: Mapping[str, Any], figures
         f"{picture(figures.get(f'grid-{name}'))}{picture(figures.get(f'flows-{name}'))}"
         "<p><code>trace.json</code> in the run folder has every flow and every iteration of all runs; "
         "ui.perfetto.dev opens it.</p>"
-        f"{set_up}<h3>What the kernel counted</h3>"
+        f"{set_up}<h3>What {'the agents' if how_known(result) == 'simulated' else 'the kernel'} counted</h3>"
         f"{table(['counter', 'count', 'what it is'], rows, 9)}"
     )
 
@@ -348,16 +365,12 @@ def _light_rows(light: Mapping[str, Any]) -> list[str]:
         ("unset_drops", "packets on a wavelength that the WSS sends nowhere"),
         ("unrouted", "payload for a peer that no port leads to"),
     ]
-    rows = [
-        row([name.replace("_", " "), f"<b>{light[name]:,.0f}</b>", meaning], 9) for name, meaning in entries
+    entries.append(("light_tx_bytes", "bytes into the light, of packets, some headers included"))
+    return [
+        row([name.replace("_", " "), f"<b>{number(light[name], 0)}</b>", meaning], 9)
+        for name, meaning in entries
+        if light[name] is not None
     ]
-    rows.append(
-        row(
-            ["bytes into the light", f"{light['light_tx_bytes']:,.0f}", "of packets, some headers included"],
-            9,
-        )
-    )
-    return rows
 
 
 def _troubles(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
@@ -425,6 +438,13 @@ def _troubles(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     )
 
 
+_OVERLAP = (
+    "<p>The measured points lie somewhat below the model, and the measured break-even after the model's: "
+    "a rank begins a step on its other port while the step before still runs, which hides a part of a "
+    "set-up, and the packet switch that is compared with takes longer than its links alone would.</p>"
+)
+
+
 def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     sweep = result["sweep"]
     if not sweep:
@@ -435,7 +455,7 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
         measured = found["setup_ms"]
         if measured is None:
             above = found["least_measured_slowdown"] > tolerance
-            cell = "below the least set-up measured" if above else "not reached"
+            cell = "below the least set-up" if above else "not reached"
         else:
             cell = f"{measured:.2f} ms"
         rows.append(
@@ -454,8 +474,8 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
     head = [
         "gradient",
         "smallest flow",
-        f"break-even, emulated {tag('measured')}",
-        f"stands for {tag('measured')}",
+        f"break-even, emulated {tag(how_known(result))}",
+        f"stands for {tag(how_known(result))}",
         f"all-reduce alone {tag('analytic')}",
         f"with the compute {tag('analytic')}",
     ]
@@ -481,7 +501,7 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
         "tuning (real)",
         "set-up, emulated",
         "all-reduce, emulated",
-        f"slowdown {tag('measured')}",
+        f"slowdown {tag(how_known(result))}",
         f"model {tag('analytic')}",
         "collisions",
     ]
@@ -495,15 +515,15 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
         f"iteration with {format_time(comparison.compute_s / comparison.time_scale)} of compute before it, "
         "as "
         "in training: then far more may be lost in each step.</p>"
-        "<p>The measured points lie somewhat below the model, and the measured break-even after the model's: "
-        "a rank begins a step on its other port while the step before still runs, which hides a part of a "
-        "set-up, and the packet switch that is compared with takes longer than its links alone would.</p>"
+        f"{_OVERLAP if how_known(result) == 'measured' else ''}"
         f"{picture(figures.get('sweep'))}{table(head, rows, 1)}"
         f"<details><summary>All points</summary>{table(point_head, points, 1)}</details>"
     )
 
 
 def _limits(comparison: Comparison, result: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    if _has_rings(comparison):
+        return limits(result, ring_report.limit_points(comparison, result))
     scale = comparison.spec.scale
     rate = next(
         format_rate(nic_rate_bps(setting, gpu))

@@ -11,14 +11,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fabric.collectives import all_reduce
 from scenarios.comparison import (
     CONTROLLER,
     Comparison,
     TroubleSpec,
-    expected_s,
     job_settings,
     nic_rate_bps,
+    ring_of,
     scaled,
 )
 from scenarios.fidelity import (
@@ -28,14 +27,16 @@ from scenarios.fidelity import (
     judge_parameters,
     judge_processors,
     judge_timers,
+    no_fidelity,
     parameters_identical,
     percentile,
 )
-from scenarios.prediction import break_even_set_up, collective_time
-from scenarios.records import Event, Iteration, JobRun, Run, read_runs
+from scenarios.prediction import break_even_set_up
+from scenarios.records import SIMULATED, Event, Iteration, JobRun, Run, read_runs
 from scenarios.results import (
     SCHEMA_VERSION,
     completion_s,
+    labels_of,
     median_all_reduce_s,
     median_iteration_s,
     utilisation,
@@ -59,6 +60,11 @@ LABELS: tuple[tuple[str, str], ...] = (
     ("*.predicted.*", "analytic"),
     ("*.ideal_allreduce_s", "analytic"),
     ("*.ranks", "setting"),
+    ("*.collective", "setting"),
+    ("*.steps", "setting"),
+    ("fabrics.*.ring.wavelengths*", "setting"),
+    ("fabrics.*.ring.set_ups_per_allreduce", "setting"),
+    ("fabrics.*.ring.declared_s", "setting"),
     ("*.iterations", "setting"),
     ("*.after_iterations", "setting"),
     ("*.absence_s", "setting"),
@@ -67,7 +73,6 @@ LABELS: tuple[tuple[str, str], ...] = (
     ("sweep.tolerance", "setting"),
     ("sweep.points.*.real.*", "setting"),
     ("sweep.points.*.gradient_bytes", "setting"),
-    ("sweep.points.*.steps", "setting"),
     ("sweep.*.analytic*", "analytic"),
     ("*.set_bps", "setting"),
     ("fabrics.*", "measured"),
@@ -91,6 +96,7 @@ def build_comparison(
     ``series`` is not: switches do not see what passes in the light.
     """
     runs = read_runs(events)
+    simulated = environment.get("runtime") == SIMULATED
     fabrics = {name: _fabric(comparison, name, runs) for name in comparison.settings}
     fabrics = {name: found for name, found in fabrics.items() if found}
     trouble = {name: _trouble(comparison, name, runs, environment) for name in comparison.spec.trouble}
@@ -103,12 +109,14 @@ def build_comparison(
         "run": environment.get("run"),
         "runtime": environment.get("runtime"),
         "complete": len(fabrics) == len(comparison.settings)
-        and len(trouble) == len(comparison.spec.trouble)
+        and (simulated or len(trouble) == len(comparison.spec.trouble))
         and (comparison.spec.sweep is None or sweep is not None),
         "duration_s": environment.get("duration_s"),
         "scale": {"time": comparison.spec.scale.time, "payload": comparison.spec.scale.payload},
         "settings": {
-            **{key: job_settings(comparison)[key] for key in ("compute_s", "gradient_bytes", "collective")},
+            "compute_s": comparison.compute_s,
+            "gradient_bytes": comparison.gradient_bytes,
+            "collective": comparison.spec.training.collective,
             "model": comparison.spec.training.model,
             "congestion_control": comparison.spec.tcp.congestion_control,
             "baseline": comparison.spec.baseline,
@@ -117,8 +125,9 @@ def build_comparison(
         "comparison": _compared(comparison, fabrics),
         "trouble": trouble,
         "sweep": sweep,
-        "fidelity": _fidelity(comparison, runs, events, fabrics, sweep),
-        "labels": [{"path": pattern, "label": label} for pattern, label in LABELS],
+        "fidelity": no_fidelity() if simulated else _fidelity(comparison, runs, events, fabrics, sweep),
+        "simulation": environment.get("simulation"),
+        "labels": labels_of(environment, LABELS),
     }
 
 
@@ -136,43 +145,78 @@ def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str,
     mine = runs_on(runs, name)
     if not mine:
         return None
-    setting, request = comparison.settings[name], job_settings(comparison)
-    ranks = len(comparison.ranks(name))
-    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
-    schedule = all_reduce(request["collective"], ranks)
-    ideal = collective_time(schedule, request["gradient_bytes"], rate_bps)
+    request = job_settings(comparison, name)
     times = [completion_s(run, comparison.job) for run in mine]
     jobs = [only_job(run) for run in mine]
+    ring = _ring_figures(comparison, name, mine[-1])
     set_up = [flow_figures(run)["setup_ms"]["p50"] for run in mine if run.noted("flow")]
-    predicted = {"completion_s": expected_s(setting, request, ranks)}
+    if ring is not None and ring["set_up_ms"] is not None:
+        set_up = [ring["set_up_ms"]["p50"]]
+    predicted = {"completion_s": comparison.expected_s(name, request)}
     if set_up:
-        predicted["with_measured_setup_s"] = expected_s(
-            setting, request, ranks, statistics.median(set_up) / 1000
-        )
+        set_up_s = statistics.median(set_up) / 1000
+        predicted["with_measured_setup_s"] = comparison.expected_s(name, request, set_up_s)
     return {
         "title": comparison.spec.fabrics[name].title,
         "gpus": list(comparison.ranks(name)),
-        "ranks": ranks,
+        "ranks": comparison.world_size,
+        "collective": request["collective"],
+        "steps": comparison.steps(name).steps,
         "iterations": request["iterations"],
         "completion_s": statistics.median(times),
         "iteration_s": statistics.median(median_iteration_s(job) for job in jobs),
         "allreduce_s": statistics.median(median_all_reduce_s(job) for job in jobs),
-        "ideal_allreduce_s": ideal,
+        "ideal_allreduce_s": comparison.all_reduce_s(name, request["gradient_bytes"]),
         "predicted": predicted,
         "over_model": statistics.median(times) / predicted["completion_s"],
         "utilisation": statistics.median(utilisation(run, comparison.job) for run in mine),
         "repeats": times,
         **_training_figures(mine[-1]),
-        "parameters_identical": all(parameters_identical(job) for job in jobs),
+        "parameters_identical": all(parameters_identical(job) for job in jobs)
+        if not mine[-1].simulated
+        else None,
         "flows": flow_figures(mine[-1]) if mine[-1].noted("flow") else None,
         "light": light_figures(mine[-1]),
+        "ring": ring,
+    }
+
+
+def _ring_figures(comparison: Comparison, name: str, run: Run) -> dict[str, Any] | None:
+    """A ring's wavelengths and the times in which its light was set between two steps; None without ring.
+
+    ``set_up_ms``: from the end of the last flow of a step to the light of the next, and of that ``write_ms``,
+    until the switches had it and it was read back.
+    """
+    plan = comparison.ring_plan(name)
+    if plan is None:
+        return None
+    ring = ring_of(comparison.settings[name].fabric)
+    assert ring is not None
+    used = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
+    noted = run.noted("ring")
+    return {
+        "nodes": len(ring.nodes),
+        "wavelengths": ring.wavelengths,
+        "wavelengths_used": len(used),
+        "set_ups_per_allreduce": comparison.set_ups(name),
+        **(noted[-1]["set_up"] if noted else {"set_ups": 0, "set_up_ms": None, "write_ms": None}),
     }
 
 
 def _training_figures(run: Run) -> dict[str, Any]:
-    """What the ranks ended with, and whether every byte that was sent arrived."""
+    """What the ranks ended with, and whether every byte that was sent arrived; all None when simulated."""
     job = only_job(run)
     done = job.done
+    if run.simulated:
+        names = (
+            "loss_first",
+            "loss_last",
+            "accuracy",
+            "parameters_sha256",
+            "parameters_identical",
+            "payload",
+        )
+        return dict.fromkeys(names)
     first = done.get(0)
     everyone = len(done) == len(job.gpus)
     return {
@@ -233,6 +277,8 @@ def light_figures(run: Run) -> dict[str, Any] | None:
     only or began anew.
     """
     moments = {note["moment"]: note for note in run.noted("light")}
+    if simulated := run.noted("onics"):
+        return _simulated_light(simulated[-1])
     if not {"before", "after"} <= moments.keys():
         return None
     before, after = moments["before"], moments["after"]
@@ -261,6 +307,18 @@ def light_figures(run: Run) -> dict[str, Any] | None:
             for gpu, entry in after["agents"].items()
             if gpu in before["agents"]
         ),
+    }
+
+
+def _simulated_light(note: Event) -> dict[str, Any]:
+    """The same of a simulation, which has the agents' state machines but no packets."""
+    messages, flows = sum(note["messages"].values()), note["flows"]
+    return {
+        **dict.fromkeys((*FORBIDDEN, *DROPS, "light_tx_bytes", "unrouted")),
+        "receiver_overlaps": note["receiver_overlaps"],
+        "control_messages": messages,
+        "messages_per_flow": messages / flows if flows else None,
+        "agents_restarted": 0,
     }
 
 
@@ -302,16 +360,21 @@ def _compared(comparison: Comparison, fabrics: Mapping[str, Any]) -> dict[str, A
             if spec.limit is None
             else fabrics[name]["completion_s"] / base["completion_s"] <= spec.limit,
         }
-    hashes = {found["parameters_sha256"] for found in fabrics.values()}
+    # The order in which a collective adds decides the last bits: only the same one gives the same.
+    hashes: dict[str, set[str | None]] = {}
+    for found in fabrics.values():
+        hashes.setdefault(found["collective"], set()).add(found["parameters_sha256"])
     return {
         "baseline": spec.baseline,
         "limit": spec.limit,
         "ratios": ratios,
-        "parameters_identical": len(hashes) == 1
-        and None not in hashes
-        and all(found["parameters_identical"] for found in fabrics.values()),
+        "parameters_identical": all(found["parameters_identical"] for found in fabrics.values())
+        and all(len(group) == 1 for group in hashes.values())
+        if base["parameters_identical"] is not None
+        else None,
         "accuracy_equal": len({found["accuracy"] for found in fabrics.values()}) == 1
-        and base["accuracy"] is not None,
+        if base["accuracy"] is not None
+        else None,
         "published": _published(comparison),
     }
 
@@ -426,16 +489,14 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
     }
     points = []
     setting = comparison.settings[spec.fabric]
-    ranks = comparison.world_size
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
-    collective = comparison.spec.training.collective
-    schedule = all_reduce(collective, ranks)
+    steps = comparison.steps(spec.fabric)
     for run in swept:
         real = run.point
         if run.case != spec.fabric or real["gradient_bytes"] not in base or not run.noted("flow"):
             continue
         size = scaled(int(real["gradient_bytes"]), comparison)
-        idle = collective_time(schedule, size, rate_bps)
+        idle = comparison.all_reduce_s(spec.fabric, size)
         set_up_s = flow_figures(run)["setup_ms"]["p50"] / 1000
         measured = median_all_reduce_s(only_job(run))
         points.append(
@@ -447,8 +508,8 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
                 "baseline_allreduce_s": base[real["gradient_bytes"]],
                 "ideal_allreduce_s": idle,
                 "slowdown": measured / base[real["gradient_bytes"]],
-                "analytic_slowdown": 1 + schedule.steps * set_up_s / idle,
-                "parameters_identical": parameters_identical(only_job(run)),
+                "analytic_slowdown": 1 + steps.steps * set_up_s / idle,
+                "parameters_identical": parameters_identical(only_job(run)) if not run.simulated else None,
                 **{
                     name: (light_figures(run) or {}).get(name) for name in ("collisions", "receiver_overlaps")
                 },
@@ -466,13 +527,13 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
             (p["setup_ms"], p["slowdown"]) for p in points if p["real"]["gradient_bytes"] == real_bytes
         )
         measured_ms = crossing(mine, spec.tolerance)
-        alone = break_even_set_up(collective, ranks, size, rate_bps, spec.tolerance)
-        training = break_even_set_up(collective, ranks, size, rate_bps, spec.tolerance, comparison.compute_s)
+        alone = break_even_set_up(steps, size, rate_bps, spec.tolerance)
+        training = break_even_set_up(steps, size, rate_bps, spec.tolerance, comparison.compute_s)
         break_even.append(
             {
                 "real_gradient_bytes": real_bytes,
                 "gradient_bytes": size,
-                "least_flow_bytes": size / schedule.chunks,
+                "least_flow_bytes": size / steps.chunks,
                 "setup_ms": measured_ms,
                 "stands_for_ms": None if measured_ms is None else measured_ms / scale,
                 "least_measured_slowdown": mine[0][1],
@@ -485,7 +546,7 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
     return {
         "fabric": spec.fabric,
         "tolerance": spec.tolerance,
-        "steps": schedule.steps,
+        "steps": steps.steps,
         "points": points,
         "break_even": break_even,
     }
@@ -541,9 +602,9 @@ def _fidelity(
 
 
 def _judge_light(run: Run, verdict: Verdict) -> None:
-    lost = _training_figures(run)["payload"]["lost_bytes"]
-    if lost:
-        verdict.add(2, f"{run.name}: {lost} bytes of payload were sent and not received")
+    payload = _training_figures(run)["payload"]
+    if payload and payload["lost_bytes"]:
+        verdict.add(2, f"{run.name}: {payload['lost_bytes']} bytes of payload were sent and not received")
     light = light_figures(run)
     if light is None:
         return

@@ -20,7 +20,6 @@ from scenarios.comparison import (
     Comparison,
     SweepSpec,
     TroubleSpec,
-    expected_s,
     job_settings,
     scaled,
 )
@@ -118,7 +117,7 @@ def _described(comparison: Comparison, name: str, options: Options) -> str:
 def plans(comparison: Comparison, fabric: str, repeat: int) -> list[Plan]:
     """Every run on one fabric, in order."""
     title = comparison.spec.fabrics[fabric].title
-    usual = job_settings(comparison)
+    usual = job_settings(comparison, fabric)
     found = [
         Plan(
             f"{fabric}-{number}",
@@ -214,11 +213,16 @@ class _LabRunner:
     def has_onics(self) -> bool:
         return bool(self.setting.fabric.onics)
 
+    @property
+    def has_agents(self) -> bool:
+        """Whether every O-NIC has a control agent, as on a grid."""
+        return bool(self.setting.fabric.grids)
+
     def everything(self, plans: list[Plan]) -> dict[str, Any]:
         """Make all runs; the declared timings of the O-NICs' agents, by fabric."""
         LinkTest(self.setting, self.session, self.folder, self.reporter).measure(())
         timings: dict[str, Any] = {}
-        if self.has_onics:
+        if self.has_agents:
             first = self.session.get(f"/v1/onics/{self.ranks[0]}")
             timings[self.fabric] = first["status"].get("timings", {})
         for plan in plans:
@@ -251,11 +255,11 @@ class _LabRunner:
             self._note_light(plan, "before")
         ids = {job: self.session.submit(request)}
         self.session.wait_ready(ids)
-        if self.has_onics:
+        if self.has_agents:
             self._note_grid(plan)
         at = self.session.release(ids.values())
         self.folder.event("released", run=plan.name, at=at)
-        expected = expected_s(self.setting, plan.request, len(self.ranks), _allowance_s(plan))
+        expected = self.comparison.expected_s(self.fabric, plan.request, _allowance_s(plan))
         trouble = _Trouble(self, plan)
 
         def each_round(watch: Watch) -> None:
@@ -281,6 +285,7 @@ class _LabRunner:
         flows.read()
         if self.has_onics:
             self._note_light(plan, "after")
+        self._note_rings(plan)
         if not failures:
             trouble.check_happened()
             sha256 = self.references.hash_of(self.processes, request)
@@ -310,6 +315,24 @@ class _LabRunner:
         for name in self.setting.fabric.grids:
             self.folder.event("grid", run=plan.name, grid=self.session.get(f"/v1/grids/{name}"))
 
+    def _note_rings(self, plan: Plan) -> None:
+        """How long the light between two steps took to set, as the controller counted."""
+        for name in self.setting.fabric.rings:
+            found = self.session.get(f"/v1/rings/{name}")
+            self.folder.event("ring", run=plan.name, ring=found, set_up=set_up_figures(found))
+
+
+def set_up_figures(ring: Mapping[str, Any]) -> dict[str, Any]:
+    """Of ``GET /v1/rings/{name}`` what a result has: how often the light was set, and how long that took."""
+    counted = ring["statistics"]
+    spreads = {
+        f"{ours}_ms": {q: 1000 * counted[theirs][f"{q}_s"] for q in ("p50", "p99", "max")}
+        if counted["count"]
+        else None
+        for ours, theirs in (("set_up", "total"), ("write", "write"))
+    }
+    return {"set_ups": counted["count"], **spreads, "declared_ms": 1000 * counted["declared_s"]}
+
 
 def _allowance_s(plan: Plan) -> float:
     """Set-up time per step that a run's own delays bring, seconds."""
@@ -318,12 +341,13 @@ def _allowance_s(plan: Plan) -> float:
 
 
 class FlowLog:
-    """Copies what the agents remember of their flows into the run folder. Nothing without O-NICs."""
+    """Copies what the agents remember of their flows into the run folder. Nothing without agents."""
 
     def __init__(self, session: Session, folder: RunFolder, run: str, setting: Setting) -> None:
         self._session, self._folder, self._run = session, folder, run
         self._gpu_of = {gpu.ip: gpu.name for gpu in setting.fabric.gpus.values()}
-        self._cursors = dict.fromkeys(setting.fabric.onics, _END_OF_TRACE)
+        agents = [gpu for grid in setting.fabric.grids.values() for gpu in grid.nodes]
+        self._cursors = dict.fromkeys(agents, _END_OF_TRACE)
         self._next = 0.0
         # What an earlier run left is not this run's.
         for gpu in self._cursors:

@@ -67,6 +67,14 @@ def job_colours(jobs: Sequence[str]) -> dict[str, str]:
     return {job: _NAMED.get(job) or free.pop(0) if free else QUIET for job in jobs}
 
 
+def wavelength_colours(wavelengths: int) -> list[str]:
+    """One colour per channel."""
+    if wavelengths <= len(PALETTE):
+        return list(PALETTE[:wavelengths])
+    wheel = matplotlib.colormaps["turbo"]
+    return [matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths)) for k in range(wavelengths)]
+
+
 def save(figure: Figure, folder: Path, name: str, caption: str) -> Plot:
     figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")
     with matplotlib.rc_context({"svg.hashsalt": name}):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import networkx as nx
 
 from fabric.grid import COLUMN_PORT, ROW_PORT
-from fabric.topology import Grid, Port, circuit_cross_connects, electrical_graph
+from fabric.topology import Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
@@ -32,7 +32,8 @@ class LinkTest:
     def measure(self, circuits: Circuits) -> None:
         """With ``circuits`` lit: all NICs at once along rings inside each packet switch, both directions
         full; then each link between packet switches, one direction after the other; then the O-NICs of each
-        grid, all at once along rings in the rows, then in the columns."""
+        grid, all at once along rings in the rows, then in the columns; then those of each ring of
+        wavelengths, all to their neighbour one way round, then the other."""
         self.reporter.say("measuring the links")
         if circuits:
             self.session.set_circuits(circuits)
@@ -42,6 +43,8 @@ class LinkTest:
         self._trunks(graph)
         for grid in self.scenario.fabric.grids.values():
             self._onics(grid)
+        for ring in self.scenario.fabric.rings.values():
+            self._ring(ring)
         if self.ratios:
             self.reporter.say(
                 f"  {len(self.ratios)} rates, {100 * min(self.ratios):.1f} to {100 * max(self.ratios):.1f} % "
@@ -93,6 +96,19 @@ class LinkTest:
                 ends = [Port(gpu, port) for gpu in (source, destination)]
                 setting = min(self.scenario.fabric.link_at[end].rate_bps for end in ends)
                 self._note(f"O-NIC ports {ends[0]}, {ends[1]}", f"{source} to {destination}", setting, rate)
+
+    def _ring(self, ring: WdmRing) -> None:
+        """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
+        count = len(ring.nodes)
+        for port, way, step in ((0, "clockwise", 1), (1, "counter", -1)):
+            if count == 2 and step < 0:
+                # Between two nodes the shorter way is always the same.
+                continue
+            test: Test = (f"ring-{way}", list(ring.nodes), [(i + step) % count for i in range(count)])
+            for source, destination, rate in self._run([test]):
+                setting = self.scenario.fabric.link_at[Port(source, port)].rate_bps
+                link = f"{source}:{port} to {destination}, one wavelength"
+                self._note(link, f"{source} to {destination}", setting, rate)
 
     def _note(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
         set_bps = real_bps / self.scenario.rate_scale

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from fabric.collectives import Schedule, all_reduce
+import numpy as np
+
 from fabric.cost import RingJob, predict
+from fabric.schedules import Steps
 from fabric.topology import Port, circuit_cross_connects
 from scenarios.profiles import MODELS
 from scenarios.schema import Scenario
@@ -39,35 +40,39 @@ def predict_completions(
     return ends
 
 
-def collective_time(schedule: Schedule, vector_bytes: float, rate_bps: float, set_up_s: float = 0.0) -> float:
-    """Seconds of an all-reduce whose steps follow each other, each rank at ``rate_bps`` in each direction.
+def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
+    """Seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
 
-    Sum over the steps of ``set_up_s + 8 * (most bytes that a rank sends in the step) / rate_bps``: every
-    flow of a step waits once for its light. For halving-doubling at a power of two P that is
-    ``2 log2(P) set_up_s + 2 (P-1)/P * 8 vector_bytes / rate_bps``. Nothing for one rank.
+    Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each
+    rank having one port of that rate in each direction. For halving-doubling at a power of two P that is
+    ``2 (P-1)/P * 8 vector_bytes / rate_bps``. ``lightpaths``: every pair of ranks has a wavelength of that
+    rate for itself, so what counts is the most bytes from one rank to another.
     """
-    chunk = 8 * vector_bytes / schedule.chunks / rate_bps
-    steps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for transfer in schedule.transfers:
-        steps[transfer.step][transfer.source] += 1
-    return sum(set_up_s + chunk * max(sent.values()) for sent in steps.values())
+    n = steps.world_size
+    chunk_s = 8 * vector_bytes / steps.chunks / rate_bps
+    total = 0.0
+    for step in steps:
+        ends = (step.sources * n + step.destinations,) if lightpaths else (step.sources, step.destinations)
+        most = max(
+            (float(np.bincount(end, step.count).max(initial=0)) for end in ends if len(end)), default=0
+        )
+        total += chunk_s * most
+    return total
 
 
 def break_even_set_up(
-    collective: str,
-    world_size: int,
+    steps: Steps,
     vector_bytes: float,
     rate_bps: float,
     tolerance: float,
     compute_s: float = 0.0,
 ) -> float:
-    """Seconds that a flow's set-up may take until an iteration lasts ``tolerance`` times as long as without.
+    """Seconds that each step's set-up may take until an iteration is ``tolerance`` times as long as without.
 
     An iteration is ``compute_s`` seconds and the all-reduce, none of it at the same time; with 0 the
     all-reduce alone. Raises ValueError for a collective without a step.
     """
-    schedule = all_reduce(collective, world_size)
-    if not schedule.steps:
-        raise ValueError(f"{collective} of {world_size} ranks sends nothing")
-    idle = compute_s + collective_time(schedule, vector_bytes, rate_bps)
-    return (tolerance - 1) * idle / schedule.steps
+    if not steps.steps:
+        raise ValueError(f"{steps.name} of {steps.world_size} ranks sends nothing")
+    idle = compute_s + all_reduce_time(steps, vector_bytes, rate_bps)
+    return (tolerance - 1) * idle / steps.steps

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from fabric.schedules import steps_named
 from fabric.schema import Duration, FabricSpec, Name, Strict, build_fabric
 from fabric.topology import Fabric, Port, optical_neighbour
 from scenarios.profiles import MODELS, compute_seconds, scaled_gradient_bytes
@@ -41,6 +42,15 @@ class ScaleSpec(Strict):
     payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
 
 
+def _known_collective(name: str) -> str:
+    steps_named(name, 2)
+    return name
+
+
+#: Name of an all-reduce; for which numbers of ranks it can be made shows with the job.
+Collective = Annotated[str, AfterValidator(_known_collective)]
+
+
 class TrainingSpec(Strict):
     """What every job trains. ``batch`` is samples per GPU and iteration.
 
@@ -54,7 +64,7 @@ class TrainingSpec(Strict):
     batch: Annotated[int, Field(ge=1)]
     samples: Annotated[int, Field(ge=1)] | None = None
     iterations: Annotated[int, Field(ge=1)] | None = None
-    collective: Literal["ring", "halving-doubling"] = "ring"
+    collective: Collective = "ring"
     seed: int = 7
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
 

@@ -10,10 +10,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from fabric.collectives import all_reduce
+from fabric.collectives import schedule_of
 from fabric.grid import reach
 from scenarios.comparison import Comparison, grid_of, job_settings, nic_rate_bps, scaled
-from scenarios.prediction import collective_time
 
 Event = dict[str, Any]
 HASH = "0dd10dd1" * 8
@@ -69,13 +68,13 @@ class Synthesis:
         comparison = self.comparison
         setting, ranks = comparison.settings[fabric], comparison.ranks(fabric)
         grid = grid_of(setting.fabric)
-        request = {**job_settings(comparison), **(changes or {})}
+        request = {**job_settings(comparison, fabric), **(changes or {})}
         job = comparison.job
-        schedule = all_reduce(request["collective"], len(ranks))
+        schedule = schedule_of(comparison.steps(fabric))
         rate = min(nic_rate_bps(setting, gpu) for gpu in ranks)
         steps = [list(group) for _, group in itertools.groupby(schedule.transfers, key=lambda t: t.step)]
         spent = set_up_s if grid is not None else 0.0
-        exchange = collective_time(schedule, request["gradient_bytes"], rate, spent)
+        exchange = comparison.all_reduce_s(fabric, request["gradient_bytes"], spent)
         self.add(
             "run_started",
             run=name,

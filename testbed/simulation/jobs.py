@@ -20,7 +20,7 @@ from fabric.schedules import Step, Steps, check_ranks, frozen
 from testbed.simulation.engine import Engine, Flow
 from testbed.simulation.maxmin import FloatArray
 from testbed.simulation.networks import Network
-from testbed.simulation.phases import StepCost, check_vector, synchronous
+from testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000
@@ -181,6 +181,7 @@ def check_jobs(jobs: Iterable[Job]) -> tuple[Job, ...]:
         try:
             check_ranks(job.steps, len(job.ranks))
             check_vector(job.vector_bytes)
+            check_cost(job.cost, job.steps)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         if len(set(job.ranks)) < len(job.ranks):
@@ -649,7 +650,9 @@ class _StepPlan:
             if cost:
                 self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(self.sizes[k])
         self.set_up = True
-        if job.cost.when == "new circuits" and number:
+        if job.cost.in_steps:
+            self.set_up = job.cost.in_steps[number]
+        elif job.cost.when == "new circuits" and number:
             before = owner.plan[number - 1].step if len(owner.plan) >= number else None
             self.set_up = before is None or not _circuits(step) <= _circuits(before)
         self._routes: tuple[list[int], list[int], list[float]] | None = None

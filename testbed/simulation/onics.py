@@ -45,14 +45,17 @@ class OnicPlane:
 
     ``waits_s`` are the seconds from request to light of every flow that has had light so far; ``messages``
     counts them by kind. ``overlaps`` counts light that came to a receiver which another still had: it is 0
-    unless the protocol is wrong. Raises ValueError as :func:`fabric.grid.wavelength_map`.
+    unless the protocol is wrong. ``finished`` is called with the source and the life of every flow that had
+    light, once its receiver has confirmed its release. Raises ValueError as :func:`fabric.grid.wavelength_map`.
     """
 
     def __init__(
         self, engine: Engine, fabric: Fabric, grid: Grid, nodes: Sequence[str],
         control: ControlNetwork | None = None, times: protocol.Times | None = None,
+        finished: Callable[[str, protocol.Finished], None] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
+        self._told_finished = finished
         self._control = control or ControlNetwork()
         self._random = np.random.default_rng(self._control.seed)
         ways_of = wavelength_map(grid, nodes)
@@ -148,6 +151,8 @@ class OnicPlane:
                 self._lit(effect.flow)
             elif isinstance(effect, protocol.Finished):
                 self.queued += effect.waited
+                if self._told_finished is not None:
+                    self._told_finished(node, effect)
             elif isinstance(effect, protocol.Failed | protocol.Lost):
                 assert isinstance(effect.flow, int)
                 asked = self._open.pop(effect.flow, None)

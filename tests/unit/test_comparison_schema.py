@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fabric.collectives import all_reduce
+from fabric.schedules import steps_named
 from scenarios.comparison import (
     Comparison,
-    expected_s,
     job_settings,
     load,
     nic_rate_bps,
@@ -21,12 +20,13 @@ from scenarios.comparison import (
     parse_comparison,
     setting_named,
 )
-from scenarios.prediction import break_even_set_up, collective_time
+from scenarios.prediction import all_reduce_time, break_even_set_up
 from scenarios.profiles import MODELS
 from scenarios.schema import Scenario, ScenarioError
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 BUNDLED = ("oddl_4", "oddl_16", "oddl_sweep")
+RINGS = ("wrht_9", "wrht_25")
 
 
 def bundled(name: str) -> Comparison:
@@ -46,7 +46,36 @@ def test_bundled_comparisons_are_sound(name: str) -> None:
     assert comparison.settings["oddl"].onic_faults
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize(("name", "nodes"), [("wrht_9", 9), ("wrht_25", 25)])
+def test_bundled_rings_are_sound(name: str, nodes: int) -> None:
+    comparison = bundled(name)
+    assert comparison.world_size == nodes
+    rates = {nic_rate_bps(s, g) for s in comparison.settings.values() for g in s.fabric.gpus}
+    assert rates == {25e9 / comparison.rate_scale}
+    assert comparison.steps("wrht").steps == 4
+    assert {fabric: comparison.set_ups(fabric) for fabric in ("eps", "wrht", "ring")} == {
+        "eps": 0, "wrht": 4, "ring": 0,
+    }  # fmt: skip
+    # A step of WRHT takes long beside what the machine's timers are late by.
+    assert comparison.all_reduce_s("wrht", comparison.gradient_bytes) / 4 > 0.5
+    assert not any(setting.onic_faults for setting in comparison.settings.values())
+    section = comparison.settings["wrht"].raw_fabric
+    assert list(section) == ["rings"]
+
+
+def test_a_fabrics_own_collective_comes_before_the_trainings() -> None:
+    comparison = bundled("wrht_9")
+    assert comparison.spec.training.collective == "ring"
+    assert [comparison.collective(name) for name in comparison.settings] == [
+        "ring", "wrht", "ring", "binary-tree", "hierarchical-ring",
+    ]  # fmt: skip
+    assert job_settings(comparison, "wrht")["collective"] == "wrht"
+    # On a ring a pair has a wavelength for itself, so what a representative gets at once takes no longer.
+    assert comparison.all_reduce_s("wrht", 1_000_000) == pytest.approx(4 * 8e6 / 62.5e6)
+    assert comparison.all_reduce_s("wrht", 1_000_000, 0.01) == pytest.approx(4 * (8e6 / 62.5e6 + 0.01))
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, *RINGS])
 def test_every_parameter_is_used_and_explained(name: str) -> None:
     comparison = bundled(name)
     body = comparison.text.split("fabrics:", 1)[1]
@@ -71,28 +100,40 @@ def test_the_kinds_are_told_apart_by_their_key() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 64])
 def test_the_model_is_the_closed_form(ranks: int) -> None:
-    size, rate, set_up = 1e6, 1e8, 0.002
-    steps = 2 * math.log2(ranks)
-    closed = steps * set_up + 2 * size * 8 * (ranks - 1) / (ranks * rate)
-    assert collective_time(all_reduce("halving-doubling", ranks), size, rate, set_up) == pytest.approx(closed)
-    ring = 2 * (ranks - 1) * (set_up + size * 8 / (ranks * rate))
-    assert collective_time(all_reduce("ring", ranks), size, rate, set_up) == pytest.approx(ring)
+    size, rate = 1e6, 1e8
+    closed = 2 * size * 8 * (ranks - 1) / (ranks * rate)
+    for name in ("halving-doubling", "ring"):
+        assert all_reduce_time(steps_named(name, ranks), size, rate) == pytest.approx(closed)
+    depth = math.log2(ranks)
+    assert all_reduce_time(steps_named("recursive-doubling", ranks), size, rate) == pytest.approx(
+        depth * 8 * size / rate
+    )
+
+
+def test_a_rank_that_receives_from_many_needs_a_port_or_wavelengths_for_it() -> None:
+    steps = steps_named("wrht-2", 5)
+    # Four vectors to the one in the middle, and one from it to each.
+    assert all_reduce_time(steps, 1e6, 8e6) == pytest.approx(4 + 4)
+    assert all_reduce_time(steps, 1e6, 8e6, lightpaths=True) == pytest.approx(1 + 1)
 
 
 def test_at_the_break_even_an_iteration_takes_the_tolerance_longer() -> None:
-    schedule = all_reduce("halving-doubling", 4)
+    steps = steps_named("halving-doubling", 4)
     for compute in (0.0, 0.5):
-        set_up = break_even_set_up("halving-doubling", 4, 1e6, 1e8, 1.05, compute)
-        with_it, without = (compute + collective_time(schedule, 1e6, 1e8, s) for s in (set_up, 0.0))
-        assert with_it / without == pytest.approx(1.05)
+        set_up = break_even_set_up(steps, 1e6, 1e8, 1.05, compute)
+        without = compute + all_reduce_time(steps, 1e6, 1e8)
+        assert (without + steps.steps * set_up) / without == pytest.approx(1.05)
 
 
 def test_expected_time_is_that_of_all_iterations() -> None:
     comparison = bundled("oddl_4")
-    request = job_settings(comparison)
-    assert expected_s(comparison.settings["oddl"], request, 4) == pytest.approx(
-        request["iterations"] * (0.884 + 4 * 12.267e-3), rel=1e-4
-    )
+    request = job_settings(comparison, "oddl")
+    iteration_s = 0.884 + 4 * 12.267e-3
+    assert comparison.expected_s("oddl", request) == pytest.approx(30 * iteration_s, rel=1e-4)
+    # Each of the four steps waits once for light.
+    slower_s = 30 * (iteration_s + 4 * 0.01)
+    assert comparison.expected_s("oddl", request, 0.01) == pytest.approx(slower_s, rel=1e-4)
+    assert comparison.expected_s("ideal", request, 0.01) == pytest.approx(30 * iteration_s, rel=1e-4)
 
 
 Edit = Callable[[dict[str, Any]], object]
@@ -188,6 +229,45 @@ def test_a_mistake_is_one_line_naming_file_and_key(name: str) -> None:
     assert "\n" not in message
     for part in expected:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (
+            set_at("fabrics", "wrht", "collective", value="gossip"),
+            ["fabrics.wrht.collective", "gossip", "halving-doubling"],
+        ),
+        (
+            set_at("fabrics", "hring", "rings", "r", "wavelengths", value=2),
+            ["fabrics.hring.collective", "hierarchical-ring", "wavelength"],
+        ),
+        (
+            lambda raw: raw["fabrics"]["wrht"]["rings"]["r"].update(nodes=8),
+            ["fabrics", "eps has 9", "wrht has 8"],
+        ),
+        (
+            lambda raw: raw["fabrics"]["wrht"].update(servers={"s0": {"gpus": {"g0": "p100"}}}),
+            ["fabrics", "wrht has 10"],
+        ),
+        (
+            lambda raw: raw["fabrics"]["wrht"]["rings"].update(q=raw["fabrics"]["wrht"]["rings"]["r"]),
+            ["fabrics", "wrht has 18"],
+        ),
+        (
+            lambda raw: raw.update(trouble={"x": {"title": "x", "fabric": "wrht", "kill": "r0"}}),
+            ["trouble.x.kill", "r0", "agent"],
+        ),
+    ],
+)
+def test_a_mistake_about_rings_is_one_line(edit: Edit, expected: list[str]) -> None:
+    raw = yaml.safe_load((SCENARIOS / "wrht_9.yaml").read_text())
+    edit(raw)
+    with pytest.raises(ScenarioError) as caught:
+        parse(yaml.safe_dump(raw, sort_keys=False), "bad.yaml")
+    assert "\n" not in str(caught.value)
+    for part in expected:
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(

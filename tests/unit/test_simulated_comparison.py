@@ -1,0 +1,143 @@
+"""Comparisons in virtual time: against closed forms, and the folder, result and report that they leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scenarios.comparison import Comparison, load, parse_comparison, ring_of
+from scenarios.progress import Reporter
+from scenarios.results import label_of
+from scenarios.ring_plots import lights
+from scenarios.simulated import SimulationOptions, payload_share, simulate
+from scenarios.simulated_comparison import lit_steps
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SHARE = payload_share(9000)
+
+
+def edited(name: str, **changes: Any) -> Comparison:
+    """A bundled comparison with some of its parameters' values changed."""
+    path = SCENARIOS / f"{name}.yaml"
+    raw = yaml.safe_load(path.read_text())
+    for key, value in changes.items():
+        raw["parameters"][key]["value"] = value
+    return parse_comparison(yaml.safe_dump(raw), str(path))
+
+
+def simulated(comparison: Comparison, folder: Path) -> tuple[Path, dict[str, Any]]:
+    return simulate(comparison, SimulationOptions(folder), Reporter())
+
+
+@pytest.fixture(scope="module")
+def oddl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    return simulated(edited("oddl_4", iterations=24), tmp_path_factory.mktemp("oddl"))
+
+
+@pytest.fixture(scope="module")
+def wrht(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    return simulated(edited("wrht_9", iterations=2), tmp_path_factory.mktemp("wrht"))
+
+
+def test_on_a_packet_switch_it_is_the_closed_form(oddl: tuple[Path, dict[str, Any]]) -> None:
+    ideal = oddl[1]["fabrics"]["ideal"]
+    exchange_s = 2 * 3 / 4 * 255_572 * 8 / 62.5e6 / SHARE
+    assert ideal["allreduce_s"] == pytest.approx(exchange_s, rel=1e-6)
+    assert ideal["completion_s"] == pytest.approx(24 * (0.884 + exchange_s), rel=1e-6)
+
+
+def test_on_a_grid_every_flow_waits_for_the_agents(oddl: tuple[Path, dict[str, Any]]) -> None:
+    grid, ideal = (oddl[1]["fabrics"][name] for name in ("oddl", "ideal"))
+    flows = grid["flows"]
+    assert flows["count"] == flows["expected"] == 24 * 4 * 4
+    # Two messages follow each other before there is light; and then the laser has to be tuned.
+    assert 0.3 < flows["setup_ms"]["p50"] < 0.5
+    waits_s = 4 * flows["setup_ms"]["p50"] / 1000
+    assert grid["allreduce_s"] - ideal["allreduce_s"] == pytest.approx(waits_s, rel=0.05)
+    assert grid["light"]["receiver_overlaps"] == 0
+    assert grid["light"]["messages_per_flow"] == pytest.approx(5.0)
+
+
+def test_a_wrht_all_reduce_is_its_steps_and_set_ups(wrht: tuple[Path, dict[str, Any]]) -> None:
+    fabrics = wrht[1]["fabrics"]
+    whole_s = 5_111_408 * 8 / 62.5e6 / SHARE
+    assert fabrics["wrht"]["steps"] == fabrics["wrht"]["ring"]["set_ups_per_allreduce"] == 4
+    # 25 µs, twenty times as long.
+    assert fabrics["wrht"]["allreduce_s"] == pytest.approx(4 * (whole_s + 0.0005), rel=1e-6)
+    ring_s = 16 / 9 * whole_s
+    assert fabrics["ring"]["ring"]["set_ups_per_allreduce"] == 0
+    for name in ("ring", "eps"):
+        assert fabrics[name]["allreduce_s"] == pytest.approx(ring_s, rel=1e-6)
+    assert fabrics["hring"]["allreduce_s"] == pytest.approx(ring_s + 2 * 0.0005, rel=1e-6)
+    tree = fabrics["tree"]
+    set_ups_s = tree["ring"]["set_ups_per_allreduce"] * 0.0005
+    assert tree["allreduce_s"] == pytest.approx(8 * whole_s + set_ups_s, rel=1e-6)
+
+
+def test_nothing_of_it_is_called_measured(
+    oddl: tuple[Path, dict[str, Any]], wrht: tuple[Path, dict[str, Any]]
+) -> None:
+    for folder, result in (oddl, wrht):
+        assert result["runtime"] == "simulated"
+        assert result["complete"] is True
+        assert result["comparison"]["parameters_identical"] is None
+        labels = [(entry["path"], entry["label"]) for entry in result["labels"]]
+        assert {label_of(path, labels) for path, _ in leaves(result)} <= {
+            "simulated", "analytic", "setting", "published",
+        }  # fmt: skip
+        page = (folder / "report.html").read_text()
+        assert "Nothing here was measured" in page
+        assert ">measured<" not in page
+        assert "simulated" in page
+        json.loads((folder / "trace.json").read_text())
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, float]]:
+    if isinstance(value, dict):
+        return [leaf for key, inner in value.items() for leaf in leaves(inner, f"{path}.{key}".lstrip("."))]
+    if isinstance(value, list):
+        return [leaf for index, inner in enumerate(value) for leaf in leaves(inner, f"{path}.{index}")]
+    inside = path.startswith(("fabrics.", "comparison.", "trouble.", "sweep."))
+    return [(path, value)] if inside and isinstance(value, int | float) and value is not True else []
+
+
+def test_the_report_of_rings_shows_their_light(wrht: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = wrht
+    page = (folder / "report.html").read_text()
+    assert "WRHT&#x27;s all-reduce of 9 nodes in 4 steps: 2.25 times that of a ring" in page
+    for name in ("allreduce", "ring-wrht", "ring-ring", "ring-tree", "ring-hring"):
+        assert (folder / "plots" / f"{name}.png").stat().st_size > 0
+    assert "ODDL" not in page
+
+
+def test_a_slower_control_network_slows_the_all_reduce(tmp_path: Path) -> None:
+    _, result = simulated(edited("oddl_sweep"), tmp_path)
+    points = [p for p in result["sweep"]["points"] if p["real"]["tuning_s"] < 1e-6]
+    for size in (25_000_000, 553_430_000):
+        mine = sorted((p for p in points if p["real"]["gradient_bytes"] == size), key=lambda p: p["setup_ms"])
+        assert [p["real"]["control_delay_s"] for p in mine] == [0.0, 0.0001, 0.0005, 0.002]
+        # Two messages, four times as slow as in reality.
+        assert mine[-1]["setup_ms"] - mine[0]["setup_ms"] == pytest.approx(2 * 4 * 2.0, rel=0.02)
+        for point in mine:
+            assert point["slowdown"] == pytest.approx(point["analytic_slowdown"], rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["wrht", "ring", "tree", "hring"])
+def test_the_light_is_that_of_the_plan(name: str) -> None:
+    comparison = load(SCENARIOS / "wrht_9.yaml")
+    assert isinstance(comparison, Comparison)
+    plan = comparison.ring_plan(name)
+    assert plan is not None
+    ring = ring_of(comparison.settings[name].fabric)
+    assert ring is not None
+    for step, planned in zip(lit_steps(comparison.steps(name), plan), plan.steps, strict=True):
+        assert step.wavelengths is not None
+        assert step.clockwise is not None
+        assert int(step.wavelengths.max()) < ring.wavelengths
+        ends = zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+        assert {(ring.nodes[a], ring.nodes[b]) for a, b in ends} == planned.pairs
+    assert [last for _, last, _ in lights(plan)][-1] == len(plan.steps)
