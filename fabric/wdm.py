@@ -9,12 +9,12 @@ wavelengths at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabric.crossconnect import CrossConnect
+from fabric.crossconnect import CrossConnect, Mode, plan_changes
 from fabric.schedules import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, WdmRing
 
@@ -286,55 +286,54 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
             f"{steps.name}: a schedule of {steps.world_size} ranks; ring {ring.name} has {len(nodes)} nodes"
         )
     transmit: dict[str, dict[str, Emit]] = {node: {} for node in nodes}
-    pairs: list[frozenset[tuple[str, str]]] = []
-    needed: list[dict[str, frozenset[CrossConnect]]] = []
+    pairs = []
+    needed = []
     for number, step in enumerate(steps):
         if step.wavelengths is None:
             step = assign(step, len(nodes), ring.wavelengths, number)
         needed.append(cross_connects(ring, fabric, step, number))
         assert step.wavelengths is not None
         assert step.clockwise is not None
+        now = set()
         rows = zip(
             step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
             step.clockwise.tolist(), strict=True,
         )  # fmt: skip
         for source, destination, wavelength, clockwise in rows:
+            sender, receiver = nodes[source], nodes[destination]
             emit = Emit(0 if clockwise else 1, wavelength)
-            before = transmit[nodes[source]].setdefault(nodes[destination], emit)
+            before = transmit[sender].setdefault(receiver, emit)
             if before != emit:
                 raise ValueError(
-                    f"{steps.name}: step {number}: {nodes[source]} would send to {nodes[destination]} on "
-                    f"port {emit.port}, wavelength {emit.wavelength}, and before on port {before.port}, "
-                    f"wavelength {before.wavelength}; a pair has one for the whole job"
+                    f"{steps.name}: step {number}: {sender} would send to {receiver} from port {emit.port} "
+                    f"on wavelength {emit.wavelength}, elsewhere from port {before.port} on wavelength "
+                    f"{before.wavelength}; each pair has one way for the whole job"
                 )
-        ends = zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
-        pairs.append(frozenset((nodes[a], nodes[b]) for a, b in ends))
-    lit = [
-        {switch: frozenset(group) for switch, group in zip(ring.switches, groups, strict=True)}
-        for groups in zip(*(_retained([step[s] for step in needed]) for s in ring.switches), strict=True)
-    ]
+            now.add((sender, receiver))
+        pairs.append(frozenset(now))
+    lit = {switch: _retained([step[switch] for step in needed]) for switch in ring.switches}
     return RingPlan(
-        ring.name, nodes, transmit, tuple(RingStep(p, xc) for p, xc in zip(pairs, lit, strict=True))
+        ring.name,
+        nodes,
+        transmit,
+        tuple(
+            RingStep(now, {switch: lit[switch][number] for switch in ring.switches})
+            for number, now in enumerate(pairs)
+        ),
     )
 
 
-def _retained(needed: Sequence[Iterable[CrossConnect]]) -> list[frozenset[CrossConnect]]:
+def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[CrossConnect]]:
     """What one WSS passes in each step: what is needed, and what was before and does not clash with it.
 
     After the last step comes the first. So the first round only finds out what that one starts with.
     """
-    held: set[CrossConnect] = set()
-    found: list[frozenset[CrossConnect]] = []
+    held: frozenset[CrossConnect] = frozenset()
+    found = []
     for group in [*needed, *needed]:
-        wanted = set(group)
-        into = {(xc.ingress, xc.wavelength) for xc in wanted}
-        out = {(xc.egress, xc.wavelength) for xc in wanted}
-        held = wanted | {
-            xc
-            for xc in held
-            if (xc.ingress, xc.wavelength) not in into and (xc.egress, xc.wavelength) not in out
-        }
-        found.append(frozenset(held))
+        changes = plan_changes(held, group, Mode.UPDATE)
+        held = changes.keep | changes.add
+        found.append(held)
     return found[len(needed) :]
 
 
