@@ -92,7 +92,7 @@ def _light(
     how: str,
 ) -> list[Plot]:
     count = comparison.world_size
-    return [
+    drawn = [
         save(
             _grid_steps(grid, steps),
             folder,
@@ -109,14 +109,19 @@ def _light(
             "above the row port, below the column port. Grey: from the request to the light; coloured: lit, "
             f"by wavelength. {how}; trace.json has all iterations.",
         ),
-        save(
-            _set_up(run),
-            folder,
-            f"setup-{name}",
-            "From a flow's request to its light, over all flows of the run. Left: distribution. Right: each "
-            f"flow at the time of its request. {how}, in seconds of the emulation.",
-        ),
     ]
+    if not run.simulated:
+        # In a simulation they are alike.
+        drawn.append(
+            save(
+                _set_up(run),
+                folder,
+                f"setup-{name}",
+                "From a flow's request to its light, over all flows of the run. Left: distribution. Right: "
+                f"each flow at the time of its request. {how}, in seconds of the emulation.",
+            )
+        )
+    return drawn
 
 
 def lit_steps(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:

@@ -358,7 +358,7 @@ def _light_rows(light: Mapping[str, Any]) -> list[str]:
         ("collisions", "two transmitters at one receiver on one wavelength at once; 0 in a correct run"),
         (
             "receiver_overlaps",
-            "two transmitters at one receiver at once, whatever the wavelength; likewise 0",
+            "two transmitters at one receiver at once, whatever the wavelength; 0 in a correct run",
         ),
         ("misdirected", "packets that the light brought to an O-NIC for which they were not meant"),
         ("dark_drops", "packets at a WSS while their laser was dark or tuning; TCP sends them again"),
@@ -524,43 +524,43 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
 def _limits(comparison: Comparison, result: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     if _has_rings(comparison):
         return limits(result, ring_report.limit_points(comparison, result))
-    scale = comparison.spec.scale
     rate = next(
         format_rate(nic_rate_bps(setting, gpu))
         for setting in comparison.settings.values()
         for gpu in setting.fabric.gpus
     )
-    timings: Mapping[str, Any] = next(iter((environment.get("onic_timings") or {}).values()), {})
-    tuning = timings.get("tuning_s")
-    tuned = f" (set to {format_time(tuning)} as emulated)" if tuning is not None else ""
-    points = [
-        f"<b>10.5 ns tuning.</b> A laser is retuned by one write to a table in the kernel{tuned}; what is "
-        "seen "
-        "here is the handshake of two processes, thousands of times longer. Nothing here measures optics.",
-        f"<b>100 Gbit/s.</b> A port carries {rate}, so do ports of the packet switch. Handshakes are not "
-        f"scaled with it: the agents' own time stands for 1/{scale.time:g} of itself, so a real control "
-        "network may be faster or slower than this one.",
-        "<b>ImageNet, ResNet-50, 80.2 %.</b> The network trained is a small numpy model on 8 × 8 digits; its "
-        "gradient is padded to the scaled size. Equal accuracy shows that both fabrics sum alike, not what "
-        "ResNet-50 would reach.",
+    points = [] if how_known(result) == "simulated" else _limits_of_emulation(comparison, rate, environment)
+    points += [
         "GPU time is waiting of a fixed length, calibrated from the paper's ideal network with an assumed "
-        "batch; "
-        "the paper states neither batch, precision nor overlap of computation with communication. At four "
-        "nodes both networks wait for GPUs most of the time, so any reasonable set-up gives near parity: the "
-        "sweep scenario shows where it ends.",
+        "batch; the paper states neither batch, precision nor overlap of computation with communication. At "
+        "four nodes both networks wait for GPUs most of the time, so any reasonable set-up gives near "
+        "parity: the sweep scenario shows where it ends.",
         "The paper's result is that the light is no slower than an ideal switch. It is no speed-up, and "
-        "neither "
-        "is this.",
+        "neither is this.",
         "The paper does not give the wording of its handshake; the one here is the least that agrees with "
-        "it, "
-        "with leases and queues added.",
-        "A node has one port at the packet switch and two on the grid, each at the same rate. One step "
-        "uses one "
-        "port; where a rank can begin the next step early, it sends on both at once, which the packet switch "
-        "cannot give it. That hides a part of the set-ups.",
-        "Acknowledgements take the control network, as the light of a port goes one way; on the packet "
-        "switch "
-        "they share the port. Traffic is TCP, not what an O-NIC's hardware would speak.",
+        "it, with leases and queues added.",
         "Seconds are those of the emulation. Ratios carry over to the real rates; absolute times do not.",
     ]
     return limits(result, points)
+
+
+def _limits_of_emulation(comparison: Comparison, rate: str, environment: Mapping[str, Any]) -> list[str]:
+    timings: Mapping[str, Any] = next(iter((environment.get("onic_timings") or {}).values()), {})
+    tuning = timings.get("tuning_s")
+    tuned = f" (set to {format_time(tuning)} as emulated)" if tuning is not None else ""
+    return [
+        f"<b>10.5 ns tuning.</b> A laser is retuned by one write to a table in the kernel{tuned}; what is "
+        "seen here is the handshake of two processes, thousands of times longer. Nothing here measures "
+        "optics.",
+        f"<b>100 Gbit/s.</b> A port carries {rate}, so do ports of the packet switch. Handshakes are not "
+        f"scaled with it: the agents' own time stands for 1/{comparison.spec.scale.time:g} of itself, so a "
+        "real control network may be faster or slower than this one.",
+        "<b>ImageNet, ResNet-50, 80.2 %.</b> The network trained is a small numpy model on 8 × 8 digits; its "
+        "gradient is padded to the scaled size. Equal accuracy shows that both fabrics sum alike, not what "
+        "ResNet-50 would reach.",
+        "A node has one port at the packet switch and two on the grid, each at the same rate. One step "
+        "uses one port; where a rank can begin the next step early, it sends on both at once, which the "
+        "packet switch cannot give it. That hides a part of the set-ups.",
+        "Acknowledgements take the control network, as the light of a port goes one way; on the packet "
+        "switch they share the port. Traffic is TCP, not what an O-NIC's hardware would speak.",
+    ]

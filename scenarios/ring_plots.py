@@ -38,6 +38,11 @@ def draw(comparison: Comparison, result: Mapping[str, Any], folder: Path) -> lis
             "steps one after the other (line), with the median set-up of the light between them (dot).",
         )
     ]
+    caption = (
+        "The light of the collective's steps, as planned: an arc from each sender to its receiver, clockwise "
+        "outside the ring and counter-clockwise inside, its colour the wavelength. Neighbouring steps with "
+        "the same light are drawn once."
+    )
     for name in found:
         plan = comparison.ring_plan(name)
         if plan is not None:
@@ -46,11 +51,10 @@ def draw(comparison: Comparison, result: Mapping[str, Any], folder: Path) -> lis
                     _light(plan),
                     folder,
                     f"ring-{name}",
-                    "The light of the collective's steps, as planned: an arc from each sender to its "
-                    "receiver, clockwise outside the ring and counter-clockwise inside, its colour the "
-                    "wavelength. Neighbouring steps with the same light are drawn once.",
+                    caption,
                 )
             )
+            caption = "Likewise."
     return drawn
 
 

@@ -199,6 +199,14 @@ def _counted(counted: Mapping[str, Any] | None) -> str:
     return table(counted_head, rows, 9)
 
 
+_OF_EMULATION = (
+    "Acknowledgements and everything else but payload take the control network. Traffic is TCP.",
+    "The network trained is a small numpy model on 8 × 8 digits, its gradient padded to the scaled size. "
+    "GPU time is waiting of a fixed length. Different collectives add in different orders, so their "
+    "parameters may differ in the last bits; each is compared with the same order in one process.",
+)
+
+
 def limit_points(comparison: Comparison, result: Mapping[str, Any]) -> list[str]:
     """What a comparison over rings does not show, as HTML."""
     scale = comparison.spec.scale
@@ -210,6 +218,12 @@ def limit_points(comparison: Comparison, result: Mapping[str, Any]) -> list[str]
         if declared is not None
         else ""
     )
+    programs = (
+        ""
+        if how_known(result) == "simulated"
+        else " Switches are programs; the controller sets them over their management protocol, which takes "
+        "milliseconds and is not scaled."
+    )
     return [
         "<b>The paper's percentages.</b> Its rings have up to thousands of nodes and (by inference) 64 "
         "wavelengths; its text was not available beyond the abstracts. "
@@ -218,17 +232,13 @@ def limit_points(comparison: Comparison, result: Mapping[str, Any]) -> list[str]
         "<b>Crossover.</b> At this gradient a step takes far longer than a set-up, so the bytes decide, and "
         "WRHT sends more of them through its busiest link than a ring all-reduce does. It wins where "
         "gradients are small, set-ups long or nodes many.",
-        "<b>Micro-rings.</b> Switches are programs; they are set by the controller over their management "
-        f"protocol, which takes milliseconds and is not scaled.{said} Nothing here measures optics: loss, "
-        "crosstalk and reach are not emulated.",
+        f"<b>Micro-rings.</b>{programs}{said} Nothing here is about optics itself: loss, crosstalk and reach "
+        "play no part.",
         "The optical fabrics move in step: no rank begins a step before all have ended the last, because the "
         "light is set for all at once. On the packet switch a rank goes on when it can.",
         "A node has one port of the rate of ONE wavelength at the packet switch, and at the ring two ports "
         "with all wavelengths each. The ring all-reduce uses one wavelength of one direction: striping it "
         "over all of them would make it that much quicker, and is not done here.",
-        "Acknowledgements and everything else but payload take the control network. Traffic is TCP.",
-        "The network trained is a small numpy model on 8 × 8 digits, its gradient padded to the scaled size. "
-        "GPU time is waiting of a fixed length. Different collectives add in different orders, so their "
-        "parameters may differ in the last bits; each is compared with the same order in one process.",
+        *([] if how_known(result) == "simulated" else _OF_EMULATION),
         "Seconds are those of the emulation. Ratios carry over to the real rates; absolute times do not.",
     ]

@@ -75,9 +75,10 @@ def _assumptions(comparison: Comparison) -> list[dict[str, str]]:
         found.append(
             {
                 "what": "a control message between two O-NICs' agents",
-                "value": f"{1e6 * CONTROL_S:g} µs on its way, {1e6 * HANDLE_S:g} µs to handle, emulated time",
-                "why": "measured on the emulation with four agents and nothing else to do; more agents share "
-                "the same processors there and are slower, here they are not",
+                "value": f"{1e6 * CONTROL_S:g} + {1e6 * HANDLE_S:g} µs",
+                "why": "on its way, and to be handled, emulated time. Measured with four agents of the "
+                "emulation that had nothing else to do; more agents share the same processors there and are "
+                "slower, here they are not",
             }
         )
     if any(setting.fabric.rings for setting in comparison.settings.values()):
@@ -85,9 +86,11 @@ def _assumptions(comparison: Comparison) -> list[dict[str, str]]:
             {
                 "what": "changing a ring's light between two steps",
                 "value": ", ".join(
-                    f"{1e3 * declared_set_up_s(ring_profile(setting)):g} ms on {name}"
-                    for name, setting in comparison.settings.items()
-                    if setting.fabric.rings
+                    dict.fromkeys(
+                        f"{1e3 * declared_set_up_s(ring_profile(setting)):g} ms"
+                        for setting in comparison.settings.values()
+                        if setting.fabric.rings
+                    )
                 ),
                 "why": "the command and dark times of the switches' profile, times D, in each step in which "
                 "a switch changes; the controller's own time for it is left out",
