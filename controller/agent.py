@@ -56,6 +56,11 @@ class AgentClient:
         """What the O-NICs and WSSs of an emulated fabric have counted."""
         return dict(self._call("GET", "/v1/onics", timeout_s=timeout_s))
 
+    def set_transmit(self, gpu: str, table: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Give a ring O-NIC its transmit table, ``{peer's ip: {"port", "wavelength"}}``; what it has now."""
+        path = f"/v1/onics/{gpu}/transmit"
+        return dict(self._call("PUT", path, json=dict(table), timeout_s=timeout_s))
+
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
         self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)

@@ -1,4 +1,4 @@
-"""REST: grids, O-NICs and what the arbiter would do."""
+"""REST: grids, rings, O-NICs and the light that a job would get."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from fastapi import APIRouter
 from controller.arbiter import plan_document
 from controller.errors import InvalidError
 from controller.requests import LightRequest
+from controller.ring_light import RingLight, ring_of
+from controller.rings import light_document
 from controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/grids``, ``/v1/onics`` and ``/v1/arbiter``."""
+    """Routes ``/v1/grids``, ``/v1/rings``, ``/v1/onics`` and ``/v1/arbiter``."""
     routes = APIRouter(prefix="/v1")
-    arbiter, jobs, onics = controller.arbiter, controller.jobs, controller.onics
+    arbiter, jobs, onics, all_rings = controller.arbiter, controller.jobs, controller.onics, controller.rings
 
     @routes.get("/grids", tags=["grids"])
     def grids() -> list[dict[str, Any]]:
@@ -26,15 +28,29 @@ def router(controller: Controller) -> APIRouter:
         """Nodes with the job that has them, and the wavelengths that each WSS passes."""
         return arbiter.grid(name, jobs.holders())
 
+    @routes.get("/rings", tags=["rings"])
+    def rings() -> list[dict[str, Any]]:
+        return all_rings.rings(jobs.holders())
+
+    @routes.get("/rings/{name}", tags=["rings"])
+    def ring(name: str) -> dict[str, Any]:
+        """Nodes, the step that its job is in, and what changing light took in the last job (seconds)."""
+        return all_rings.ring(name, jobs.holders())
+
+    @routes.get("/rings/{name}/set-ups", tags=["rings"])
+    def set_ups(name: str) -> list[dict[str, Any]]:
+        """The changes of light of the last job, one by one, at most the last 20,000 (seconds)."""
+        return all_rings.set_ups(name)
+
     @routes.get("/onics", tags=["grids"])
     def all_onics() -> list[dict[str, Any]]:
-        """Every O-NIC, its agent asked now."""
-        return arbiter.onics()
+        """Every O-NIC, its agent asked now if it has one."""
+        return [*arbiter.onics(), *all_rings.onics()]
 
     @routes.get("/onics/{gpu}", tags=["grids"])
     def onic(gpu: str) -> dict[str, Any]:
-        """One O-NIC, its agent asked now: map, flows, counters, lasers."""
-        return arbiter.onic(gpu)
+        """One O-NIC, its agent asked now: map, flows, counters, lasers. On a ring: its transmit table."""
+        return all_rings.onic(gpu) if ring_of(controller.fabric, gpu) is not None else arbiter.onic(gpu)
 
     @routes.get("/onics/{gpu}/flows", tags=["grids"])
     def flows(gpu: str, cursor: int = 0) -> dict[str, Any]:
@@ -50,9 +66,9 @@ def router(controller: Controller) -> APIRouter:
     def plan(body: LightRequest) -> dict[str, Any]:
         """What a job would get; refused as the job would be. Nothing is changed."""
         wanted = body.ranks if body.ranks is not None else body.gpus or 0
-        found = jobs.light_plan(wanted, {"collective": body.collective}, body.grid)
+        found = jobs.light_plan(wanted, {"collective": body.collective}, body.grid, body.ring)
         if found is None:
-            raise InvalidError("such a job is not for a grid; name one")
-        return plan_document(found)
+            raise InvalidError("such a job is not for a grid or ring; name one")
+        return light_document(found) if isinstance(found, RingLight) else plan_document(found)
 
     return routes

@@ -19,7 +19,9 @@ def router(controller: Controller) -> APIRouter:
     def submit(body: JobRequest) -> dict[str, Any]:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
         wanted = body.ranks if body.ranks is not None else body.gpus or 0
-        return jobs.submit(body.name, wanted, body.worker_settings(), hold=body.hold, grid=body.grid)
+        return jobs.submit(
+            body.name, wanted, body.worker_settings(), hold=body.hold, grid=body.grid, ring=body.ring
+        )
 
     @routes.get("/jobs", tags=["jobs"])
     def list_jobs() -> list[dict[str, Any]]:

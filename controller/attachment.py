@@ -99,7 +99,12 @@ def fabric_document(fabric: Fabric) -> Mapping[str, object]:
             for s in fabric.optical_switches.values()
         ],
         "onics": [
-            {"gpu": onic.gpu, "ports": onic.ports, "tuning_s": onic.tuning_s}
+            {
+                "gpu": onic.gpu,
+                "ports": onic.ports,
+                "tuning_s": onic.tuning_s,
+                "transmitters": onic.transmitters,
+            }
             for onic in fabric.onics.values()
         ],
         "grids": [
@@ -111,6 +116,15 @@ def fabric_document(fabric: Fabric) -> Mapping[str, object]:
                 "wavelengths": grid.wavelengths,
             }
             for grid in fabric.grids.values()
+        ],
+        "rings": [
+            {
+                "name": ring.name,
+                "nodes": list(ring.nodes),
+                "switches": list(ring.switches),
+                "wavelengths": ring.wavelengths,
+            }
+            for ring in fabric.rings.values()
         ],
         "links": [
             {

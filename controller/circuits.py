@@ -148,6 +148,10 @@ class CircuitManager:
         """Bring every switch that does not carry its intent to it, as far as it can be reached."""
         with self._changing:
             for name in sorted(self._unmet):
+                if self._site.holder(name) is not None:
+                    # A conductor's, which changes its light all the time.
+                    self._unmet.discard(name)
+                    continue
                 if time.monotonic() >= self._retry_at.get(name, 0.0):
                     self._mend(name)
 
@@ -209,6 +213,8 @@ class CircuitManager:
         before: dict[str, Snapshot] = {}
         plans: dict[str, Plan] = {}
         for name, target in targets.items():
+            if (holder := self._site.holder(name)) is not None:
+                raise ConflictError(f"optical switch {name} is kept for job {holder}")
             before[name] = self._site.look(name)
             plans[name] = self._plan(name, target, before[name])
         after = {**self.cross_connects(), **{n: p.keep | frozenset(p.add) for n, p in plans.items()}}

@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.errors import StartError
 from controller.onics import OnicEntry
@@ -21,10 +21,20 @@ class PacketSwitchEntry(BaseModel):
 
 
 class OnicPlace(BaseModel):
+    """``flow``: its flow socket as the GPU's worker sees it. Of an O-NIC with an agent (``tunable``) also
+    that agent's management socket and address."""
+
     model_config = ConfigDict(extra="allow")
-    manage: str
-    control: str
     flow: str
+    transmitters: Literal["tunable", "array"] = "tunable"
+    manage: str | None = None
+    control: str | None = None
+
+    @model_validator(mode="after")
+    def _has_its_agent(self) -> OnicPlace:
+        if self.transmitters == "tunable" and (self.manage is None or self.control is None):
+            raise ValueError("an O-NIC with tunable transmitters needs manage and control")
+        return self
 
 
 class Inventory(BaseModel):
@@ -45,7 +55,9 @@ class Inventory(BaseModel):
     def onic_entries(self) -> dict[str, OnicEntry]:
         """The O-NICs' agents by GPU."""
         return {
-            gpu: OnicEntry(gpu, place.manage, place.control, place.flow) for gpu, place in self.onics.items()
+            gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
+            for gpu, place in self.onics.items()
+            if place.manage is not None and place.control is not None
         }
 
 
@@ -68,8 +80,12 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
         if name not in inventory.optical_switches:
             raise StartError(f"{path}: optical_switches.{name} is missing")
     for gpu in fabric.onics:
-        if gpu not in inventory.onics:
+        place = inventory.onics.get(gpu)
+        if place is None:
             raise StartError(f"{path}: onics.{gpu} is missing")
+        if place.transmitters != fabric.onics[gpu].transmitters:
+            wanted = fabric.onics[gpu].transmitters
+            raise StartError(f"{path}: onics.{gpu}.transmitters is {place.transmitters}, not {wanted}")
     return inventory
 
 

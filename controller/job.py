@@ -56,9 +56,9 @@ class Rank:
 class Job:
     """A job and its history. Times are CLOCK_MONOTONIC seconds.
 
-    ``grid``: the grid that it runs on, and ``switches``: its WSSs that carry the job's light; None and none
-    elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed and its
-    GPUs free.
+    ``grid`` or ``ring``: what it runs on, and ``switches``: the WSSs that carry the job's light; None and
+    none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed and
+    its GPUs free.
     """
 
     id: str
@@ -74,6 +74,7 @@ class Job:
     t_released: float | None = None
     t_ended: float | None = None
     grid: str | None = None
+    ring: str | None = None
     switches: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     t_first_failure: float | None = None
@@ -104,6 +105,7 @@ class Job:
             "error": self.error,
             "hold": self.hold,
             "grid": self.grid,
+            "ring": self.ring,
             "switches": self.switches,
             "ranks": ranks,
             "spec": self.spec,
@@ -133,6 +135,7 @@ class Job:
             t_released=record["t_released"],
             t_ended=record["t_ended"],
             grid=record.get("grid"),
+            ring=record.get("ring"),
             switches=list(record.get("switches", ())),
         )
 

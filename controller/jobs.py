@@ -15,6 +15,8 @@ from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
 from controller.job import Job, JobState, Rank, note_event, note_workers, progress
 from controller.reservation import reserve
+from controller.ring_light import RingLight
+from controller.rings import RingSite
 from controller.store import Store
 from fabric.topology import Fabric
 
@@ -32,7 +34,8 @@ class JobManager:
 
     A job that the store knows is adopted: its workers go on, and the agent replays what they said.
     ``switch_of``: gives the packet switch each GPU is lit to now. ``arbiter``: sets the light of jobs on
-    grids. ``flow_sockets``: by GPU with an O-NIC, where its worker finds the O-NIC's agent.
+    grids, ``rings`` that of jobs on rings. ``flow_sockets``: by GPU with an O-NIC, where its worker asks for
+    light.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class JobManager:
         switch_of: Callable[[], Mapping[str, str | None]],
         *,
         arbiter: Arbiter | None = None,
+        rings: RingSite | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         busy_s: float = 0.1,
         idle_s: float = 0.5,
@@ -54,6 +58,7 @@ class JobManager:
         self._bus = bus
         self._switch_of = switch_of
         self._arbiter = arbiter
+        self._rings = rings
         self._flow_sockets = flow_sockets or {}
         #: One submission at a time, so that two do not choose the same nodes.
         self._submitting = threading.Lock()
@@ -82,6 +87,8 @@ class JobManager:
                 log.info("adopting job %s", job.id)
                 if self._arbiter is not None and job.grid is not None and job.state is not JobState.PENDING:
                     self._arbiter.adopt(job.id, self._arbiter.plan_of(job.grid, job.gpus))
+                if self._rings is not None and job.ring is not None and job.state is not JobState.PENDING:
+                    self._rings.adopt(job.id, self._rings.plan_of(job.ring, job.spec))
         self._thread.start()
 
     def stop(self) -> None:
@@ -113,24 +120,34 @@ class JobManager:
         *,
         hold: bool,
         grid: str | None = None,
+        ring: str | None = None,
     ) -> dict[str, Any]:
         """Reserve GPUs and have the workers started; the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many, then of ``grid`` if one is named. The job is PENDING
-        while an ended job's workers are still being removed from its GPUs. Raises InvalidError,
-        ConflictError, UnavailableError.
+        ``wanted``: GPU names in rank order, or how many, then of ``grid`` or ``ring`` if one is named. The
+        job is PENDING while an ended job's workers are still being removed from its GPUs. Raises
+        InvalidError, ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._submitting:
-            return self._submit(name, wanted, spec, hold, self.light_plan(wanted, spec, grid), agent)
+            return self._submit(name, wanted, spec, hold, self.light_plan(wanted, spec, grid, ring), agent)
 
     def light_plan(
-        self, wanted: Sequence[str] | int, spec: Mapping[str, Any], grid: str | None
-    ) -> LightPlan | None:
-        """What the arbiter would give such a job, its switches and agents asked; None off the grids.
+        self,
+        wanted: Sequence[str] | int,
+        spec: Mapping[str, Any],
+        grid: str | None = None,
+        ring: str | None = None,
+    ) -> LightPlan | RingLight | None:
+        """The light such a job would get, its switches and agents asked; None off the grids and rings.
 
         Changes nothing. Raises as :meth:`submit`.
         """
+        if self._rings is not None:
+            light = self._rings.plan(wanted, spec, self.holders(), ring, grid)
+            if light is not None:
+                self._rings.check(light)
+                return light
         if self._arbiter is None:
             return None
         plan = self._arbiter.plan(wanted, spec, self.holders(), grid)
@@ -144,14 +161,14 @@ class JobManager:
         wanted: Sequence[str] | int,
         spec: Mapping[str, Any],
         hold: bool,
-        plan: LightPlan | None,
+        plan: LightPlan | RingLight | None,
         agent: AgentClient,
     ) -> dict[str, Any]:
         with self._lock:
             if plan is None:
-                # A number of GPUs without a grid means those that packet switches join.
-                on_grids = self._fabric.onics if isinstance(wanted, int) else {}
-                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in on_grids)
+                # A number of GPUs without a grid or ring means those that packet switches join.
+                elsewhere = self._fabric.onics if isinstance(wanted, int) else {}
+                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in elsewhere)
                 gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
             else:
                 gpus = reserve(plan.nodes, self._holders(), {}, plan.nodes)
@@ -162,7 +179,8 @@ class JobManager:
                 spec=dict(spec),
                 hold=hold,
                 t_submitted=time.monotonic(),
-                grid=None if plan is None else plan.grid,
+                grid=plan.grid if isinstance(plan, LightPlan) else None,
+                ring=plan.ring if isinstance(plan, RingLight) else None,
                 switches=[] if plan is None else plan.switches,
             )
             self._jobs[job.id] = job
@@ -288,6 +306,8 @@ class JobManager:
         try:
             if self._arbiter is not None and job.grid is not None:
                 self._arbiter.light(job.id, self._arbiter.plan_of(job.grid, job.gpus))
+            if self._rings is not None and job.ring is not None:
+                self._rings.light(job.id, self._rings.plan_of(job.ring, job.spec))
             if not job.state.ended:
                 agent.start(workers, timeout_s=_START_S)
         except ControllerError as failure:
@@ -336,11 +356,16 @@ class JobManager:
         self._bus.publish("job_clean", job=job.id, gpus=list(job.gpus))
 
     def _clear_light(self, job: Job) -> None:
-        if self._arbiter is None or job.grid is None:
-            return
-        plan = self._arbiter.plan_of(job.grid, job.gpus)
+        if self._arbiter is not None and job.grid is not None:
+            arbiter, plan = self._arbiter, self._arbiter.plan_of(job.grid, job.gpus)
+            self._until_clear(job, lambda: arbiter.clear(job.id, plan))
+        if self._rings is not None and job.ring is not None:
+            rings, ring = self._rings, job.ring
+            self._until_clear(job, lambda: rings.clear(job.id, ring))
+
+    def _until_clear(self, job: Job, clear: Callable[[], list[str]]) -> None:
         pause_s = 0.5
-        while not self._stop.is_set() and (problems := self._arbiter.clear(job.id, plan)):
+        while not self._stop.is_set() and (problems := clear()):
             log.warning("light of job %s not cleared: %s", job.id, problems[0])
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, 10.0)

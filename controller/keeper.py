@@ -91,6 +91,9 @@ class Keeper:
                     self._stop.wait(0.05)
                 return revision
             for name, view in self._site.views().items():
+                if self._site.holder(name) is not None:
+                    # Its conductor reads it; a second reader would only be in the way of the next step.
+                    continue
                 with contextlib.suppress(UnavailableError):
                     self._site.look(name, with_alarms=True, timeout_s=2.0)
                     if not view.reachable:

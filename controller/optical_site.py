@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ class OpticalSite:
     _views: dict[str, SwitchView] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _revision: int = 0
+    _holders: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._views = {name: SwitchView() for name in self.drivers}
@@ -54,6 +55,28 @@ class OpticalSite:
         if name not in self.drivers:
             raise NotFoundError(f"there is no optical switch {name}")
         return self.drivers[name]
+
+    # Switches that are one job's alone
+
+    def hold(self, job: str, names: Collection[str]) -> str | None:
+        """Give these switches to a job; the other job that has one of them, and then nothing is done."""
+        with self._lock:
+            others = [self._holders[name] for name in names if self._holders.get(name, job) != job]
+            if not others:
+                self._holders |= dict.fromkeys(names, job)
+            return others[0] if others else None
+
+    def release(self, job: str) -> None:
+        """Take them back."""
+        with self._lock:
+            self._holders = {name: holder for name, holder in self._holders.items() if holder != job}
+
+    def holder(self, name: str) -> str | None:
+        """The job that a switch is kept for; None for a switch that is everybody's."""
+        with self._lock:
+            return self._holders.get(name)
+
+    # Views
 
     def view(self, name: str) -> SwitchView:
         self.driver(name)

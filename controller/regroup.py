@@ -73,7 +73,9 @@ class RegroupManager:
         for job in jobs:
             if job.grid is not None and job_ids is not None:
                 raise InvalidError(f"job {job.id} runs on grid {job.grid}, where nothing is regrouped")
-        jobs = [job for job in jobs if job.grid is None]
+            if job.ring is not None and job_ids is not None:
+                raise InvalidError(f"job {job.id} runs on ring {job.ring}, where nothing is regrouped")
+        jobs = [job for job in jobs if job.grid is None and job.ring is None]
         others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:

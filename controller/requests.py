@@ -58,7 +58,8 @@ class LinkTest(Body):
 
 
 class JobRequest(Body):
-    """``POST /v1/jobs``. ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` if given.
+    """``POST /v1/jobs``. ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` or ``ring`` if
+    one is given.
 
     Times in seconds, sizes in bytes, as emulated. ``hold``: stay READY until released.
     """
@@ -67,6 +68,7 @@ class JobRequest(Body):
     ranks: list[str] | None = Field(default=None, min_length=1)
     gpus: int | None = Field(default=None, ge=1)
     grid: str | None = None
+    ring: str | None = None
     hold: bool = False
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "linktest"] = "train"
@@ -102,7 +104,7 @@ class JobRequest(Body):
 
     def worker_settings(self) -> dict[str, Any]:
         """What the workers are told; keys not given are left to the worker's own defaults."""
-        return self.model_dump(exclude={"name", "ranks", "gpus", "grid", "hold"}, exclude_none=True)
+        return self.model_dump(exclude={"name", "ranks", "gpus", "grid", "ring", "hold"}, exclude_none=True)
 
 
 class LightRequest(Body):
@@ -111,6 +113,7 @@ class LightRequest(Body):
     ranks: list[str] | None = Field(default=None, min_length=1)
     gpus: int | None = Field(default=None, ge=1)
     grid: str | None = None
+    ring: str | None = None
     collective: str = "halving-doubling"
 
     @model_validator(mode="after")

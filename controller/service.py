@@ -23,6 +23,7 @@ from controller.openflow.plane import OpenFlowPlane
 from controller.optical.registry import make_driver
 from controller.optical_site import OpticalSite
 from controller.regroup import RegroupManager
+from controller.rings import RingSite
 from controller.stats import Statistics
 from controller.store import Store
 from fabric.topology import Fabric
@@ -54,8 +55,14 @@ class Controller:
         self.circuits = CircuitManager(fabric, self.site, self.forwarding, store, self.bus)
         agent = AgentClient(inventory.agent) if inventory.agent else None
         onics = inventory.onic_entries()
-        self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics}, self.bus)
+        self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         self.arbiter = Arbiter(fabric, self.circuits, self.site, self.onics, self.bus)
+        sockets = {
+            gpu: state / "onics" / gpu / "flow.sock"
+            for gpu, onic in fabric.onics.items()
+            if onic.transmitters == "array"
+        }
+        self.rings = RingSite(fabric, self.site, agent, sockets, self.bus)
         self.jobs = JobManager(
             fabric,
             agent,
@@ -63,7 +70,8 @@ class Controller:
             self.bus,
             self._switch_of,
             arbiter=self.arbiter,
-            flow_sockets={gpu: entry.flow for gpu, entry in self.onics.entries.items()},
+            rings=self.rings,
+            flow_sockets={gpu: inventory.onics[gpu].flow for gpu in fabric.onics},
         )
         scale = inventory.time_dilation * inventory.payload_scale
         self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
@@ -103,6 +111,7 @@ class Controller:
         self.statistics.stop()
         self.jobs.stop()
         self.arbiter.stop()
+        self.rings.stop()
         self.keeper.stop()
         self.site.close()
         self.plane.stop()
@@ -122,6 +131,7 @@ class Controller:
         reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
         onics = self.onics.views()
         reasons += [view.error for view in onics.values() if view.error is not None]
+        reasons += self.rings.troubles()
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         return {

@@ -49,11 +49,10 @@ class Closed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The flow never had light and is over. ``again``: whether it may be asked for anew."""
+    """The flow never had light and is over; it may be asked for anew."""
 
     flow: Flow
     reason: str
-    again: bool
 
 
 class Lost(NamedTuple):
@@ -144,13 +143,13 @@ class Conductor:
         home = self._score.homes.get(pair)
         source, destination = pair
         if home is None:
-            return [Failed(flow, f"{source} sends nothing to {destination} in this job", False)]
+            return [Failed(flow, f"{source} sends nothing to {destination} in this job")]
         if step is None:
             key = _Key(home, None)
         else:
             setting = step % len(self._score.steps)
             if step < 0 or pair not in self._score.steps[setting]:
-                return [Failed(flow, f"{source} sends nothing to {destination} in step {step}", False)]
+                return [Failed(flow, f"{source} sends nothing to {destination} in step {step}")]
             key = _Key(setting, step)
         self._flows[flow] = _Asked(client, pair, key)
         return self._next()
@@ -192,7 +191,7 @@ class Conductor:
         waiting = [flow for flow, asked in self._flows.items() if asked.key.setting == wanted]
         for flow in waiting:
             del self._flows[flow]
-        return [*(Failed(flow, reason, True) for flow in waiting), *self._next()]
+        return [*(Failed(flow, reason) for flow in waiting), *self._next()]
 
     def darkened(self, reason: str) -> list[Effect]:
         """The setting that stood stands no longer."""

@@ -1,0 +1,489 @@
+"""The conductor of one job on a ring, at work: the nodes' flow sockets, and the WSSs through their drivers.
+
+One thread serves every socket. While it sets the WSSs (all that change at the same time, one thread each) it
+answers nobody: nothing can be lit then, and what is asked meanwhile waits in the sockets. The flow sockets
+speak as those of the O-NICs' agents do (``docs/onic-protocol.md``).
+
+A WSS is written only where it lacks something that the setting needs. What it carries besides disturbs
+nothing, because a setting is compatible with all that it leaves standing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controller.bus import EventBus
+from controller.errors import UnavailableError
+from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
+from controller.optical.base import Snapshot
+from controller.optical.errors import OpticalError, StaleRevision
+from controller.optical_site import OpticalSite
+from controller.ring_light import RingLight, Setting
+from fabric.crossconnect import CrossConnect, Mode
+
+log = logging.getLogger(__name__)
+
+#: WSSs written at the same time.
+PARALLEL = 32
+#: Longest time for one WSS to do what it is told, besides its declared set-up, seconds.
+WRITE_S = 10.0
+#: After a restart: how long workers have to come back with what they had open, seconds. They try every 20 ms.
+SETTLE_S = 1.0
+#: How often the WSSs are read when nothing has changed for as long, seconds.
+WATCH_S = 5.0
+#: When a flow that failed is worth another try, seconds.
+RETRY_S = 0.5
+MAX_PACKET_BYTES = 4096
+MAX_CLIENTS = 64
+MAX_FLOWS_PER_CLIENT = 4096
+#: Changes of light that are kept for who asks.
+KEPT = 20_000
+
+
+@dataclass
+class _Client:
+    """A connection of a worker. ``flows``: those it has open, by the worker's own names."""
+
+    node: str
+    number: int
+    connection: socket.socket
+    flows: set[Any] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """One change of light. ``at``: when it was due (the step before over, and somebody asking), monotonic.
+
+    ``write_s``: until the last driver had read back what it was told, the declared dark time included.
+    ``total_s``: until the flows were told.
+    """
+
+    at: float
+    step: int | None
+    switches: int
+    write_s: float
+    total_s: float
+
+
+def quantile(values: list[float], share: float) -> float | None:
+    """The value that this share of the values does not exceed; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Lights:
+    """The WSSs of a ring: what they carry, as last read, and how they are changed. For one thread."""
+
+    def __init__(self, site: OpticalSite, switches: tuple[str, ...]) -> None:
+        self._site = site
+        self._seen: dict[str, Snapshot] = {}
+        self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="ring")
+        self.switches = switches
+        timings = [site.driver(name).capabilities().timing for name in switches]
+        #: Declared time from a write to light, seconds.
+        self.declared_s = max((t.lit_after_s(1) for t in timings), default=0.0)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def carries(self, name: str) -> frozenset[CrossConnect]:
+        """As last read; nothing when that is unknown."""
+        seen = self._seen.get(name)
+        return frozenset() if seen is None else frozenset(seen.cross_connects)
+
+    def set(self, setting: Setting, *, exactly: bool = False) -> tuple[int, list[str]]:
+        """Make a setting; how many WSSs were written, and what did not work, one line each.
+
+        ``exactly``: also where a WSS carries all that is needed and more.
+        """
+        lacking = [
+            name
+            for name in self.switches
+            if exactly or name not in self._seen or not setting[name] <= self.carries(name)
+        ]
+        if len(lacking) <= 1:
+            outcomes = [self._write(name, setting[name]) for name in lacking]
+        else:
+            outcomes = list(self._pool.map(lambda name: self._write(name, setting[name]), lacking))
+        return len(lacking), [outcome for outcome in outcomes if outcome is not None]
+
+    def compare(self, setting: Setting) -> list[str]:
+        """Read every WSS now; what is not as the setting needs it, one line each."""
+
+        def look(name: str) -> str | None:
+            try:
+                self._seen[name] = self._site.look(name, timeout_s=2.0)
+            except UnavailableError as error:
+                # It may still pass light; only what is read to be wrong is.
+                log.warning("%s", error)
+                return None
+            for xc in sorted(setting[name] - self.carries(name)):
+                return f"optical switch {name}: {xc} is gone"
+            return None
+
+        return [line for line in self._pool.map(look, self.switches) if line is not None]
+
+    def remember(self) -> None:
+        """Tell the site what was last read here."""
+        for name, snapshot in list(self._seen.items()):
+            self._site.remember(name, snapshot)
+
+    def _write(self, name: str, wanted: frozenset[CrossConnect]) -> str | None:
+        driver = self._site.driver(name)
+        try:
+            for last in (False, True):
+                seen = self._seen.pop(name, None)
+                if seen is None:
+                    seen = self._site.look(name)
+                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen)
+                if not plan:
+                    self._seen[name] = seen
+                    return None
+                try:
+                    done = driver.apply(plan, timeout_s=WRITE_S + self.declared_s)
+                except StaleRevision:
+                    # Somebody else wrote, or the switch has lost its light: read it anew, once.
+                    if last:
+                        raise
+                    continue
+                self._seen[name] = done.snapshot
+                return None
+        except UnavailableError as error:
+            return str(error)
+        except OpticalError as error:
+            return f"optical switch {name}: {error}"
+        return None
+
+
+class RingConductor:
+    """Plays one job's score. ``sockets``: where each node's flow socket is to be, by GPU; ``ips``: of GPUs.
+
+    ``resumed``: another controller played before; the WSSs carry what it set. Raises OSError when a socket
+    cannot be made; then nothing is left.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        light: RingLight,
+        lights: Lights,
+        sockets: Mapping[str, Path],
+        ips: Mapping[str, str],
+        bus: EventBus,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self.job = job
+        self.light = light
+        self._lights = lights
+        self._bus = bus
+        self._gpu_of = {ip: gpu for gpu, ip in ips.items()}
+        self._core = Conductor(light.score, resumed=resumed)
+        self._settle_at = time.monotonic() + SETTLE_S if resumed else None
+        self._clients: dict[int, _Client] = {}
+        self._doomed: list[_Client] = []
+        self._number = 0
+        self._trouble: str | None = None
+        self._lock = threading.Lock()
+        self._set_ups: deque[SetUp] = deque(maxlen=KEPT)
+        self._count = 0
+        self._refused = 0
+        self._changed_at = time.monotonic()
+        self._stopping = False
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+        self._listeners: list[tuple[socket.socket, Path]] = []
+        try:
+            for node, path in sockets.items():
+                self._listen(node, path)
+        except OSError:
+            self._shut()
+            raise
+        self._thread = threading.Thread(target=self._run, name=f"ring-{job}", daemon=True)
+
+    # Life
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hang up on every worker. The light stays as it is."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._waker.send(b".")
+        if self._thread.ident is not None:
+            self._thread.join(2 * WRITE_S + self._lights.declared_s)
+            if self._thread.is_alive():
+                log.error("ring %s: the conductor of job %s did not end", self.light.ring, self.job)
+
+    def _listen(self, node: str, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        one = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        self._listeners.append((one, path))
+        try:
+            one.bind(str(path))
+            path.chmod(0o666)
+            one.listen(MAX_CLIENTS)
+        except OSError as error:
+            raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
+        self._selector.register(one, selectors.EVENT_READ, lambda: self._accept(node, one))
+
+    def _shut(self) -> None:
+        for client in list(self._clients.values()):
+            client.connection.close()
+        self._clients.clear()
+        for one, path in self._listeners:
+            one.close()
+            path.unlink(missing_ok=True)
+        self._selector.close()
+        self._wake.close()
+        self._waker.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                now = time.monotonic()
+                due = self._changed_at + WATCH_S
+                if self._settle_at is not None:
+                    due = min(due, self._settle_at)
+                for key, _ in self._selector.select(max(0.0, due - now)):
+                    key.data()
+                now = time.monotonic()
+                if self._settle_at is not None and now >= self._settle_at:
+                    self._settle_at = None
+                    self._do(self._core.settle())
+                if now >= self._changed_at + WATCH_S:
+                    self._watch()
+                while self._doomed:
+                    self._drop(self._doomed.pop())
+        except Exception:
+            # Workers see their connections close, and the job fails with that.
+            log.exception("the conductor of job %s ends", self.job)
+            self._bus.publish("ring", ring=self.light.ring, job=self.job, state="failed", text="see the log")
+        finally:
+            self._shut()
+
+    # What the core wants
+
+    def _do(self, effects: list[Effect]) -> None:
+        queue = deque(effects)
+        due_at = time.monotonic()
+        made: tuple[int | None, int, float] | None = None
+        while queue:
+            effect = queue.popleft()
+            if isinstance(effect, Configure):
+                step = self._core.step if effect.setting < len(self.light.score.steps) else None
+                switches, write_s, more = self._configure(effect.setting)
+                queue.extend(more)
+                made = (step, switches, write_s) if switches else made
+            elif isinstance(effect, Lit):
+                self._tell(effect.flow, {"lit": 0})
+            elif isinstance(effect, Closed):
+                self._tell(effect.flow, {"closed": 0}, over=True)
+            elif isinstance(effect, Failed):
+                document = {"failed": 0, "reason": effect.reason, "retry_after_s": RETRY_S}
+                self._tell(effect.flow, document, over=True)
+            else:
+                assert isinstance(effect, Lost)
+                self._tell(effect.flow, {"lost": 0, "reason": effect.reason}, over=True)
+        if made is not None:
+            set_up = SetUp(due_at, *made, total_s=time.monotonic() - due_at)
+            with self._lock:
+                self._count += 1
+                self._set_ups.append(set_up)
+
+    def _configure(self, setting: int) -> tuple[int, float, list[Effect]]:
+        """How many WSSs were written with success, how long that took, seconds, and what follows."""
+        began = time.monotonic()
+        written, problems = self._lights.set(self.light.settings[setting])
+        self._changed_at = ended = time.monotonic()
+        self._note(problems)
+        if problems:
+            return 0, 0.0, self._core.unconfigured(problems[0])
+        return written, ended - began, self._core.configured()
+
+    def _watch(self) -> None:
+        self._changed_at = time.monotonic()
+        setting = self._core.setting
+        if setting is None:
+            return
+        problems = self._lights.compare(self.light.settings[setting])
+        if problems:
+            self._note(problems)
+            self._do(self._core.darkened(problems[0]))
+
+    def _note(self, problems: list[str]) -> None:
+        trouble = problems[0] if problems else None
+        if trouble != self._trouble:
+            with self._lock:
+                self._trouble = trouble
+            state = "lit" if trouble is None else "trouble"
+            self._bus.publish("ring", ring=self.light.ring, job=self.job, state=state, text=trouble)
+
+    # Workers
+
+    def _accept(self, node: str, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            # The client is gone already.
+            return
+        if sum(client.node == node for client in self._clients.values()) >= MAX_CLIENTS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._number += 1
+        client = self._clients[self._number] = _Client(node, self._number, connection)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(client))
+
+    def _read(self, client: _Client) -> None:
+        if client.number not in self._clients:
+            return
+        try:
+            data = client.connection.recv(MAX_PACKET_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client)
+            return
+        try:
+            effects = self._take(client, data)
+        except (ValueError, RecursionError) as error:
+            self._refused += 1
+            self._write(client, {"error": str(error)})
+        else:
+            self._do(effects)
+
+    def _take(self, client: _Client, data: bytes) -> list[Effect]:
+        """What follows from a packet. Raises ValueError for one that makes no sense."""
+        if len(data) > MAX_PACKET_BYTES:
+            raise ValueError(f"longer than {MAX_PACKET_BYTES} bytes")
+        request = json.loads(data)
+        if not isinstance(request, dict):
+            raise ValueError("not a JSON object")
+        if "close" in request:
+            name = request["close"]
+            if not isinstance(name, int | str) or name not in client.flows:
+                raise ValueError(f"flow {name!r} is not open")
+            return self._core.close((client.number, name))
+        if "open" not in request:
+            raise ValueError('neither "open" nor "close"')
+        name, peer, step = request["open"], request.get("peer"), request.get("step")
+        if isinstance(name, bool) or not isinstance(name, int | str):
+            raise ValueError("open must be a number or a text")
+        if name in client.flows:
+            raise ValueError(f"flow {name!r} is already open")
+        if len(client.flows) >= MAX_FLOWS_PER_CLIENT:
+            raise ValueError(f"more than {MAX_FLOWS_PER_CLIENT} flows are open")
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
+            raise ValueError("step must be a whole number")
+        client.flows.add(name)
+        flow = (client.number, name)
+        receiver = self._gpu_of.get(str(peer))
+        if receiver is None:
+            return [Failed(flow, f"{peer}: is not on the ring")]
+        return self._core.open(flow, client.number, (client.node, receiver), step)
+
+    def _tell(self, flow: Any, document: dict[str, Any], *, over: bool = False) -> None:
+        number, name = flow
+        client = self._clients.get(number)
+        if client is None:
+            return
+        if over:
+            client.flows.discard(name)
+        self._write(client, {**document, next(iter(document)): name})
+
+    def _write(self, client: _Client, document: Mapping[str, Any]) -> None:
+        try:
+            client.connection.send(json.dumps(document, separators=(",", ":")).encode())
+        except OSError:
+            # Gone, or it does not read. Dropped when the effects at hand are carried out.
+            self._doomed.append(client)
+
+    def _drop(self, client: _Client) -> None:
+        if self._clients.pop(client.number, None) is None:
+            return
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        self._do(self._core.gone(client.number))
+
+    # Looking, from any thread
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the light is not as it should be; None when it is."""
+        with self._lock:
+            return self._trouble
+
+    def document(self) -> dict[str, Any]:
+        """Where it is. ``step`` counts on over iterations."""
+        step, steps = self._core.step, len(self.light.score.steps)
+        return {
+            "job": self.job,
+            "steps": steps,
+            "step": step,
+            "iteration": None if step is None else step // steps,
+            "setting": self._core.setting,
+            "trouble": self.trouble,
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """Changes of light so far, seconds; ``declared_s``: what the WSSs say they need for one."""
+        with self._lock:
+            kept, count = list(self._set_ups), self._count
+        figures: dict[str, Any] = {
+            "job": self.job,
+            "count": count,
+            "set_ups_per_iteration": self.light.set_ups,
+            "declared_s": self._lights.declared_s,
+        }
+        for name, pick in _FIGURES.items():
+            values = [pick(one) for one in kept]
+            figures[name] = {
+                "p50_s": quantile(values, 0.5),
+                "p99_s": quantile(values, 0.99),
+                "max_s": max(values, default=None),
+            }
+        figures["switches"] = max((one.switches for one in kept), default=0)
+        return figures
+
+    def set_ups(self) -> list[dict[str, Any]]:
+        """The last changes of light, one by one."""
+        with self._lock:
+            kept = list(self._set_ups)
+        return [
+            {
+                "t": one.at,
+                "step": one.step,
+                "switches": one.switches,
+                "write_s": one.write_s,
+                "total_s": one.total_s,
+            }
+            for one in kept
+        ]
+
+
+_FIGURES: dict[str, Callable[[SetUp], float]] = {
+    "total": lambda one: one.total_s,
+    "write": lambda one: one.write_s,
+}

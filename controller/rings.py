@@ -1,0 +1,322 @@
+"""The WDM rings: which jobs have their light, and what they look like.
+
+For a job the whole ring is set: every WSS first carries what the workers' greetings need, every node gets its
+transmit table, and a conductor (:mod:`controller.ring_conductor`) opens the nodes' flow sockets and steps the
+light through the collective. When the job ends, the sockets go first, then the tables, then the light, so
+that nobody sends where nothing leads.
+
+While a job has a ring, its WSSs are the conductor's alone: nobody else changes or watches them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from controller.agent import AgentClient
+from controller.bus import EventBus
+from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
+from controller.optical_site import OpticalSite
+from controller.ring_conductor import Lights, RingConductor
+from controller.ring_light import RingLight, choose_ring, plan_light, ring_of, steps_of_job
+from fabric.crossconnect import CrossConnect
+from fabric.topology import Fabric, WdmRing
+
+log = logging.getLogger(__name__)
+
+_PARALLEL = 16
+
+
+class RingSite:
+    """Sets and clears the light of jobs on rings. Safe from any thread.
+
+    ``agent``: keeps the nodes' transmit tables. ``sockets``: where each node's flow socket is to be, by GPU.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        site: OpticalSite,
+        agent: AgentClient | None,
+        sockets: Mapping[str, Path],
+        bus: EventBus,
+    ) -> None:
+        self._fabric = fabric
+        self._site = site
+        self._agent = agent
+        self._sockets = sockets
+        self._bus = bus
+        self._lock = threading.RLock()
+        self._playing: dict[str, tuple[RingConductor, Lights]] = {}
+        #: The last conductor of each ring, for what it measured.
+        self._last: dict[str, RingConductor] = {}
+
+    def stop(self) -> None:
+        """End the conductors. Light and tables stay as they are; workers try until the next one comes."""
+        with self._lock:
+            playing, self._playing = dict(self._playing), {}
+        for conductor, lights in playing.values():
+            conductor.stop()
+            lights.close()
+
+    # Planning
+
+    def plan(
+        self,
+        wanted: Sequence[str] | int,
+        settings: Mapping[str, Any],
+        holders: Mapping[str, str],
+        ring: str | None = None,
+        grid: str | None = None,
+    ) -> RingLight | None:
+        """What a job would get; None for one that is not meant for a ring. Touches nothing.
+
+        Raises as :func:`choose_ring`, :func:`steps_of_job`, :func:`plan_light`.
+        """
+        chosen = choose_ring(self._fabric, holders, wanted, ring, grid)
+        if chosen is None:
+            return None
+        return plan_light(self._fabric, chosen, steps_of_job(chosen, settings))
+
+    def plan_of(self, ring: str, settings: Mapping[str, Any]) -> RingLight:
+        """The plan of a job whose ring is known. Raises InvalidError."""
+        found = self._fabric.rings.get(ring)
+        if found is None:
+            raise InvalidError(f"there is no ring {ring}")
+        return plan_light(self._fabric, found, steps_of_job(found, settings))
+
+    def check(self, light: RingLight) -> None:
+        """Ask every WSS and the agent. Raises the first error."""
+
+        def look(name: str) -> None:
+            self._site.look(name, timeout_s=3.0)
+
+        for error in _on_all(self._ring(light.ring).switches, look):
+            raise error
+        self._need_agent().health()
+
+    # A job's light
+
+    def light(self, job_id: str, light: RingLight) -> None:
+        """Set the light of the beginning and the transmit tables, then open the flow sockets.
+
+        Raises ControllerError; what was done until then stays until :meth:`clear`.
+        """
+        began = time.monotonic()
+        try:
+            lights = self._hold(job_id, light)
+            _, problems = lights.set(light.settings[light.first], exactly=True)
+            if problems:
+                raise UnavailableError(f"ring {light.ring}: {problems[0]}")
+            lit = time.monotonic()
+            self._write_tables(light.ring, self._tables(light))
+            tables = time.monotonic()
+            self._play(job_id, light, lights, resumed=False)
+        except ControllerError as error:
+            self._publish(job_id, light.ring, "failed", error=str(error))
+            raise
+        self._publish(job_id, light.ring, "lit", light_s=lit - began, tables_s=tables - lit)
+
+    def adopt(self, job_id: str, light: RingLight) -> None:
+        """Take over a job that runs already: its light and tables stand, its workers come back."""
+        try:
+            self._play(job_id, light, self._hold(job_id, light), resumed=True)
+        except ControllerError as error:
+            self._publish(job_id, light.ring, "failed", error=str(error))
+        else:
+            self._publish(job_id, light.ring, "adopted")
+
+    def clear(self, job_id: str, ring_name: str) -> list[str]:
+        """Take a job's sockets, tables and light away; what did not work, one line each. May be repeated."""
+        ring = self._ring(ring_name)
+        with self._lock:
+            conductor, lights = self._playing.pop(job_id, (None, None))
+        if conductor is not None:
+            conductor.stop()
+        if self._site.holder(ring.switches[0]) not in (None, job_id):
+            # The next job has the ring already; then all this is done.
+            return []
+        self._site.hold(job_id, ring.switches)
+        problems: list[str] = []
+        try:
+            self._write_tables(ring_name, {node: {} for node in ring.nodes})
+        except ControllerError as error:
+            problems.append(str(error))
+        lights = Lights(self._site, ring.switches) if lights is None else lights
+        try:
+            problems += lights.set({name: frozenset() for name in ring.switches}, exactly=True)[1]
+            lights.remember()
+        finally:
+            lights.close()
+        if not problems:
+            self._site.release(job_id)
+        state = "not cleared" if problems else "cleared"
+        self._publish(job_id, ring_name, state, error=problems[0] if problems else None)
+        return problems
+
+    def _hold(self, job_id: str, light: RingLight) -> Lights:
+        ring = self._ring(light.ring)
+        if (other := self._site.hold(job_id, ring.switches)) is not None:
+            raise ConflictError(f"ring {light.ring} is lit for job {other}")
+        return Lights(self._site, ring.switches)
+
+    def _play(self, job_id: str, light: RingLight, lights: Lights, *, resumed: bool) -> None:
+        sockets = {node: self._sockets[node] for node in light.nodes}
+        ips = {node: self._fabric.gpus[node].ip for node in light.nodes}
+        try:
+            conductor = RingConductor(job_id, light, lights, sockets, ips, self._bus, resumed=resumed)
+        except OSError as error:
+            raise UnavailableError(f"ring {light.ring}: flow socket {error.strerror or error}") from error
+        with self._lock:
+            self._playing[job_id] = conductor, lights
+            self._last[light.ring] = conductor
+        conductor.start()
+
+    def _publish(self, job_id: str, ring: str, state: str, **more: Any) -> None:
+        self._bus.publish("ring", job=job_id, ring=ring, state=state, **more)
+
+    # Transmit tables
+
+    def _tables(self, light: RingLight) -> dict[str, dict[str, Any]]:
+        return {
+            node: {
+                self._fabric.gpus[peer].ip: {"port": emit.port, "wavelength": emit.wavelength}
+                for peer, emit in peers.items()
+            }
+            for node, peers in light.transmit.items()
+        }
+
+    def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises ControllerError naming the first O-NIC that has not what it should."""
+        agent = self._need_agent()
+
+        def write(node: str) -> None:
+            if agent.set_transmit(node, tables[node]) != tables[node]:
+                raise UnavailableError(f"ring {ring}: the transmit table of {node} did not read back")
+
+        for error in _on_all(list(tables), write):
+            raise error
+
+    def _need_agent(self) -> AgentClient:
+        if self._agent is None:
+            raise UnavailableError("the inventory names no server agent")
+        return self._agent
+
+    # Looking
+
+    def troubles(self) -> list[str]:
+        """Why light is not as it should be, one line for each ring."""
+        with self._lock:
+            playing = [conductor for conductor, _ in self._playing.values()]
+        return [f"ring {c.light.ring}: {c.trouble}" for c in playing if c.trouble is not None]
+
+    def rings(self, holders: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Every ring in short."""
+        return [self._overview(ring, holders) for ring in self._fabric.rings.values()]
+
+    def ring(self, name: str, holders: Mapping[str, str]) -> dict[str, Any]:
+        """A ring with its nodes, where its job is, and what setting light took. Raises NotFoundError.
+
+        ``statistics`` are those of the last job; ``lit``: what each WSS carries, as last read.
+        """
+        ring = self._ring(name)
+        playing = self._conductor(name)
+        last = self._last.get(name)
+        with self._lock:
+            lights = next((li for c, li in self._playing.values() if c.light.ring == name), None)
+        seen = self._site.cross_connects()
+        return {
+            **self._overview(ring, holders),
+            "nodes": [
+                {"gpu": node, "ip": self._fabric.gpus[node].ip, "switch": switch, "job": holders.get(node)}
+                for node, switch in zip(ring.nodes, ring.switches, strict=True)
+            ],
+            "playing": None if playing is None else playing.document(),
+            "statistics": None if last is None else last.statistics(),
+            "lit": {
+                switch: [_pair(xc) for xc in sorted(lights.carries(switch) if lights else seen[switch])]
+                for switch in ring.switches
+            },
+        }
+
+    def set_ups(self, name: str) -> list[dict[str, Any]]:
+        """The changes of light of a ring's last job, one by one. Raises NotFoundError."""
+        self._ring(name)
+        last = self._last.get(name)
+        return [] if last is None else last.set_ups()
+
+    def onics(self) -> list[dict[str, Any]]:
+        """The O-NICs of rings, which have no agents."""
+        return [self.onic(node) for ring in self._fabric.rings.values() for node in ring.nodes]
+
+    def onic(self, gpu: str) -> dict[str, Any]:
+        """Raises NotFoundError for a GPU that is on no ring."""
+        ring = ring_of(self._fabric, gpu)
+        if ring is None:
+            raise NotFoundError(f"GPU {gpu} is on no ring")
+        playing = self._conductor(ring.name)
+        return {
+            "gpu": gpu,
+            "ring": ring.name,
+            "grid": None,
+            "transmitters": "array",
+            "control": None,
+            "transmit": {} if playing is None else self._tables(playing.light)[gpu],
+        }
+
+    def _conductor(self, ring: str) -> RingConductor | None:
+        with self._lock:
+            return next((c for c, _ in self._playing.values() if c.light.ring == ring), None)
+
+    def _overview(self, ring: WdmRing, holders: Mapping[str, str]) -> dict[str, Any]:
+        playing = self._conductor(ring.name)
+        return {
+            "name": ring.name,
+            "size": len(ring.nodes),
+            "wavelengths": ring.wavelengths,
+            "job": next((holders[node] for node in ring.nodes if node in holders), None),
+            "step": None if playing is None else playing.document()["step"],
+        }
+
+    def _ring(self, name: str) -> WdmRing:
+        if name not in self._fabric.rings:
+            raise NotFoundError(f"there is no ring {name}")
+        return self._fabric.rings[name]
+
+
+def light_document(light: RingLight) -> dict[str, Any]:
+    """A plan as the REST API shows it. ``set_ups``: changes of light in an iteration."""
+    return {
+        "ring": light.ring,
+        "ranks": list(light.nodes),
+        "switches": sorted(light.settings[0]),
+        "steps": len(light.score.steps),
+        "set_ups": light.set_ups,
+        "transmit": {
+            node: {peer: {"port": e.port, "wavelength": e.wavelength} for peer, e in peers.items()}
+            for node, peers in light.transmit.items()
+        },
+    }
+
+
+def _on_all(names: Sequence[str], work: Callable[[str], None]) -> list[ControllerError]:
+    """The work for every name, many at a time; the errors in the order given."""
+
+    def one(name: str) -> ControllerError | None:
+        try:
+            work(name)
+        except ControllerError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(min(_PARALLEL, max(1, len(names)))) as pool:
+        return [error for error in pool.map(one, names) if error is not None]
+
+
+def _pair(xc: CrossConnect) -> dict[str, Any]:
+    return {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength}
