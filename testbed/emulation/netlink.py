@@ -190,6 +190,12 @@ def set_checksum_offload_off(name: str) -> None:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
 
 
+def set_single_frames(netlink: IPRoute, index: int) -> None:
+    """Let TCP hand an interface one frame at a time, not bursts to be cut up later."""
+    with failing(f"interface {index}: frames one by one"):
+        netlink.link("set", index=index, gso_max_segs=1)
+
+
 def index_of(netlink: IPRoute, name: str) -> int:
     """Index of an interface. Raises NetworkError when there is none of that name."""
     found = netlink.link_lookup(ifname=name)
@@ -338,7 +344,9 @@ def shape_wavelengths(
     """An interface as a fibre: ``count`` wavelengths of ``rate_bps`` bit/s, each with its own queue.
 
     HTB with one class for each, which may not borrow; a packet's priority names its class (1:1, 1:2, …), and
-    one without is not held back.
+    one without is not held back. HTB lets a packet go as soon as the one before it is paid for: what is sent
+    here should be single frames (:func:`set_single_frames`), or a burst of 64 KiB comes too early by its own
+    length (measured: 0.5 s of a transfer at 25 Mbit/s took 0.97 of its time).
     """
     rate = f"{round(rate_bps)}bit"
     slack = max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))

@@ -294,6 +294,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             onic.plug_host()
         emulation = self.emulation
         rate = emulation.rate_bps(link.rate_bps)
+        coloured = onic is not None and array_wavelengths(self.fabric, gpu.name) is not None
 
         def inside() -> None:
             netlink.configure_namespace(emulation.congestion_control)
@@ -304,6 +305,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     netlink.shape(own, index, rate, emulation.seconds(link.queue_s))
                 if not onic and not has_kernel_datapath():
                     netlink.set_checksum_offload_off(NIC)
+                if coloured:
+                    netlink.set_single_frames(own, index)
                 netlink.set_up(own, NIC)
                 netlink.address(
                     own,

@@ -5,10 +5,12 @@ Transmit tables come from the testbed's agent and light from the WSSs' drivers, 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -31,7 +33,7 @@ from testbed.emulation import netlink
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.onic.counting import read_onic
-from testbed.emulation.onic.tables import Counters, TransmitTable, Transmitter
+from testbed.emulation.onic.tables import Counters, RouteTable, TransmitTable, Transmitter
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
@@ -154,6 +156,21 @@ class Rig:
         return {name: {CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength)}}
 
     # Counters
+
+    def queued(self, node: int) -> dict[tuple[int, int], int]:
+        """Bytes that have gone through the queue of each port and wavelength of a node's O-NIC."""
+        netns = self.lab.namespace(f"onic-{self.ring.nodes[node]}")
+        command = ["tc", "-n", netns, "-s", "-j", "qdisc"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        queues = {(q["dev"], q.get("parent", "root")): q for q in json.loads(shown)}
+        found = {}
+        for port in (CLOCKWISE, COUNTER):
+            assert queues[f"p{port}", "root"]["options"]["direct_packets_stat"] == 0
+            for wavelength in range(WAVELENGTHS):
+                queue = queues[f"p{port}", f"1:{wavelength + 1}"]
+                assert queue["drops"] == 0
+                found[port, wavelength] = queue["bytes"]
+        return found
 
     def onic(self, node: int) -> Counters:
         return read_onic(self.lab.bpf_dir / f"onic-{self.ring.nodes[node]}")
@@ -330,12 +347,24 @@ def test_payload_for_a_peer_that_is_not_in_the_table_is_counted(rig: Rig) -> Non
         until(lambda: rig.onic(3).unrouted > before, 5)
 
 
+def test_light_without_a_colour_is_dark(rig: Rig) -> None:
+    rig.set_up((3, 0, COUNTER, 0))
+    table = RouteTable.open(rig.lab.bpf_dir / "onic-r3")
+    table.replace({rig.ip(0): COUNTER})
+    table.close()
+    with rig.connection(3, 0) as (near, _):
+        before = rig.totals()
+        near.sendall(b"grey")
+        until(lambda: rig.totals()["dark_drops"] > before["dark_drops"], 5)
+        assert rig.totals() == before | {"dark_drops": rig.totals()["dark_drops"]}
+
+
 def test_every_wavelength_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> None:
     # Two colours of one port of one node, a third from the next node on the same fibre as one of them, and
     # the same colour in the other direction.
     pairs = {(0, 1): (CLOCKWISE, 0), (0, 3): (CLOCKWISE, 1), (1, 2): (CLOCKWISE, 0), (0, 4): (COUNTER, 0)}
     rig.set_up(*[(a, b, port, wavelength) for (a, b), (port, wavelength) in pairs.items()])
-    seconds, taken = 1.5, dict.fromkeys(pairs, 0)
+    seconds, taken, queued = 1.5, dict.fromkeys(pairs, 0), rig.queued(0)
     with ExitStack() as stack:
         ends = {pair: stack.enter_context(rig.connection(*pair)) for pair in pairs}
         for near, far in ends.values():
@@ -354,6 +383,12 @@ def test_every_wavelength_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> N
         share = size * 8 / (now - began) / RATE_BPS
         assert 1 / 3 < share < 1.3, f"{pair}: {share:.3f} of the wavelength's rate"
     assert rig.totals() == before
+    # Each colour of each port waited in a queue of its own.
+    for (source, destination), (port, wavelength) in pairs.items():
+        if source == 0:
+            waited = rig.queued(0)[port, wavelength] - queued[port, wavelength]
+            assert taken[source, destination] < waited < 2 * taken[source, destination] + (1 << 18)
+    assert rig.queued(0)[COUNTER, 1] == queued[COUNTER, 1]
 
 
 def test_flows_of_one_colour_share_its_rate(rig: Rig) -> None:
