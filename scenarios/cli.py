@@ -57,6 +57,10 @@ Repeat = Annotated[int, typer.Option("--repeat", min=1, max=100, help="Run every
 Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")]
 OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
+Mtu = Annotated[int, typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet.")]
+Latency = Annotated[
+    str, typer.Option("--latency", help="Before a simulated transfer's first byte counts, emulated time.")
+]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
@@ -122,10 +126,8 @@ def run(
 def simulate(
     scenario: ScenarioFile,
     as_json: Json = False,
-    mtu: Annotated[int, typer.Option("--mtu", min=576, max=65535, help="Bytes of a packet.")] = 9000,
-    latency: Annotated[
-        str, typer.Option("--latency", help="Before a transfer's first byte counts, emulated time.")
-    ] = "0 s",
+    mtu: Mtu = 9000,
+    latency: Latency = "0 s",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn at random.")] = 0,
     runs: RunsFolder = RUNS,
 ) -> None:
@@ -138,6 +140,53 @@ def simulate(
     options = simulated.SimulationOptions(runs, mtu, _latency_s(latency), seed)
     folder, result = simulated.simulate(checked, options, Reporter())
     _show_result(result, folder, as_json)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
+def crosscheck(
+    scenario: ScenarioFile,
+    as_json: Json = False,
+    fabric: Annotated[
+        list[str] | None, typer.Option("--fabric", help="Only this one and the baseline; may be repeated.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="So many in place of the scenario's.")
+    ] = None,
+    emulated: Annotated[
+        Path | None,
+        typer.Option("--emulated", metavar="RUN", help="A run made before, in place of a new one."),
+    ] = None,
+    limit: Annotated[float, typer.Option("--limit", min=0, help="Most difference, per cent.")] = 10.0,
+    mtu: Mtu = 9000,
+    latency: Latency = "0 s",
+    runtime: Runtime = "docker",
+    repeat: Repeat = 1,
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    runs: RunsFolder = RUNS,
+) -> None:
+    """Run a scenario on the testbed and in virtual time; say how far apart, which is off and why."""
+    from scenarios import cli_crosscheck
+    from scenarios.progress import Reporter
+    from scenarios.runner import Options
+    from scenarios.simulated import SimulationOptions
+
+    folder, found = cli_crosscheck.run_crosscheck(
+        scenario,
+        Options(_check_runtime(runtime), repeat, runs, _addresses(rest, openflow)),
+        SimulationOptions(runs, mtu, _latency_s(latency)),
+        Reporter(),
+        fabrics=fabric or (),
+        iterations=iterations,
+        emulated=emulated,
+        limit_percent=limit,
+    )
+    if as_json:
+        show_json(found)
+    else:
+        cli_crosscheck.show(found, folder)
+    if not found["within_limit"]:
+        raise typer.Exit(1)
 
 
 def _latency_s(written: str) -> float:
@@ -386,7 +435,9 @@ def main() -> None:
         code = 128 + error.number
     except _expected_errors() as error:
         if type(error).__name__ != "NoArgsIsHelpError":
-            say(" ".join(str(error).split()) or type(error).__name__)
+            # Of a wrong option, only this says which.
+            said = error.format_message() if hasattr(error, "format_message") else str(error)
+            say(" ".join(said.split()) or type(error).__name__)
         code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody left to tell.

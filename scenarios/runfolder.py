@@ -24,21 +24,26 @@ _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
 _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
 
 
+def new_folder(parent: Path, scenario: Document, suffix: str = "") -> Path:
+    """A new folder in ``parent``, called after the time and the scenario, with ``suffix``."""
+    wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.spec.name}{suffix}"
+    name, number = wanted, 1
+    while True:
+        try:
+            (parent / name).mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            name = f"{wanted}-{number}"
+        else:
+            return parent / name
+
+
 class RunFolder:
     """Writes a run folder while the run goes on; use as a context manager."""
 
     def __init__(self, parent: Path, scenario: Document, suffix: str = "") -> None:
-        wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.spec.name}{suffix}"
-        name, number = wanted, 1
-        while True:
-            try:
-                (parent / name).mkdir(parents=True)
-                break
-            except FileExistsError:
-                number += 1
-                name = f"{wanted}-{number}"
-        self.path = parent / name
-        self.name = name
+        self.path = new_folder(parent, scenario, suffix)
+        self.name = self.path.name
         self.logs = self.path / "logs"
         self.logs.mkdir()
         (self.path / "scenario.yaml").write_text(scenario.text, encoding="utf-8")

@@ -43,7 +43,9 @@ _LEFT_OUT = (
     "step of the ring when it has sent and received all of the one before; a worker may begin with the part "
     "of a chunk that it has.",
     "The controller: a regroup takes the command and dark times of the optical switch's profile and nothing "
-    "more, and the packet switches' rules change at once. No beacons are sent, so there is no beacon gap.",
+    "more, and the packet switches' rules change at once. A live regroup begins when every rank of the "
+    "watched job has done its iterations, so at the start of a computation, which may hide the dark time. "
+    "No beacons are sent, so there is no beacon gap.",
     "What is trained: no gradient is computed, so there are no losses, no accuracy and no parameters.",
 )
 
@@ -130,7 +132,7 @@ class _Regroup:
             ("requested", begin_s),
             ("planned", begin_s),
             ("remove_light", begin_s),
-            ("rules_written", dark_at),
+            ("light_removed", dark_at),
             ("light_added", lit_at),
             ("ended", lit_at),
         )

@@ -1,0 +1,293 @@
+"""Sets an emulated and a simulated run of one scenario side by side: how far apart, which is off, and why.
+
+Pure functions over two run folders' events and results. All times are seconds of the emulation. Differences
+are of the simulated figure from the emulated one, in per cent of the emulated one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.records import Event, Iteration, JobRun, Run, read_runs
+
+SCHEMA_VERSION = 1
+#: Iteration times may differ by so much, per cent.
+LIMIT_PERCENT = 10.0
+#: Closer than this, nothing is called off.
+AGREE_PERCENT = 1.0
+#: Segments sent again by a rank in an iteration from which on TCP is named as a cause.
+MANY_RETRANSMITS = 0.5
+
+#: What makes two runs the same: kind, case or fabric, variant, placement, point of a sweep.
+Key = tuple[str, str, str | None, str, tuple[tuple[str, float], ...]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: its run folder's events, result and environment."""
+
+    name: str
+    events: Sequence[Event]
+    result: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+def key_of(run: Run) -> Key:
+    return run.kind, run.case, run.variant, run.placement, tuple(sorted(run.point.items()))
+
+
+def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT) -> dict[str, Any]:
+    """The object of ``crosscheck.json``. Raises ValueError when the two have no finished run in common.
+
+    Runs that only one of them has (those with something going wrong are not simulated) are named in
+    ``not_compared``. Of an emulated run that was repeated, every figure is the mean over the repetitions.
+    """
+    measured, computed = _by_key(emulated.events), _by_key(simulated.events)
+    entries = []
+    for key, theirs in computed.items():
+        ours = measured.get(key)
+        if ours is None:
+            continue
+        for job in theirs[0].jobs:
+            entries.append(_entry(ours, theirs[0], job, emulated, simulated, limit_percent))
+    if not entries:
+        raise ValueError("the two runs have no finished run in common")
+    missing = [run.name for key, runs in measured.items() if key not in computed for run in runs]
+    missing += [run.name for key, runs in computed.items() if key not in measured for run in runs]
+    worst = max(entries, key=lambda entry: abs(entry["iteration_s"]["difference_percent"]))
+    return {
+        "schema": SCHEMA_VERSION,
+        "scenario": simulated.result["scenario"],
+        "limit_percent": limit_percent,
+        "within_limit": all(entry["within_limit"] for entry in entries),
+        "worst": {
+            "run": worst["run"],
+            "job": worst["job"],
+            "difference_percent": worst["iteration_s"]["difference_percent"],
+        },
+        "emulated": {
+            "run": emulated.result["run"],
+            "folder": emulated.name,
+            "runtime": emulated.result["runtime"],
+            "fidelity": emulated.result["fidelity"]["verdict"],
+            "reasons": emulated.result["fidelity"]["reasons"],
+            "links": link_range(emulated.events),
+        },
+        "simulated": {
+            "run": simulated.result["run"],
+            "folder": simulated.name,
+            **(simulated.environment.get("simulation") or {}),
+        },
+        "entries": entries,
+        "not_compared": missing,
+    }
+
+
+def link_range(events: Iterable[Event]) -> dict[str, float] | None:
+    """Least, median and greatest measured rate of a link over its setting; None where none was measured."""
+    ratios = [e["measured_bps"] / e["set_bps"] for e in events if e["event"] == "link_rate"]
+    if not ratios:
+        return None
+    return {"least": min(ratios), "median": statistics.median(ratios), "most": max(ratios)}
+
+
+def _by_key(events: Sequence[Event]) -> dict[Key, list[Run]]:
+    grouped: dict[Key, list[Run]] = defaultdict(list)
+    for run in read_runs(events):
+        grouped[key_of(run)].append(run)
+    return grouped
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
+
+
+def _figures(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
+    return _mean(of(it) for job in jobs for it in job.iterations)
+
+
+def _pair(emulated: float, simulated: float) -> dict[str, float]:
+    difference = 100 * (simulated / emulated - 1) if emulated > 0 else 0.0
+    return {"emulated": emulated, "simulated": simulated, "difference_percent": difference}
+
+
+def _entry(
+    ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side, limit_percent: float
+) -> dict[str, Any]:
+    """One job in one run. ``ours`` are the emulated repetitions."""
+    real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
+
+    def compared(of: Callable[[Iteration], float]) -> dict[str, float]:
+        return _pair(_figures(real, of), _figures(ideal, of))
+
+    iteration = compared(lambda it: it.end - it.start)
+    completion = _pair(
+        _mean(run.jobs[job].end - run.released for run in ours), ideal[0].end - theirs.released
+    )
+    found: dict[str, Any] = {
+        "run": ours[0].name,
+        "kind": theirs.kind,
+        "case": theirs.case,
+        "variant": theirs.variant,
+        "placement": theirs.placement,
+        "point": dict(theirs.point),
+        "job": job,
+        "ranks": len(ideal[0].gpus),
+        "repeats": len(ours),
+        "iteration_s": iteration,
+        "allreduce_s": compared(lambda it: it.all_reduce_s),
+        "completion_s": completion,
+        "within_limit": abs(iteration["difference_percent"]) <= limit_percent,
+        "causes": _causes(ours, theirs, job, emulated, simulated),
+        "series": {"emulated": series(real[0]), "simulated": series(ideal[0])},
+    }
+    found["off"] = which_is_off(found)
+    found["why"] = reasons(found)
+    return found
+
+
+def series(job: JobRun) -> list[float]:
+    """Seconds of each iteration, on its slowest rank."""
+    longest: dict[int, float] = {}
+    for it in job.iterations:
+        longest[it.index] = max(longest.get(it.index, 0.0), it.end - it.start)
+    return [longest[index] for index in sorted(longest)]
+
+
+def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side) -> dict[str, Any]:
+    """What is known of where the difference comes from.
+
+    Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute timers
+    that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links that gave
+    less payload than the simulation takes, ``rest_s`` neither. ``setup_s``: median time to light of a flow,
+    where there were flows. ``verdict``: lines of the emulation's verdict on itself about links, and about
+    processors during the run. ``contended``: whether there were other jobs in the run.
+    """
+    real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
+    gap_s = _figures(real, lambda it: it.end - it.start) - _figures(ideal, lambda it: it.end - it.start)
+    timers_s = _slowest_compute_s(real) - _slowest_compute_s(ideal)
+    ratio = _link_ratio(emulated.events, theirs, ideal[0])
+    share = (simulated.environment.get("simulation") or {}).get("payload_share", 1.0)
+    links_s = 0.0
+    if ratio is not None:
+        links_s = _figures(ideal, lambda it: it.all_reduce_s) * (share / ratio - 1)
+    again = [done.get("retransmits", 0) for record in real for done in record.done.values()]
+    rounds = sum(len(record.iterations) for record in real)
+    return {
+        "gap_s": gap_s,
+        "timers_s": timers_s,
+        "links_s": links_s,
+        "rest_s": gap_s - timers_s - links_s,
+        "retransmits_per_rank_and_iteration": sum(again) / rounds,
+        "setup_s": {"emulated": _set_up_s(ours), "simulated": _set_up_s([theirs])},
+        "contended": len(theirs.jobs) > 1,
+        "light_moved": theirs.kind == "live",
+        "verdict": [
+            line
+            for line in emulated.result["fidelity"]["reasons"]
+            if line.startswith("link ") or any(f" during {run.name}" in line for run in ours)
+        ],
+    }
+
+
+def _link_ratio(events: Iterable[Event], run: Run, job: JobRun) -> float | None:
+    """Median of the measured rate over the setting, of the links that hold the job up.
+
+    Those are the links between packet switches where the job's ring crosses, else those of its GPUs.
+    """
+    switch_of = {gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in run.circuits}
+    on = [switch_of.get(gpu) for gpu in job.gpus]
+    crosses = any(a != b for a, b in zip(on, on[1:] + on[:1], strict=True))
+    wanted = set(switch_of.values()) if crosses else set(job.gpus)
+    ratios = [
+        event["measured_bps"] / event["set_bps"]
+        for event in events
+        if event["event"] == "link_rate" and wanted & set(event["direction"].split(" to "))
+    ]
+    return statistics.median(ratios) if ratios else None
+
+
+def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
+    """Seconds that an iteration's slowest rank computes, mean over iterations."""
+    longest: dict[tuple[int, int], float] = {}
+    for number, job in enumerate(jobs):
+        for it in job.iterations:
+            longest[number, it.index] = max(longest.get((number, it.index), 0.0), it.compute_s)
+    return _mean(longest.values())
+
+
+def _set_up_s(runs: Sequence[Run]) -> float | None:
+    waits = [flow["t_lit"] - flow["t_request"] for run in runs for flow in run.noted("flow") if flow["t_lit"]]
+    return statistics.median(waits) if waits else None
+
+
+def which_is_off(entry: Mapping[str, Any]) -> str:
+    """``neither``, ``emulation`` or ``simulation``.
+
+    A scenario says what its links and timers give; where the emulation gave less, and that is the greater
+    part of the difference, or where it calls itself bad, it is off. Everything else that the emulation has
+    and the simulation has not (TCP, software that takes time, partly overlapping steps) is the simulation's
+    to answer for.
+    """
+    if abs(entry["iteration_s"]["difference_percent"]) < AGREE_PERCENT:
+        return "neither"
+    causes = entry["causes"]
+    its_own = causes["timers_s"] + causes["links_s"]
+    if causes["verdict"] or (causes["gap_s"] > 0 and its_own > causes["gap_s"] / 2):
+        return "emulation"
+    return "simulation"
+
+
+def reasons(entry: Mapping[str, Any]) -> list[str]:
+    """Why the two differ, as far as the runs tell: sentences without a full stop, the weightiest first."""
+    if entry["off"] == "neither":
+        return ["they agree"]
+    causes = entry["causes"]
+    parts: list[tuple[float, str]] = []
+    for seconds, what in (
+        (causes["timers_s"], "compute timers that woke late"),
+        (causes["links_s"], "links that carried less payload than the simulation takes (acknowledgements)"),
+    ):
+        if abs(seconds) >= 0.05 * abs(causes["gap_s"]):
+            parts.append((seconds, f"{_milliseconds(seconds)} from {what}"))
+    rest = causes["rest_s"]
+    if abs(rest) >= 0.05 * abs(causes["gap_s"]):
+        parts.append((rest, f"{_milliseconds(rest)} from {_rest(entry)}"))
+    said = [line for _, line in sorted(parts, key=lambda part: -abs(part[0]))]
+    return [*said, *(f"the emulation says of itself: {line}" for line in causes["verdict"][:2])]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:+.1f} ms".replace("-", "−")
+
+
+def _rest(entry: Mapping[str, Any]) -> str:
+    """What neither timers nor links explain, by what else differs."""
+    causes = entry["causes"]
+    if causes["rest_s"] < 0:
+        slower = "; another job, slower than simulated, left it more of what they share"
+        return (
+            "what the simulation makes wait and the emulation does not: a worker passes on the part of a "
+            f"chunk that it has{slower if causes['contended'] else ''}"
+        )
+    again, set_up = causes["retransmits_per_rank_and_iteration"], causes["setup_s"]
+    found = []
+    if again >= MANY_RETRANSMITS:
+        found.append(
+            f"TCP ({again:.1f} segments sent again by each rank in an iteration): pauses after a loss, and "
+            "rates about the fair share, of which the lowest sets the pace of a collective"
+        )
+    if set_up["emulated"] is not None and set_up["simulated"] is not None:
+        found.append(
+            f"the set-up of flows, {1000 * set_up['emulated']:.2f} ms at the median where the simulation has "
+            f"{1000 * set_up['simulated']:.2f} ms"
+        )
+    if causes["light_moved"]:
+        found.append("the controller's own time and TCP's recovery when light is moved")
+    if not found:
+        found.append("kernel, software switches and workers, whose time is not simulated")
+    return " and ".join(found)

@@ -1,0 +1,264 @@
+"""The page of a cross-check: how far the simulation is from the emulation, drawn and said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from scenarios.drawing import LIGHT, PALETTE, QUIET, STYLE, Plot, save
+from scenarios.page import hero, milliseconds, page, picture, row, table, tag, text
+from scenarios.schema import Document
+
+_EMULATED, _SIMULATED = PALETTE[0], PALETTE[1]
+#: Iteration series drawn at most.
+_SERIES = 12
+
+
+def title_of(entry: Mapping[str, Any]) -> str:
+    """What a run is called on the page."""
+    kind, case = entry["kind"], entry["case"]
+    named = {
+        "case": f"case {case}, {entry['placement']}",
+        "variant": f"variant {entry['variant']}",
+        "live": f"case {case}, regrouped while it trains",
+        "fabric": f"fabric {case}",
+    }
+    if kind == "sweep":
+        point = ", ".join(f"{name} {value:g}" for name, value in entry["point"].items())
+        return f"sweep on {case}, {point}"
+    return str(named.get(kind, entry["run"]))
+
+
+def draw(found: Mapping[str, Any], folder: Path) -> list[Plot]:
+    """The figures, saved into ``folder`` (made if absent)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        return [
+            save(
+                _differences(found),
+                folder,
+                "differences",
+                "How much longer (right) or shorter (left) an iteration is simulated than emulated. The band "
+                "is the limit. Filled: iteration; ring: all-reduce alone.",
+            ),
+            save(
+                _series(found),
+                folder,
+                "iterations",
+                "Every iteration's duration, on its slowest rank: emulated (measured) and simulated."
+                + (f" The first {_SERIES} jobs." if len(found["entries"]) > _SERIES else ""),
+            ),
+        ]
+
+
+def _label(entry: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    several = len({other["job"] for other in found["entries"]}) > 1
+    return title_of(entry) + (f": {entry['job']}" if several else "")
+
+
+def _differences(found: Mapping[str, Any]) -> Figure:
+    entries, limit = found["entries"], found["limit_percent"]
+    figure = Figure(figsize=(9.2, 0.9 + 0.3 * len(entries)), layout="constrained")
+    axis = figure.subplots()
+    axis.axvspan(-limit, limit, color=LIGHT, alpha=0.16, linewidth=0)
+    axis.axvline(0, color=QUIET, linewidth=1)
+    places = list(range(len(entries)))
+    whole = [entry["iteration_s"]["difference_percent"] for entry in entries]
+    alone = [entry["allreduce_s"]["difference_percent"] for entry in entries]
+    axis.hlines(places, 0, whole, color=_SIMULATED, linewidth=1.4)
+    axis.plot(whole, places, linestyle="", marker="o", color=_SIMULATED, markersize=6)
+    axis.plot(alone, places, linestyle="", marker="o", markeredgecolor=_SIMULATED, markerfacecolor="none")
+    axis.set_yticks(places, [_label(entry, found) for entry in entries])
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.grid(axis="x", visible=True)
+    reach = 1.15 * max(limit, *(abs(value) for value in (*whole, *alone)))
+    axis.set_xlim(-reach, reach)
+    axis.set_xlabel("simulated against emulated, %")
+    return figure
+
+
+def _series(found: Mapping[str, Any]) -> Figure:
+    entries = found["entries"][:_SERIES]
+    columns = min(3, len(entries))
+    rows = math.ceil(len(entries) / columns)
+    figure = Figure(figsize=(9.2, 0.5 + 1.75 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat[len(entries) :]:
+        axis.axis("off")
+    for axis, entry in zip(axes.flat, entries, strict=False):
+        drawn = (("emulated", _EMULATED, "-"), ("simulated", _SIMULATED, (0, (4, 2))))
+        for side, colour, style in drawn:
+            values = entry["series"][side]
+            numbers = range(1, len(values) + 1)
+            axis.plot(numbers, values, color=colour, linestyle=style, linewidth=1.4, label=side)
+        axis.set_title(_label(entry, found), fontsize=8.5)
+        axis.set_ylim(0)
+    axes[0][0].set_ylabel("iteration, s")
+    axes[-1][0].set_xlabel("iteration")
+    axes[0][0].legend(loc="lower right", fontsize=7.5)
+    return figure
+
+
+def render(document: Document, found: Mapping[str, Any], plots: Sequence[Plot]) -> str:
+    """The page of an object of ``crosscheck.json``."""
+    figures = {plot.name: plot for plot in plots}
+    parts = [
+        _header(document, found),
+        _hero(found),
+        f"<h2>How far apart</h2>{picture(figures.get('differences'))}{_table(found)}",
+        _why(found),
+        f"<h2>Iteration by iteration</h2>{picture(figures.get('iterations'))}",
+        _sides(found),
+        _limits(found),
+    ]
+    return page(f"Ringlight cross-check: {document.spec.name}", parts)
+
+
+def _header(document: Document, found: Mapping[str, Any]) -> str:
+    worst = abs(found["worst"]["difference_percent"])
+    if found["within_limit"]:
+        headline = f"Simulation and emulation agree within {worst:.1f} %"
+    else:
+        headline = f"Simulation and emulation are up to {worst:.1f} % apart"
+    emulated = found["emulated"]
+    verdict = emulated["fidelity"]
+    items = "".join(
+        f"<li>{name} <b{style}>{text(value)}</b></li>"
+        for name, value, style in (
+            ("workers", emulated["runtime"], ""),
+            ("the emulation calls itself", verdict, f' class="{verdict}"'),
+            ("limit", f"{found['limit_percent']:g} %", ""),
+            ("time × ", f"{document.spec.scale.time:g}", ""),
+            ("payload ÷ ", f"{document.spec.scale.payload:g}", ""),
+        )
+    )
+    return (
+        '<header><p class="kicker">Ringlight cross-check</p>'
+        f"<h1>{text(headline)}</h1><p class='lead'>{text(document.spec.description)} Run on the testbed and "
+        f'computed in virtual time.</p><ul class="chips">{items}</ul></header>'
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _hero(found: Mapping[str, Any]) -> str:
+    entries = found["entries"]
+    worst = found["worst"]
+    inside = sum(entry["within_limit"] for entry in entries)
+    at = next(e for e in entries if (e["run"], e["job"]) == (worst["run"], worst["job"]))
+    off = [entry["off"] for entry in entries]
+    cards = [
+        (
+            "Largest difference of an iteration",
+            f"{_signed(worst['difference_percent'])} <small>%</small>",
+            text(_label(at, found)),
+        ),
+        (
+            f"Within {found['limit_percent']:g} %",
+            f"{inside} <small>of {len(entries)}</small>",
+            "jobs in runs",
+        ),
+        (
+            "Which is off",
+            f"{off.count('simulation')} <small>times the simulation</small>",
+            f"{off.count('emulation')} times the emulation, {off.count('neither')} times neither",
+        ),
+    ]
+    return hero(cards)
+
+
+def _table(found: Mapping[str, Any]) -> str:
+    rows = []
+    for entry in found["entries"]:
+        iteration, exchange = entry["iteration_s"], entry["allreduce_s"]
+        apart = f"{_signed(iteration['difference_percent'])} %"
+        if not entry["within_limit"]:
+            apart = f'<b class="bad">{apart}</b>'
+        rows.append(
+            row(
+                [
+                    text(_label(entry, found)),
+                    milliseconds(1000 * iteration["emulated"]),
+                    milliseconds(1000 * iteration["simulated"]),
+                    apart,
+                    milliseconds(1000 * exchange["emulated"]),
+                    milliseconds(1000 * exchange["simulated"]),
+                    f"{_signed(exchange['difference_percent'])} %",
+                ],
+                1,
+            )
+        )
+    head = [
+        "",
+        f"iteration {tag('measured')}",
+        tag("simulated"),
+        "difference",
+        f"all-reduce {tag('measured')}",
+        tag("simulated"),
+        "difference",
+    ]
+    return (
+        f"{table(head, rows, 1)}"
+        '<p class="quiet">Means over ranks and iterations. A difference is that of the simulated figure, in '
+        "per cent of the emulated one; the limit is on iterations.</p>"
+    )
+
+
+def _why(found: Mapping[str, Any]) -> str:
+    rows = [
+        f"<tr><td style='min-width:11rem'>{text(_label(entry, found))}</td><td>{entry['off']}</td>"
+        f"<td class='n'>{_signed(1000 * entry['causes']['gap_s'])} ms</td>"
+        f"<td class='wide'>{text('; '.join(entry['why']))}</td></tr>"
+        for entry in found["entries"]
+    ]
+    return (
+        "<h2>Which is off, and why</h2>"
+        "<p>By how much an emulated iteration is longer, and where that comes from as far as the runs tell. "
+        "Late timers and links below their setting are the emulation's fault. What a testbed has and the "
+        "simulation leaves out is the simulation's.</p>"
+        f"{table(['', 'off', 'emulated is longer by', 'of which'], rows, 9)}"
+    )
+
+
+def _sides(found: Mapping[str, Any]) -> str:
+    emulated, simulated = found["emulated"], found["simulated"]
+    links = emulated["links"]
+    measured = (
+        f"Its links gave {100 * links['least']:.1f} to {100 * links['most']:.1f} % of their settings, median "
+        f"{100 * links['median']:.1f} %; the simulation takes {100 * simulated['payload_share']:.1f} %."
+        if links
+        else "Its links were not measured."
+    )
+    judged = "".join(f"<li>{text(reason)}</li>" for reason in emulated["reasons"])
+    rows = [
+        f"<tr><td>{text(entry['what'])}</td><td style='white-space:nowrap'>{text(entry['value'])}</td>"
+        f"<td class='wide'>{text(entry['why'])}</td></tr>"
+        for entry in simulated.get("assumptions", ())
+    ]
+    return (
+        "<h2>The two sides</h2>"
+        f"<p>Emulated: <code>{text(emulated['run'])}</code>, which calls itself "
+        f'<b class="{emulated["fidelity"]}">{emulated["fidelity"]}</b>. {measured}</p>'
+        f"{f'<ul>{judged}</ul>' if judged else ''}"
+        f"<p>Simulated: <code>{text(simulated['run'])}</code>, with these assumptions, none of them fitted "
+        f"to an emulated run:</p>{table(['assumption', 'value', 'why'], rows, 9)}"
+    )
+
+
+def _limits(found: Mapping[str, Any]) -> str:
+    left_out = "".join(f"<li>{text(point)}</li>" for point in found["simulated"].get("left_out", ()))
+    missing = found["not_compared"]
+    alone = (
+        f"<p class='quiet'>Not compared, as only one side has them: {text(', '.join(missing))}.</p>"
+        if missing
+        else ""
+    )
+    return f"<h2>What the simulation leaves out</h2><ul>{left_out}</ul>{alone}"

@@ -1,0 +1,279 @@
+"""The cross-check: differences, which side is called off and why, trimmed scenarios, wrong input."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
+from scenarios.comparison import Comparison, load
+from scenarios.crosscheck import Side, crosscheck, series
+from scenarios.progress import Reporter
+from scenarios.records import Event, read_lines, read_runs
+from scenarios.runner import Options
+from scenarios.schema import Scenario, ScenarioError
+from scenarios.simulated import SimulationOptions, simulate
+from tests.unit.test_cli import BUNDLED, ROOT, one_line, ringlight
+
+MINI = ROOT / "tests" / "data" / "mini.yaml"
+ODDL = ROOT / "scenarios" / "oddl_4.yaml"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated run of the small scenario."""
+    return simulate(load(MINI), SimulationOptions(tmp_path_factory.mktemp("runs")), Reporter())[0]
+
+
+def side(folder: Path) -> Side:
+    result, environment = (
+        json.loads((folder / name).read_text()) for name in ("result.json", "environment.json")
+    )
+    return Side("runs/x", read_lines(folder / "events.jsonl"), result, environment)
+
+
+def altered(original: Side, change: Callable[[Event], Event], reasons: tuple[str, ...] = ()) -> Side:
+    """As if it had been emulated, with its events changed and links that gave all that they should."""
+    share = original.environment["simulation"]["payload_share"]
+    events = [change(copy.deepcopy(event)) for event in original.events]
+    events += [
+        {
+            "t": 0,
+            "event": "link_rate",
+            "link": "x",
+            "direction": way,
+            "set_bps": 1e8,
+            "measured_bps": share * 1e8,
+        }
+        for way in ("tor0 to tor1", "tor1 to tor0", "g0 to g1", "g2 to g3")
+    ]
+    fidelity = {"verdict": "good", "reasons": list(reasons)}
+    result = {**original.result, "runtime": "docker", "run": "emulated", "fidelity": fidelity}
+    return Side("runs/y", events, result, {"runtime": "docker"})
+
+
+def stretched(event: Event, share: float, part: str) -> Event:
+    """The event of a run in which every iteration's compute or all-reduce takes ``share`` more."""
+    if event["event"] == "iteration":
+        length = {
+            "compute": event["compute_end"] - event["compute_start"],
+            "all_reduce": event["allreduce_end"] - event["compute_end"],
+        }[part]
+        if part == "compute":
+            event["compute_end"] += share * length
+        event["allreduce_end"] += share * length
+    return event
+
+
+def entry_of(found: dict[str, Any], run: str = "a-regrouped-1", job: str = "red") -> dict[str, Any]:
+    return next(entry for entry in found["entries"] if (entry["run"], entry["job"]) == (run, job))
+
+
+def test_a_run_agrees_with_itself(folder: Path) -> None:
+    simulated = side(folder)
+    found = crosscheck(altered(simulated, lambda event: event), simulated)
+    runs = read_runs(simulated.events)
+    assert len(found["entries"]) == sum(len(run.jobs) for run in runs)
+    assert found["within_limit"]
+    assert found["not_compared"] == []
+    for entry in found["entries"]:
+        for figure in ("iteration_s", "allreduce_s", "completion_s"):
+            assert entry[figure]["difference_percent"] == pytest.approx(0.0, abs=1e-9)
+        assert entry["off"] == "neither"
+        assert entry["series"]["emulated"] == entry["series"]["simulated"]
+
+
+def test_difference_is_of_the_simulated_from_the_emulated(folder: Path) -> None:
+    simulated = side(folder)
+    found = crosscheck(altered(simulated, lambda event: stretched(event, 0.25, "all_reduce")), simulated)
+    entry = entry_of(found)
+    assert entry["allreduce_s"]["difference_percent"] == pytest.approx(-20.0)
+    iteration = entry["iteration_s"]
+    expected = 100 * (iteration["simulated"] / iteration["emulated"] - 1)
+    assert iteration["difference_percent"] == pytest.approx(expected)
+    assert entry["within_limit"] == (abs(expected) <= 10)
+    strict = crosscheck(
+        altered(simulated, lambda event: stretched(event, 0.25, "all_reduce")), simulated, 1.0
+    )
+    assert not strict["within_limit"]
+
+
+def test_a_longer_all_reduce_is_the_simulations_to_answer_for(folder: Path) -> None:
+    simulated = side(folder)
+
+    def with_losses(event: Event) -> Event:
+        return stretched(event, 0.4, "all_reduce")
+
+    emulated = altered(simulated, with_losses)
+    extra = [
+        {"t": 0, "event": "done", "run": run.name, "job": job, "rank": rank, "retransmits": 900}
+        for run in read_runs(simulated.events)
+        for job, record in run.jobs.items()
+        for rank in range(len(record.gpus))
+    ]
+    emulated = Side(emulated.name, [*emulated.events, *extra], emulated.result, emulated.environment)
+    entry = entry_of(crosscheck(emulated, simulated))
+    assert entry["off"] == "simulation"
+    assert "TCP" in entry["why"][0]
+    assert entry["causes"]["rest_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+
+
+def test_late_timers_are_the_emulations_fault(folder: Path) -> None:
+    simulated = side(folder)
+    entry = entry_of(crosscheck(altered(simulated, lambda e: stretched(e, 0.1, "compute")), simulated))
+    assert entry["off"] == "emulation"
+    assert "timers" in entry["why"][0]
+    assert entry["causes"]["timers_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+
+
+def test_slow_links_are_the_emulations_fault(folder: Path) -> None:
+    simulated = side(folder)
+
+    def slow(event: Event) -> Event:
+        return stretched(event, 0.25, "all_reduce")
+
+    emulated = altered(simulated, slow)
+    events = [
+        {**event, "measured_bps": event["measured_bps"] / 1.25} if event["event"] == "link_rate" else event
+        for event in emulated.events
+    ]
+    emulated = Side(emulated.name, events, emulated.result, emulated.environment)
+    entry = entry_of(crosscheck(emulated, simulated))
+    assert entry["off"] == "emulation"
+    assert "links" in entry["why"][0]
+    assert entry["causes"]["links_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+
+
+def test_busy_processors_are_the_emulations_fault(folder: Path) -> None:
+    simulated = side(folder)
+    reasons = ("processors were 99 % busy during a-regrouped-1", "case a: something else")
+    emulated = altered(simulated, lambda event: stretched(event, 0.4, "all_reduce"), reasons)
+    found = crosscheck(emulated, simulated)
+    assert entry_of(found)["off"] == "emulation"
+    assert entry_of(found)["why"][-1] == f"the emulation says of itself: {reasons[0]}"
+    assert entry_of(found, "a-fragmented-1")["off"] == "simulation"
+
+
+def test_a_shorter_all_reduce_is_said_to_be_the_simulations(folder: Path) -> None:
+    simulated = side(folder)
+    emulated = altered(simulated, lambda event: stretched(event, -0.3, "all_reduce"))
+    entry = entry_of(crosscheck(emulated, simulated))
+    assert entry["iteration_s"]["difference_percent"] > 0
+    assert entry["off"] == "simulation"
+    assert "passes on the part of a chunk" in entry["why"][0]
+
+
+def test_repetitions_are_averaged_and_what_one_side_lacks_is_named(folder: Path) -> None:
+    simulated = side(folder)
+    emulated = altered(simulated, lambda event: stretched(event, 0.1, "all_reduce"))
+    again = [
+        stretched(copy.deepcopy(event), 0.2, "all_reduce") | {"run": "a-regrouped-2"}
+        for event in emulated.events
+        if event.get("run") == "a-regrouped-1"
+    ]
+    events = [event for event in emulated.events if event.get("run") != "live"]
+    both = Side(emulated.name, [*events, *again], emulated.result, emulated.environment)
+    found = crosscheck(both, simulated)
+    assert found["not_compared"] == ["live"]
+    entry = entry_of(found)
+    assert entry["repeats"] == 2
+    once = entry_of(crosscheck(emulated, simulated))["allreduce_s"]["emulated"]
+    assert entry["allreduce_s"]["emulated"] == pytest.approx(once * (1.1 + 1.1 * 1.2) / 2 / 1.1)
+
+
+def test_series_is_of_the_slowest_rank(folder: Path) -> None:
+    run = read_runs(side(folder).events)[0]
+    job = run.jobs["red"]
+    values = series(job)
+    assert len(values) == len({it.index for it in job.iterations})
+    assert values[0] == max(it.end - it.start for it in job.iterations if it.index == 0)
+
+
+def test_nothing_in_common_is_refused(folder: Path) -> None:
+    simulated = side(folder)
+    empty = Side("runs/y", [], simulated.result, {})
+    with pytest.raises(ValueError, match="no finished run in common"):
+        crosscheck(empty, simulated)
+
+
+def test_the_page_says_how_far_apart_and_why(folder: Path, tmp_path: Path) -> None:
+    emulated = tmp_path / "emulated"
+    shutil.copytree(folder, emulated)
+    simulated = side(folder)
+    slow = altered(simulated, lambda event: stretched(event, 0.9, "all_reduce"))
+    (emulated / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in slow.events))
+    (emulated / "result.json").write_text(json.dumps(slow.result))
+    place, found = compare(load(MINI), emulated, folder, tmp_path, 10.0)
+    assert not found["within_limit"]
+    assert json.loads((place / "crosscheck.json").read_text()) == found
+    page = (place / "crosscheck.html").read_text()
+    assert "% apart" in page
+    assert "kernel, software switches and workers" in page
+    assert 'class="bad"' in page
+    assert {path.name for path in (place / "plots").glob("*.png")} == {"differences.png", "iterations.png"}
+
+
+def test_fewer_iterations_leave_out_a_regroup_that_they_are_too_few_for() -> None:
+    checked = load(BUNDLED)
+    assert isinstance(checked, Scenario)
+    assert trimmed(checked, (), None) is checked
+    short = trimmed(checked, (), 9)
+    assert short.iterations(4) == short.iterations(2) == 9
+    assert isinstance(short, Scenario)
+    assert short.spec.live == checked.spec.live
+    shorter = trimmed(checked, (), 3)
+    assert isinstance(shorter, Scenario)
+    assert shorter.spec.live is None
+    assert shorter.spec.cases == checked.spec.cases
+
+
+def test_one_fabric_is_compared_with_the_baseline_alone() -> None:
+    checked = load(ODDL)
+    assert isinstance(checked, Comparison)
+    other = next(name for name in checked.settings if name != checked.spec.baseline)
+    short = trimmed(checked, [other], 2)
+    assert isinstance(short, Comparison)
+    assert set(short.settings) == {other, checked.spec.baseline}
+    assert short.spec.trouble == {}
+    with pytest.raises(ScenarioError, match="there is no fabric torus; there are"):
+        trimmed(checked, ["torus"], None)
+    with pytest.raises(ScenarioError, match="leave --fabric out"):
+        trimmed(load(BUNDLED), ["a"], None)  # type: ignore[arg-type]
+
+
+def check(path: Path, tmp_path: Path, **options: Any) -> None:
+    run_crosscheck(
+        path,
+        Options(folder=tmp_path),
+        SimulationOptions(tmp_path),
+        Reporter(),
+        limit_percent=10.0,
+        **options,
+    )
+
+
+def test_a_run_that_cannot_be_checked_against_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="this run was simulated"):
+        check(MINI, tmp_path, emulated=folder)
+    with pytest.raises(ScenarioError, match=r"is .* a run folder"):
+        check(MINI, tmp_path, emulated=tmp_path)
+    emulated = tmp_path / "emulated"
+    shutil.copytree(folder, emulated)
+    (emulated / "environment.json").write_text(json.dumps({"runtime": "docker"}))
+    with pytest.raises(ScenarioError, match="a run of scenario mini, not of disaggregation"):
+        check(BUNDLED, tmp_path, emulated=emulated)
+    with pytest.raises(ScenarioError, match="not for --emulated"):
+        check(MINI, tmp_path, emulated=emulated, iterations=3)
+
+
+def test_wrong_input_is_one_line(tmp_path: Path) -> None:
+    done = ringlight("crosscheck", str(ODDL), "--fabric", "torus", "--runs", str(tmp_path))
+    assert done.returncode == 2
+    assert "there is no fabric torus" in one_line(done)
+    assert not list(tmp_path.iterdir())
