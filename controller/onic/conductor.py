@@ -13,9 +13,10 @@ Flows without a step (the workers' greetings before the first step, link tests) 
 has their pair of nodes, in order of arrival, while no flow of a step is lit.
 
 When connections break, a close may be lost, and who takes over from a conductor that died does not know what
-was closed before. Then, to the end of the iteration, a step counts as over when nobody asks for it, and who
-comes late with an earlier step is served before anything new. That cannot get stuck, because a flow that is
-lit ends whatever else waits (``containers/worker/transport.py``); at worst the WSSs are set more often.
+was closed before. Then, to the end of the iteration (who takes over: of the next one, since ranks may be one
+apart), a step counts as over when nobody asks for it, and who comes late with an earlier step is served
+before anything new. That cannot get stuck, because a flow that is lit ends whatever else waits
+(``containers/worker/transport.py``); at worst the WSSs are set more often.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Conductor:
         mine = [flow for flow, asked in self._flows.items() if asked.client == client]
         steps = [self._flows.pop(flow).key.step for flow in mine]
         if any(step is not None for step in steps):
-            self._loosen()
+            self._loosen(1)
         return self._next() if mine else []
 
     def settle(self) -> list[Effect]:
@@ -205,10 +206,10 @@ class Conductor:
 
     # How it goes on
 
-    def _loosen(self) -> None:
+    def _loosen(self, iterations: int) -> None:
         if self._step is not None:
-            iteration = len(self._score.steps)
-            self._strict_from = max(self._strict_from, (self._step // iteration + 1) * iteration)
+            length = len(self._score.steps)
+            self._strict_from = max(self._strict_from, (self._step // length + iterations) * length)
 
     def _next(self) -> list[Effect]:
         if self._holding or self._wanted is not None:
@@ -247,7 +248,7 @@ class Conductor:
             return None
         if self._step is None:
             self._step = least.step
-            self._loosen()
+            self._loosen(2)
         while self._step < least.step and self._over(self._step):
             self._done.pop(self._step, None)
             self._step += 1
