@@ -19,6 +19,8 @@ SCHEMA_VERSION = 1
 LIMIT_PERCENT = 10.0
 #: Closer than this, nothing is called off.
 AGREE_PERCENT = 1.0
+#: The all-reduce alone may differ more; from so much on it is said.
+NOTABLE_PERCENT = 5.0
 #: Segments sent again by a rank in an iteration from which on TCP is named as a cause.
 MANY_RETRANSMITS = 0.5
 
@@ -163,9 +165,11 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
 
     Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute timers
     that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links that gave
-    less payload than the simulation takes, ``rest_s`` neither. ``setup_s``: median time to light of a flow,
-    where there were flows. ``verdict``: lines of the emulation's verdict on itself about links, and about
-    processors during the run. ``contended``: whether there were other jobs in the run.
+    less payload than the simulation takes, ``set_up_s`` light that was longer in coming, ``rest_s`` none of
+    these. ``light_s``: seconds of an iteration in which a rank waits for light (of a ring, all of them), or
+    None where light stays. ``verdict``: lines of the emulation's verdict on itself about links, and about
+    processors during the run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy
+    share of the processors during the emulated run.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = _figures(real, lambda it: it.end - it.start) - _figures(ideal, lambda it: it.end - it.start)
@@ -175,15 +179,20 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     links_s = 0.0
     if ratio is not None:
         links_s = _figures(ideal, lambda it: it.all_reduce_s) * (share / ratio - 1)
+    light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
+    set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
+    busy = [share for run in ours for t, share in run.cpu if run.released <= t <= run.ended]
     again = [done.get("retransmits", 0) for record in real for done in record.done.values()]
     rounds = sum(len(record.iterations) for record in real)
     return {
         "gap_s": gap_s,
         "timers_s": timers_s,
         "links_s": links_s,
-        "rest_s": gap_s - timers_s - links_s,
+        "set_up_s": set_up_s,
+        "rest_s": gap_s - timers_s - links_s - set_up_s,
         "retransmits_per_rank_and_iteration": sum(again) / rounds,
-        "setup_s": {"emulated": _set_up_s(ours), "simulated": _set_up_s([theirs])},
+        "light_s": light,
+        "busy": _mean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": theirs.kind == "live",
         "verdict": [
@@ -220,9 +229,27 @@ def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
     return _mean(longest.values())
 
 
-def _set_up_s(runs: Sequence[Run]) -> float | None:
-    waits = [flow["t_lit"] - flow["t_request"] for run in runs for flow in run.noted("flow") if flow["t_lit"]]
-    return statistics.median(waits) if waits else None
+def light_s(runs: Sequence[Run], job: str) -> float | None:
+    """Seconds of an iteration in which a rank waits for light, mean; None where its light is not switched.
+
+    With an agent's flows: from the worker's wish to the light, all flows of a rank one after the other. On a
+    ring: from a step's end to the light of the next, all changes of an all-reduce.
+    """
+    waits, rounds = 0.0, 0
+    switched = False
+    for run in runs:
+        record = run.jobs[job]
+        iterations = len({it.index for it in record.iterations})
+        # Before the common start, the ranks greet each other.
+        flows = [flow for flow in run.noted("flow") if flow["t_lit"] and flow["t_request"] >= run.released]
+        changes = [
+            change for note in run.noted("ring") for change in note["set_ups"] if change["step"] is not None
+        ]
+        switched |= bool(flows or changes)
+        waits += sum(flow["t_lit"] - flow["t_open"] for flow in flows) / len(record.gpus)
+        waits += sum(change["total_s"] for change in changes)
+        rounds += iterations
+    return waits / rounds if switched else None
 
 
 def which_is_off(entry: Mapping[str, Any]) -> str:
@@ -244,13 +271,22 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
 
 def reasons(entry: Mapping[str, Any]) -> list[str]:
     """Why the two differ, as far as the runs tell: sentences without a full stop, the weightiest first."""
-    if entry["off"] == "neither":
+    exchange = entry["allreduce_s"]["difference_percent"]
+    if entry["off"] == "neither" and abs(exchange) < NOTABLE_PERCENT:
         return ["they agree"]
     causes = entry["causes"]
+    light = causes["light_s"]
+    waited = ""
+    if None not in light.values():
+        waited = (
+            f"light that was longer in coming: {1000 * light['emulated']:.1f} ms of an iteration are spent "
+            f"waiting for it, simulated {1000 * light['simulated']:.1f} ms"
+        )
     parts: list[tuple[float, str]] = []
     for seconds, what in (
         (causes["timers_s"], "compute timers that woke late"),
         (causes["links_s"], "links that carried less payload than the simulation takes (acknowledgements)"),
+        (causes["set_up_s"], waited),
     ):
         if abs(seconds) >= 0.05 * abs(causes["gap_s"]):
             parts.append((seconds, f"{_milliseconds(seconds)} from {what}"))
@@ -258,11 +294,18 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
     if abs(rest) >= 0.05 * abs(causes["gap_s"]):
         parts.append((rest, f"{_milliseconds(rest)} from {_rest(entry)}"))
     said = [line for _, line in sorted(parts, key=lambda part: -abs(part[0]))]
+    if entry["off"] == "neither":
+        said.insert(0, f"they agree, but for the all-reduce alone: {signed(exchange)} %")
     return [*said, *(f"the emulation says of itself: {line}" for line in causes["verdict"][:2])]
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:+.1f} ms".replace("-", "−")
+    return f"{signed(1000 * seconds)} ms"
+
+
+def signed(value: float) -> str:
+    """With one digit, its sign, and a proper minus."""
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def _rest(entry: Mapping[str, Any]) -> str:
@@ -274,20 +317,16 @@ def _rest(entry: Mapping[str, Any]) -> str:
             "what the simulation makes wait and the emulation does not: a worker passes on the part of a "
             f"chunk that it has{slower if causes['contended'] else ''}"
         )
-    again, set_up = causes["retransmits_per_rank_and_iteration"], causes["setup_s"]
+    again = causes["retransmits_per_rank_and_iteration"]
     found = []
     if again >= MANY_RETRANSMITS:
         found.append(
             f"TCP ({again:.1f} segments sent again by each rank in an iteration): pauses after a loss, and "
             "rates about the fair share, of which the lowest sets the pace of a collective"
         )
-    if set_up["emulated"] is not None and set_up["simulated"] is not None:
-        found.append(
-            f"the set-up of flows, {1000 * set_up['emulated']:.2f} ms at the median where the simulation has "
-            f"{1000 * set_up['simulated']:.2f} ms"
-        )
     if causes["light_moved"]:
         found.append("the controller's own time and TCP's recovery when light is moved")
     if not found:
-        found.append("kernel, software switches and workers, whose time is not simulated")
+        busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
+        found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
     return " and ".join(found)

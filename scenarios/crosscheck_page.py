@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from scenarios.crosscheck import signed
 from scenarios.drawing import LIGHT, PALETTE, QUIET, STYLE, Plot, save
 from scenarios.page import hero, milliseconds, page, picture, row, table, tag, text
 from scenarios.schema import Document
@@ -145,10 +146,6 @@ def _header(document: Document, found: Mapping[str, Any]) -> str:
     )
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
-
-
 def _hero(found: Mapping[str, Any]) -> str:
     entries = found["entries"]
     worst = found["worst"]
@@ -158,7 +155,7 @@ def _hero(found: Mapping[str, Any]) -> str:
     cards = [
         (
             "Largest difference of an iteration",
-            f"{_signed(worst['difference_percent'])} <small>%</small>",
+            f"{signed(worst['difference_percent'])} <small>%</small>",
             text(_label(at, found)),
         ),
         (
@@ -179,7 +176,7 @@ def _table(found: Mapping[str, Any]) -> str:
     rows = []
     for entry in found["entries"]:
         iteration, exchange = entry["iteration_s"], entry["allreduce_s"]
-        apart = f"{_signed(iteration['difference_percent'])} %"
+        apart = f"{signed(iteration['difference_percent'])} %"
         if not entry["within_limit"]:
             apart = f'<b class="bad">{apart}</b>'
         rows.append(
@@ -191,7 +188,7 @@ def _table(found: Mapping[str, Any]) -> str:
                     apart,
                     milliseconds(1000 * exchange["emulated"]),
                     milliseconds(1000 * exchange["simulated"]),
-                    f"{_signed(exchange['difference_percent'])} %",
+                    f"{signed(exchange['difference_percent'])} %",
                 ],
                 1,
             )
@@ -215,7 +212,7 @@ def _table(found: Mapping[str, Any]) -> str:
 def _why(found: Mapping[str, Any]) -> str:
     rows = [
         f"<tr><td style='min-width:11rem'>{text(_label(entry, found))}</td><td>{entry['off']}</td>"
-        f"<td class='n'>{_signed(1000 * entry['causes']['gap_s'])} ms</td>"
+        f"<td class='n'>{signed(1000 * entry['causes']['gap_s'])} ms</td>"
         f"<td class='wide'>{text('; '.join(entry['why']))}</td></tr>"
         for entry in found["entries"]
     ]

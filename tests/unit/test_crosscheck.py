@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
 from scenarios.comparison import Comparison, load
-from scenarios.crosscheck import Side, crosscheck, series
+from scenarios.crosscheck import Side, crosscheck, light_s, series
 from scenarios.progress import Reporter
-from scenarios.records import Event, read_lines, read_runs
+from scenarios.records import Event, Run, read_lines, read_runs
 from scenarios.runner import Options
 from scenarios.schema import Scenario, ScenarioError
 from scenarios.simulated import SimulationOptions, simulate
@@ -148,6 +149,38 @@ def test_slow_links_are_the_emulations_fault(folder: Path) -> None:
     assert entry["off"] == "emulation"
     assert "links" in entry["why"][0]
     assert entry["causes"]["links_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+
+
+def test_light_that_comes_later_is_counted_by_iteration(tmp_path_factory: pytest.TempPathFactory) -> None:
+    place = simulate(
+        trimmed(load(ODDL), ["oddl"], 2), SimulationOptions(tmp_path_factory.mktemp("r")), Reporter()
+    )
+    simulated = side(place[0])
+    run = next(run for run in read_runs(simulated.events) if run.noted("flow"))
+    flows, ranks = len(run.noted("flow")), len(run.jobs["train"].gpus)
+
+    def later(event: Event) -> Event:
+        if event["event"] == "flow":
+            event["t_lit"] += 0.002
+        return event
+
+    entry = entry_of(crosscheck(altered(simulated, later), simulated), run.name, "train")
+    assert entry["causes"]["set_up_s"] == pytest.approx(0.002 * flows / ranks / 2)
+    assert entry["causes"]["rest_s"] == pytest.approx(-entry["causes"]["set_up_s"], abs=1e-3)
+
+
+def test_a_rings_changes_of_light_are_counted_by_iteration(folder: Path) -> None:
+    simulated = side(folder)
+    run = next(run for run in read_runs(simulated.events) if run.name == "a-regrouped-1")
+    iterations = len(series(run.jobs["red"]))
+
+    def noted(total_s: float) -> Run:
+        changes = [{"step": step, "total_s": total_s, "write_s": None} for step in (0, 1, 2)]
+        greeting = {"step": None, "total_s": 9.0, "write_s": None}
+        return replace(run, notes=({"event": "ring", "set_ups": [greeting, *changes]},))
+
+    assert light_s([run], "red") is None
+    assert light_s([noted(0.05)], "red") == pytest.approx(3 * 0.05 / iterations)
 
 
 def test_busy_processors_are_the_emulations_fault(folder: Path) -> None:
