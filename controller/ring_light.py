@@ -8,7 +8,7 @@ joined to, as many at once as the wavelengths allow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def steps_of_job(ring: WdmRing, settings: Mapping[str, Any]) -> Steps:
     if settings.get("workload", "train") == "train":
         collective = settings.get("collective", "ring")
         try:
-            steps = steps_named(collective, ranks)
+            steps = replace(steps_named(collective, ranks), name=f"collective {collective}")
         except ValueError as error:
             raise InvalidError(f"collective {collective} on ring {ring.name}: {error}") from error
         elements = settings.get("gradient_bytes")
