@@ -123,8 +123,10 @@ def _mmdebstrap(archive: Path, mirrors: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ImageError(f"mmdebstrap failed: {last}")
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        # The first error is the cause; the last says only that there was one.
+        cause = next((line for line in lines if line.startswith("E: ")), lines[-1])
+        raise ImageError(f"mmdebstrap failed: {cause}")
 
 
 def host_sources(directory: Path, codename: str) -> str:
@@ -180,7 +182,7 @@ def _one_line_stanzas(text: str) -> list[dict[str, str]]:
             close = words.index("]")
             pairs = (word.split("=", 1) for word in words[2:close] if "=" in word)
             names = {"arch": "architectures", "signed-by": "signed-by", "trusted": "trusted"}
-            options = {names[key]: value for key, value in pairs if key in names}
+            options = {names[key]: value.strip('"') for key, value in pairs if key in names}
             words = [words[0], *words[close + 1 :]]
         if len(words) >= 4:
             components = " ".join(words[3:])

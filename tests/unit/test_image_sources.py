@@ -11,7 +11,7 @@ def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text(
         "# deb http://old.test/debian bookworm main\n"
-        "deb [arch=amd64 signed-by=/k.gpg] http://a.test/debian bookworm main contrib\n"
+        'deb [arch=amd64 signed-by="/k.gpg"] http://a.test/debian bookworm main contrib\n'
         "deb-src http://a.test/debian bookworm main\n"
         "deb http://vendor.test/linux bookworm stable\n"
         "deb http://a.test/other noble main\n"
