@@ -402,7 +402,11 @@ class Testbed:
             optical[switch.name] = entry
         lives = self.agents.lives() if self.agents else {}
         onics: dict[str, dict[str, Any]] = {
-            gpu: {"transmitters": onic.transmitters, "flow": self._flow_socket(gpu)}
+            gpu: {
+                "transmitters": onic.transmitters,
+                "flow": self._flow_socket(gpu),
+                "directory": str(onic_directory(settings.state, gpu)),
+            }
             for gpu, onic in fabric.onics.items()
         }
         for gpu in tunable(fabric):

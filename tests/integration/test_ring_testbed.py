@@ -244,12 +244,14 @@ def test_the_lab_has_wss_of_micro_rings_and_onics_without_agents() -> None:
         inventory = rig.testbed.inventory
         for gpu in rig.ring.nodes:
             entry = inventory["onics"][gpu]
+            place = rig.testbed.settings.state / "onics" / gpu
             assert entry == {
                 "transmitters": "array",
-                "flow": str(rig.testbed.settings.state / "onics" / gpu / "flow.sock"),
+                "flow": str(place / "flow.sock"),
+                "directory": str(place),
             }
             # Where a controller puts that socket, and nothing is yet.
-            assert list(Path(entry["flow"]).parent.iterdir()) == []
+            assert list(place.iterdir()) == []
         assert rig.testbed.agents is None
         for name in rig.ring.switches:
             entry = inventory["optical_switches"][name]

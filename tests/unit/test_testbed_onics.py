@@ -27,6 +27,7 @@ from testbed.emulation.onic.wiring import (
     lasers_of_switch,
     tunable,
 )
+from testbed.emulation.optical.__main__ import main as optical_switch
 from testbed.lab import Lab
 
 
@@ -70,6 +71,23 @@ def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
     assert lasers_of_switch(fabric, "n-r0")
     check_fabric(fabric)
     check_names(Lab("test"), fabric)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--wavelengths", "2"], "--wavelengths and --lasers (or --tagged) go together"),
+        (["--tagged"], "--wavelengths and --lasers (or --tagged) go together"),
+        (["--wavelengths", "2", "--lasers", "pin", "--tagged"], "--tagged: light that tells its colour"),
+        (["--wavelengths", "2", "--laser", "1=0", "--tagged"], "--tagged: light that tells its colour"),
+    ],
+)
+def test_a_wss_either_knows_the_lasers_or_reads_the_light(
+    more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        optical_switch(["--name", "w", "--size", "4", "--pins", "nowhere", *more])
+    assert words in capsys.readouterr().err
 
 
 def test_what_cannot_be_emulated_is_named() -> None:
