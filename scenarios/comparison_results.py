@@ -64,7 +64,7 @@ LABELS: tuple[tuple[str, str], ...] = (
     ("*.steps", "setting"),
     ("fabrics.*.ring.wavelengths*", "setting"),
     ("fabrics.*.ring.set_ups_per_allreduce", "setting"),
-    ("fabrics.*.ring.declared_s", "setting"),
+    ("fabrics.*.ring.declared_ms", "setting"),
     ("*.iterations", "setting"),
     ("*.after_iterations", "setting"),
     ("*.absence_s", "setting"),
@@ -193,13 +193,20 @@ def _ring_figures(comparison: Comparison, name: str, run: Run) -> dict[str, Any]
     ring = ring_of(comparison.settings[name].fabric)
     assert ring is not None
     used = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
-    noted = run.noted("ring")
+    noted: Event = next(iter(run.noted("ring")), {"set_ups": [], "ring": None})
+    # Those without a step were for the ranks to greet each other.
+    set_ups = [change for change in noted["set_ups"] if change["step"] is not None]
+    written = [1000 * change["write_s"] for change in set_ups if change["write_s"] is not None]
+    declared_s = ((noted["ring"] or {}).get("statistics") or {}).get("declared_s")
     return {
         "nodes": len(ring.nodes),
         "wavelengths": ring.wavelengths,
         "wavelengths_used": len(used),
         "set_ups_per_allreduce": comparison.set_ups(name),
-        **(noted[-1]["set_up"] if noted else {"set_ups": 0, "set_up_ms": None, "write_ms": None}),
+        "set_ups": len(set_ups),
+        "set_up_ms": _spread(1000 * change["total_s"] for change in set_ups) if set_ups else None,
+        "write_ms": _spread(written) if written else None,
+        "declared_ms": None if declared_s is None else 1000 * declared_s,
     }
 
 

@@ -318,20 +318,9 @@ class _LabRunner:
     def _note_rings(self, plan: Plan) -> None:
         """How long the light between two steps took to set, as the controller counted."""
         for name in self.setting.fabric.rings:
-            found = self.session.get(f"/v1/rings/{name}")
-            self.folder.event("ring", run=plan.name, ring=found, set_up=set_up_figures(found))
-
-
-def set_up_figures(ring: Mapping[str, Any]) -> dict[str, Any]:
-    """Of ``GET /v1/rings/{name}`` what a result has: how often the light was set, and how long that took."""
-    counted = ring["statistics"]
-    spreads = {
-        f"{ours}_ms": {q: 1000 * counted[theirs][f"{q}_s"] for q in ("p50", "p99", "max")}
-        if counted["count"]
-        else None
-        for ours, theirs in (("set_up", "total"), ("write", "write"))
-    }
-    return {"set_ups": counted["count"], **spreads, "declared_ms": 1000 * counted["declared_s"]}
+            ring = self.session.get(f"/v1/rings/{name}")
+            set_ups = self.session.get(f"/v1/rings/{name}/set-ups")
+            self.folder.event("ring", run=plan.name, ring=ring, set_ups=set_ups)
 
 
 def _allowance_s(plan: Plan) -> float:

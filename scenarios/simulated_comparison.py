@@ -272,16 +272,12 @@ class _Run:
         )
         network = RingNetwork(fabric, ring, latency_s=options.latency_s, share=options.payload_share)
         found = simulate(network, [job], progress=self._progress)[job.name]
-        spread = dict.fromkeys(("p50", "p99", "max"), 1000 * declared_s)
+        numbers = [number for number, changed in enumerate(changes) if changed] * job.iterations
         self._note(
             "ring",
             found.end_s,
-            set_up={
-                "set_ups": sum(changes) * job.iterations,
-                "set_up_ms": spread if any(changes) else None,
-                "write_ms": None,
-                "declared_ms": 1000 * declared_s,
-            },
+            ring={"statistics": {"declared_s": declared_s}},
+            set_ups=[{"step": number, "total_s": declared_s, "write_s": None} for number in numbers],
         )
         return found
 
