@@ -1,9 +1,14 @@
-"""Asks the O-NIC's agent for light, flow by flow: open to a peer, send while lit, close.
+"""Asks for light, flow by flow: open to a peer, send while lit, close.
 
-The agent's socket is a Unix socket of packets (SOCK_SEQPACKET), one JSON object in each::
+Who gives it is the O-NIC's agent, or on a ring the controller, which lights all nodes together, step by
+step of the collective; we say agent for either. It listens on a Unix socket of packets (SOCK_SEQPACKET),
+one JSON object in each::
 
-    worker:  {"open": 7, "peer": "10.82.0.3"}   {"close": 7}
+    worker:  {"open": 7, "peer": "10.82.0.3", "step": 12}   {"close": 7}
     agent:   {"lit": 7}   {"closed": 7}   {"failed": 7, "reason": …}   {"lost": 7, "reason": …}
+
+``step`` counts the collective's steps from the first of the job on, through all its iterations; without a
+collective there is none. Only a ring heeds it.
 
 A flow that fails or whose light is lost is asked for again, and so is every flow when the agent goes away
 and comes back. Who waits decides how long that may go on.
@@ -31,16 +36,16 @@ _numbers = itertools.count(1)
 
 
 class Flow:
-    """Light to ``peer`` (an address), wanted from :meth:`Flows.open` to :meth:`Flows.close`.
+    """Light to ``peer`` (an address) in ``step``, wanted from :meth:`Flows.open` to :meth:`Flows.close`.
 
     ``lit``: payload may be sent now. ``waited_s``: seconds so far in which it was wanted and not there.
     ``reason``: why it is not there, as last told.
     """
 
-    __slots__ = ("dark_since", "lit", "number", "peer", "reason", "retry_at", "waited_s")
+    __slots__ = ("dark_since", "lit", "number", "peer", "reason", "retry_at", "step", "waited_s")
 
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
+    def __init__(self, peer: str, step: int | None) -> None:
+        self.peer, self.step = peer, step
         self.number = 0
         self.lit = False
         self.waited_s = 0.0
@@ -64,8 +69,8 @@ class Flows:
         #: Why the agent cannot be reached, or None.
         self.trouble: str | None = None
 
-    def open(self, peer: str) -> Flow:
-        flow = Flow(peer)
+    def open(self, peer: str, step: int | None = None) -> Flow:
+        flow = Flow(peer, step)
         self._ask(flow)
         return flow
 
@@ -134,7 +139,8 @@ class Flows:
             # Asks for every flow, also for this one.
             self._connect()
         else:
-            self._send({"open": flow.number, "peer": flow.peer})
+            step = {} if flow.step is None else {"step": flow.step}
+            self._send({"open": flow.number, "peer": flow.peer, **step})
 
     def _connect(self) -> None:
         agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

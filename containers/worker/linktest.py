@@ -47,8 +47,7 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         doorman.start()
         outgoing: dict[int, socket.socket] = {}
         if spec.linktest.to is not None:
-            with onic(spec) as flows:
-                outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline, flows)
+            outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline)
         events.write("ready", local=spec.address, connections=describe(outgoing))
         started = wait_for_release(directory / "go", outgoing, spec.go_timeout_s)
         stop.set()
@@ -80,11 +79,10 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 def _accept_all(
     listener: socket.socket, spec: WorkerSpec, incoming: dict[int, socket.socket], stop: threading.Event
 ) -> None:
-    with onic(spec) as flows:
-        while not stop.is_set():
-            accepted = accept(listener, spec, time.monotonic() + 0.02, flows)
-            if accepted is not None:
-                incoming[accepted[0]] = accepted[1]
+    while not stop.is_set():
+        accepted = accept(listener, spec, time.monotonic() + 0.02)
+        if accepted is not None:
+            incoming[accepted[0]] = accepted[1]
 
 
 def _exchange(

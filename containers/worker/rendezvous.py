@@ -1,4 +1,10 @@
-"""Listening, connecting to the peers, and parting from them."""
+"""Listening, connecting to the peers, and parting from them.
+
+A connection begins with a hello in both directions, which says who is there and for which job. With an
+O-NIC nothing is said: a hello would be payload, so it would need light, and a ring's lightpaths lead only
+where the collective sends. There a peer is known by its address, which is its GPU's, and a GPU works for
+one job at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from pathlib import Path
 
 from containers.worker.flows import Flows
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import ACKNOWLEDGEMENT_POLL_S, PeerLost, read_notes, unacknowledged
+from containers.worker.transport import PeerLost, read_notes
 
 _HELLO = struct.Struct("!4s8sI")
 _MAGIC = b"RLw1"
@@ -72,8 +78,8 @@ def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
         flows.shut()
 
 
-def connect(spec: WorkerSpec, peer: int, deadline: float, flows: Flows | None = None) -> socket.socket:
-    """A connection to ``peer``, which has answered. Raises PeerLost at ``deadline``."""
+def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
+    """A connection to ``peer``, which has answered (without an O-NIC). Raises PeerLost at ``deadline``."""
     last = "no answer"
     while (left := deadline - time.monotonic()) > 0:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -83,7 +89,9 @@ def connect(spec: WorkerSpec, peer: int, deadline: float, flows: Flows | None = 
             connection.bind((spec.address, 0))
             connection.connect((spec.peers[peer], spec.port))
             connection.settimeout(left)
-            _send(connection, spec, peer, flows, deadline)
+            if spec.onic is not None:
+                return connection
+            connection.sendall(_hello(spec))
             if _read_hello(connection, spec) == peer:
                 return connection
             last = "another job or rank answered"
@@ -96,44 +104,41 @@ def connect(spec: WorkerSpec, peer: int, deadline: float, flows: Flows | None = 
     )
 
 
-def accept(
-    listener: socket.socket, spec: WorkerSpec, deadline: float, flows: Flows | None = None
-) -> tuple[int, socket.socket] | None:
+def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[int, socket.socket] | None:
     """The next peer's rank and connection, or None when nobody (or a stranger) came by ``deadline``."""
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
-        connection, _ = listener.accept()
+        connection, (address, _) = listener.accept()
     except TimeoutError:
         return None
-    # Under light, each hello takes as long as its light.
-    attempt_s = _ATTEMPT_S if flows is None else spec.connect_timeout_s
     try:
         tune(connection, spec.peer_timeout_s)
-        connection.settimeout(attempt_s)
-        peer = _read_hello(connection, spec)
+        connection.settimeout(_ATTEMPT_S)
+        if spec.onic is not None:
+            peer = spec.peers.index(address) if address in spec.peers else None
+        elif (peer := _read_hello(connection, spec)) is not None:
+            connection.sendall(_hello(spec))
         if peer is not None:
-            _send(connection, spec, peer, flows, time.monotonic() + attempt_s)
             return peer, connection
     except OSError:
-        peer = None
+        # It is gone again.
+        pass
     connection.close()
     return None
 
 
-def connect_all(
-    spec: WorkerSpec, peers: Iterable[int], listener: socket.socket, flows: Flows | None = None
-) -> dict[int, socket.socket]:
+def connect_all(spec: WorkerSpec, peers: Iterable[int], listener: socket.socket) -> dict[int, socket.socket]:
     """One connection to each of ``peers``: the lower rank of a pair connects, the higher accepts.
 
     Raises PeerLost naming the first peer that is missing after ``connect_timeout_s``.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
-    connections = {peer: connect(spec, peer, deadline, flows) for peer in sorted(peers) if peer > spec.rank}
+    connections = {peer: connect(spec, peer, deadline) for peer in sorted(peers) if peer > spec.rank}
     lower = {peer for peer in peers if peer < spec.rank}
     while waiting := lower - connections.keys():
         if time.monotonic() >= deadline:
             raise PeerLost(min(waiting), f"it did not connect in {spec.connect_timeout_s:g} s")
-        accepted = accept(listener, spec, deadline, flows)
+        accepted = accept(listener, spec, deadline)
         if accepted is not None:
             peer, connection = accepted
             # A peer that came again has given its earlier connection up.
@@ -179,22 +184,6 @@ def describe(connections: dict[int, socket.socket]) -> list[dict[str, int]]:
 
 def _hello(spec: WorkerSpec) -> bytes:
     return _HELLO.pack(_MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank)
-
-
-def _send(
-    connection: socket.socket, spec: WorkerSpec, peer: int, flows: Flows | None, deadline: float
-) -> None:
-    """Send the hello; with an O-NIC under the light of a flow, which ends when it is acknowledged."""
-    if flows is None:
-        connection.sendall(_hello(spec))
-        return
-    with flows.light(spec.peers[peer], deadline):
-        connection.sendall(_hello(spec))
-        while unacknowledged(connection):
-            if time.monotonic() >= deadline:
-                raise TimeoutError("the hello was not acknowledged")
-            # The light may be lost and come again meanwhile.
-            flows.wait(min(deadline, time.monotonic() + ACKNOWLEDGEMENT_POLL_S))
 
 
 def _read_hello(connection: socket.socket, spec: WorkerSpec) -> int | None:

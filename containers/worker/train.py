@@ -40,7 +40,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
     loss_first = replica.loss()
     deadline = time.monotonic() + spec.connect_timeout_s
     with listen(spec, deadline) as listener:
-        connections = connect_all(spec, peers_of(schedule, spec.rank), listener, flows)
+        connections = connect_all(spec, peers_of(schedule, spec.rank), listener)
     transport = Transport(
         schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s, flows, spec.peers
     )

@@ -140,8 +140,9 @@ class _Send:
 
 @dataclass(frozen=True)
 class _Burst:
-    """The sends of one step to one peer, up to index ``end``: ready when ``needs`` have been applied."""
+    """The sends of ``step`` to one peer, up to index ``end``: ready when ``needs`` have been applied."""
 
+    step: int
     end: int
     needs: tuple[_Receive, ...]
 
@@ -253,6 +254,7 @@ class Transport:
         self._flows = flows
         self._addresses = addresses
         self._waits_s: list[float] = []
+        self._steps, self._steps_before = schedule.steps, 0
         self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
         self._assign(schedule, rank)
         for link in self._links:
@@ -283,7 +285,7 @@ class Transport:
                 for peer, link in link_of.items():
                     if sends := link.sends[sends_before[peer] :]:
                         needs = tuple(send.after for send in sends if send.after is not None)
-                        link.bursts.append(_Burst(len(link.sends), needs))
+                        link.bursts.append(_Burst(step, len(link.sends), needs))
             for transfer in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.destination == rank and start < end:
@@ -336,6 +338,7 @@ class Transport:
             for link in links:
                 self._watch(poller, link)
             self._wait(poller, link_of, unfinished, moved_at + self._peer_timeout_s)
+        self._steps_before += self._steps
         return AllReduceReport(
             sum(send.end - send.start for link in links for send in link.sends),
             sum(receive.end - receive.start for link in links for receive in link.receives),
@@ -383,7 +386,7 @@ class Transport:
         if link.flow is None:
             if any(receive.applied < receive.end for receive in burst.needs):
                 return False
-            link.flow = flows.open(self._addresses[link.peer])
+            link.flow = flows.open(self._addresses[link.peer], self._steps_before + burst.step)
             return True
         if link.next_send < burst.end or link.unacknowledged:
             return False

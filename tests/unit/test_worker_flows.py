@@ -85,6 +85,7 @@ class Manners:
 @dataclass
 class Seen:
     opens: list[str] = field(default_factory=list)
+    steps: list[int | None] = field(default_factory=list)
     closes: list[str] = field(default_factory=list)
     lost: int = 0
     deaths: int = 0
@@ -201,6 +202,7 @@ class Agent:
         if peer in self._open.values():
             seen.wrong.append(f"two flows to {peer} at once")
         seen.opens.append(peer)
+        seen.steps.append(message.get("step"))
         if manners.fail:
             manners.fail -= 1
             worker.send(json.dumps({"failed": number, "reason": "no wavelength"}).encode())
@@ -337,6 +339,12 @@ def bursts(schedule: Schedule, rank: int) -> Counter[str]:
     return Counter(address(peer) for _, peer in steps)
 
 
+def steps(schedule: Schedule, rank: int, rounds: int) -> Counter[int | None]:
+    """How many flows a rank opens in each step, counted on through all rounds."""
+    once = {(t.step, t.destination) for t in schedule.transfers if t.source == rank}
+    return Counter(turn * schedule.steps + step for turn in range(rounds) for step, _ in once)
+
+
 def check_and_stop(made: Sequence[Rank]) -> None:
     """Nothing was sent in the dark, and every agent has heard the last close."""
     deadline = time.monotonic() + 5
@@ -366,6 +374,7 @@ def test_bit_identical_with_a_flow_per_step_and_peer(tmp_path: Path, name: str, 
             assert [report.flows for report in reports[rank]] == [wanted.total()] * 3
             assert Counter(own.agent.seen.opens) == Counter({p: 3 * n for p, n in wanted.items()})
             assert Counter(own.agent.seen.closes) == Counter(own.agent.seen.opens)
+            assert Counter(own.agent.seen.steps) == steps(schedule, rank, 3)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
@@ -414,6 +423,8 @@ def test_an_agent_that_dies_and_comes_back(tmp_path: Path, name: str) -> None:
         held, _ = run(made, schedule, vectors, rounds=6)
         check_and_stop(made)
         assert [rank.agent.seen.deaths for rank in made] == [1] * 4
+        for r, rank in enumerate(made):
+            assert set(rank.agent.seen.steps) == set(steps(schedule, r, 6))
     assert same_bits(held, expected(schedule, vectors, 6))
 
 
@@ -645,8 +656,8 @@ def test_workers_train_under_light_as_without(tmp_path: Path) -> None:
             assert codes == [0] * 4, [of_kind(each, "failed") for each in events]
             hashes += [of_kind(each, "done")[0]["parameters_sha256"] for each in events]
         for rank, agent in enumerate(agents):
-            # One flow for the hello to each peer, then one per step.
-            assert len(agent.seen.opens) == (2 + 4 * 4 if onic else 0)
+            # One in each of four steps, and the steps count on.
+            assert agent.seen.steps == (list(range(4 * 4)) if onic else [])
             assert Counter(agent.seen.closes) == Counter(agent.seen.opens)
             iterations = of_kind(events[rank], "iteration")
             assert all(b - a <= e["max_stall_s"] for e in iterations for a, b in e["stalls"])
@@ -675,8 +686,8 @@ def test_the_linktest_sends_under_light(tmp_path: Path) -> None:
         assert workers.exit_codes() == [0, 0]
         (stream,) = of_kind(workers.events(1), "linktest")
     assert stream["bytes"] > 0
-    # Rank 0: its hello and the stream; rank 1: its hello.
-    assert [len(agent.seen.opens) for agent in agents] == [2, 1]
+    # Rank 0: the stream; rank 1 sends nothing.
+    assert [agent.seen.steps for agent in agents] == [[None], []]
     assert all(Counter(agent.seen.closes) == Counter(agent.seen.opens) for agent in agents)
 
 
