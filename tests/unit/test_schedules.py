@@ -51,6 +51,8 @@ def sums_once(steps: Steps) -> bool:
             *(a.tolist() for a in (step.sources, step.destinations, step.first, step.count)), strict=True
         )
         for source, destination, first, count in rows:
+            if not 0 <= first < first + count <= steps.chunks:
+                return False
             part = slice(first, first + count)
             if step.op == "reduce":
                 held[destination, part] += before[source, part]
