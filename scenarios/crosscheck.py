@@ -206,9 +206,11 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
 def _link_ratio(events: Iterable[Event], run: Run, job: JobRun) -> float | None:
     """Median of the measured rate over the setting, of the links that hold the job up.
 
-    Those are the links between packet switches where the job's ring crosses, else those of its GPUs.
+    Those are the links between packet switches where the job's ring crosses (before a live regroup, as that
+    takes most of the time), else those of its GPUs.
     """
-    switch_of = {gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in run.circuits}
+    circuits = run.circuits_before if run.kind == "live" else run.circuits
+    switch_of = {gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in circuits}
     on = [switch_of.get(gpu) for gpu in job.gpus]
     crosses = any(a != b for a, b in zip(on, on[1:] + on[:1], strict=True))
     wanted = set(switch_of.values()) if crosses else set(job.gpus)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scenarios.comparison import load, parse
 from scenarios.progress import Reporter
+from scenarios.records import read_lines, read_runs
 from scenarios.results import label_of
 from scenarios.schema import Scenario, ScenarioError
 from scenarios.simulated import MTU_BYTES, SimulationOptions, payload_share, simulate
@@ -151,6 +152,17 @@ def test_a_live_regroup_is_dark_for_the_profiles_time_and_changes_the_pace(
     assert live["iteration_s"]["before"] == pytest.approx(jobs["fragmented"]["iteration_s"], rel=0.01)
     assert live["iteration_s"]["after"] == pytest.approx(jobs["regrouped"]["iteration_s"], rel=0.01)
     assert live["circuits"]["after"] == cases["a"]["circuits"]["regrouped"]
+
+
+def test_a_live_regroup_begins_when_every_rank_has_done_its_iterations(
+    bundled: Scenario, run: tuple[Path, dict[str, Any]]
+) -> None:
+    live = next(run for run in read_runs(read_lines(run[0] / "events.jsonl")) if run.kind == "live")
+    assert bundled.spec.live is not None
+    assert live.regroup is not None
+    last = bundled.spec.live.after_iterations - 1
+    done_s = max(it.end for it in live.jobs["red"].iterations if it.index == last)
+    assert live.regroup["regroup"]["timeline"][0]["t"] == pytest.approx(done_s)
 
 
 def test_what_needs_new_light_stands_still_while_it_is_dark(tmp_path: Path) -> None:
