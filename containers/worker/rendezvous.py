@@ -157,6 +157,11 @@ def part(connections: dict[int, socket.socket], timeout_s: float) -> None:
     for peer, connection in connections.items():
         try:
             connection.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise PeerLost(peer, error.strerror or str(error)) from error
+    # Only now: on a ring, each might else wait for the next one to speak first.
+    for peer, connection in connections.items():
+        try:
             if _next_byte(connection, peer, timeout_s, deadline):
                 raise PeerLost(peer, "it sent more than the schedule says")
         except OSError as error:
