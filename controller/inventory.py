@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.errors import StartError
+from controller.onic.agent import FLOW_SOCKET
 from controller.onics import OnicEntry
 from fabric.topology import Fabric
 
@@ -22,18 +23,22 @@ class PacketSwitchEntry(BaseModel):
 
 class OnicPlace(BaseModel):
     """``flow``: its flow socket as the GPU's worker sees it. Of an O-NIC with an agent (``tunable``) also
-    that agent's management socket and address."""
+    that agent's management socket and address; of one without (``array``) the ``directory`` in which that
+    socket is to be."""
 
     model_config = ConfigDict(extra="allow")
     flow: str
     transmitters: Literal["tunable", "array"] = "tunable"
     manage: str | None = None
     control: str | None = None
+    directory: Path | None = None
 
     @model_validator(mode="after")
     def _has_its_agent(self) -> OnicPlace:
         if self.transmitters == "tunable" and (self.manage is None or self.control is None):
             raise ValueError("an O-NIC with tunable transmitters needs manage and control")
+        if self.transmitters == "array" and self.directory is None:
+            raise ValueError("an O-NIC with an array of transmitters needs its directory")
         return self
 
 
@@ -58,6 +63,14 @@ class Inventory(BaseModel):
             gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
             for gpu, place in self.onics.items()
             if place.manage is not None and place.control is not None
+        }
+
+    def flow_sockets(self) -> dict[str, Path]:
+        """Where the controller serves the flow socket of an O-NIC without an agent, by GPU."""
+        return {
+            gpu: place.directory / FLOW_SOCKET
+            for gpu, place in self.onics.items()
+            if place.transmitters == "array" and place.directory is not None
         }
 
 

@@ -290,7 +290,7 @@ class RingConductor:
         while queue:
             effect = queue.popleft()
             if isinstance(effect, Configure):
-                step = self._core.step if effect.setting < len(self.light.score.steps) else None
+                step = self._core.step
                 switches, write_s, more = self._configure(effect.setting)
                 queue.extend(more)
                 made = (step, switches, write_s) if switches else made

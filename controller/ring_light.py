@@ -1,37 +1,30 @@
-"""What a job on a WDM ring gets: every node's transmit table and the settings of the WSSs. Pure.
-
-A worker greets each peer it is joined to before the first step, in both directions, and a schedule may use
-only one of them. So a job has more settings than its steps': in these everybody can greet everybody he is
-joined to, as many at once as the wavelengths allow.
-"""
+"""What a job on a WDM ring gets: every node's transmit table, a setting of the WSSs for each step. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from controller.errors import InvalidError
-from controller.onic.conductor import Pair, Score
+from controller.onic.conductor import Score
 from controller.reservation import reserve
 from fabric.crossconnect import CrossConnect
-from fabric.schedules import Step, Steps, frozen, frozen_bool, steps_named
+from fabric.schedules import Step, Steps, frozen, steps_named
 from fabric.topology import Fabric, WdmRing
-from fabric.wdm import Emit, RingPlan, cross_connects, plan_ring, segments, set_up_steps
+from fabric.wdm import Emit, plan_ring, set_up_steps
 
 #: Bytes of an element of the gradient.
 _ITEM_BYTES = 4
-#: O-NIC ports: port 0 sends clockwise, port 1 the other way.
-_CLOCKWISE, _COUNTER = 0, 1
 
 Setting = Mapping[str, frozenset[CrossConnect]]
 
 
 @dataclass(frozen=True)
 class RingLight:
-    """``settings``: by WSS what it carries, complete: first one for each step, then those for greetings.
+    """``settings``: for each step, by WSS what it carries, complete.
 
     ``transmit``: by node and peer the port and wavelength. ``set_ups``: how many steps of an iteration need
     the WSSs changed.
@@ -48,11 +41,6 @@ class RingLight:
     def switches(self) -> list[str]:
         """The WSSs of the ring."""
         return sorted(self.settings[0])
-
-    @property
-    def first(self) -> int:
-        """The setting that stands when the workers start."""
-        return len(self.score.steps)
 
 
 def ring_of(fabric: Fabric, gpu: str) -> WdmRing | None:
@@ -152,74 +140,7 @@ def plan_light(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingLight:
         raise InvalidError(f"{steps.name} on ring {ring.name}: {error}") from error
     if not any(step.pairs for step in plan.steps):
         raise InvalidError(f"{steps.name} on ring {ring.name}: nothing is sent")
-    ways, rounds = _greetings(ring, plan)
-    homes = {pair: len(plan.steps) + number for number, pairs in enumerate(rounds) for pair in pairs}
-    transmit: dict[str, dict[str, Emit]] = {node: {} for node in ring.nodes}
-    for (source, destination), emit in ways.items():
-        transmit[source][destination] = emit
-    index = {node: i for i, node in enumerate(ring.nodes)}
-    settings = [step.cross_connects for step in plan.steps]
-    settings += [cross_connects(ring, fabric, _step(index, pairs, ways)) for pairs in rounds]
+    homes = {pair: n for n, step in reversed(list(enumerate(plan.steps))) for pair in step.pairs}
     score = Score(tuple(step.pairs for step in plan.steps), homes)
-    return RingLight(ring.name, ring.nodes, transmit, tuple(settings), score, sum(set_up_steps(plan)))
-
-
-def _greetings(ring: WdmRing, plan: RingPlan) -> tuple[dict[Pair, Emit], list[list[Pair]]]:
-    """How each pair that is joined is reached, both ways; and which pairs have light at once.
-
-    First fit, so that all pairs of a one-step plan (a link test) have light at once. A way that no step
-    uses is the shortest, on whatever wavelength fits first.
-    """
-    index = {node: i for i, node in enumerate(ring.nodes)}
-    ways: dict[Pair, Emit] = {
-        (source, peer): emit for source, peers in plan.transmit.items() for peer, emit in peers.items()
-    }
-    pairs = list(dict.fromkeys(pair for step in plan.steps for pair in sorted(step.pairs)))
-    pairs += [(b, a) for a, b in pairs if (b, a) not in ways]
-    rounds: list[list[Pair]] = []
-    taken: list[set[tuple[int, int]]] = []
-
-    def choices(pair: Pair) -> Iterator[tuple[Emit, set[tuple[int, int]]]]:
-        source, destination = (index[node] for node in pair)
-        if pair in ways:
-            emits = [ways[pair]]
-        else:
-            nodes = len(ring.nodes)
-            port = _CLOCKWISE if 2 * ((destination - source) % nodes) <= nodes else _COUNTER
-            emits = [Emit(port, wavelength) for wavelength in range(ring.wavelengths)]
-        for emit in emits:
-            clockwise = frozen_bool([emit.port == _CLOCKWISE])
-            ends = frozen([source]), frozen([destination])
-            _, passed = segments(*ends, clockwise, len(ring.nodes))
-            yield emit, {(segment, emit.wavelength) for segment in passed.tolist()}
-
-    def place(pair: Pair) -> tuple[Emit, set[tuple[int, int]], int]:
-        options = list(choices(pair))
-        for number, busy in enumerate(taken):
-            for emit, lanes in options:
-                if not lanes & busy:
-                    return emit, lanes, number
-        return *options[0], len(rounds)
-
-    for pair in pairs:
-        emit, lanes, number = place(pair)
-        if number == len(rounds):
-            rounds.append([])
-            taken.append(set())
-        ways[pair] = emit
-        rounds[number].append(pair)
-        taken[number] |= lanes
-    return ways, rounds
-
-
-def _step(index: Mapping[str, int], pairs: Sequence[Pair], ways: Mapping[Pair, Emit]) -> Step:
-    zeros = frozen(np.zeros(len(pairs)))
-    return Step(
-        frozen([index[source] for source, _ in pairs]),
-        frozen([index[destination] for _, destination in pairs]),
-        zeros,
-        zeros,
-        "replace",
-        frozen([ways[pair].wavelength for pair in pairs]),
-        frozen_bool([ways[pair].port == _CLOCKWISE for pair in pairs]),
-    )
+    settings = tuple(step.cross_connects for step in plan.steps)
+    return RingLight(ring.name, ring.nodes, plan.transmit, settings, score, sum(set_up_steps(plan)))

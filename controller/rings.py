@@ -1,9 +1,9 @@
 """The WDM rings: which jobs have their light, and what they look like.
 
-For a job the whole ring is set: every WSS first carries what the workers' greetings need, every node gets its
-transmit table, and a conductor (:mod:`controller.ring_conductor`) opens the nodes' flow sockets and steps the
-light through the collective. When the job ends, the sockets go first, then the tables, then the light, so
-that nobody sends where nothing leads.
+For a job the whole ring is set: every WSS carries what the first step needs, every node gets its transmit
+table, and a conductor (:mod:`controller.ring_conductor`) opens the nodes' flow sockets and steps the light
+through the collective. When the job ends, the sockets go first, then the tables, then the light, so that
+nobody sends where nothing leads.
 
 While a job has a ring, its WSSs are the conductor's alone: nobody else changes or watches them.
 """
@@ -110,7 +110,7 @@ class RingSite:
         began = time.monotonic()
         try:
             lights = self._hold(job_id, light)
-            _, problems = lights.set(light.settings[light.first], exactly=True)
+            _, problems = lights.set(light.settings[0], exactly=True)
             if problems:
                 raise UnavailableError(f"ring {light.ring}: {problems[0]}")
             lit = time.monotonic()

@@ -57,12 +57,7 @@ class Controller:
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         self.arbiter = Arbiter(fabric, self.circuits, self.site, self.onics, self.bus)
-        sockets = {
-            gpu: state / "onics" / gpu / "flow.sock"
-            for gpu, onic in fabric.onics.items()
-            if onic.transmitters == "array"
-        }
-        self.rings = RingSite(fabric, self.site, agent, sockets, self.bus)
+        self.rings = RingSite(fabric, self.site, agent, inventory.flow_sockets(), self.bus)
         self.jobs = JobManager(
             fabric,
             agent,

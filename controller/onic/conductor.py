@@ -9,8 +9,8 @@ A step is over when every one of its transfers has been closed by its sender. Th
 for the next one, that one's setting is made. So light is never taken from a flow that has it, and flows of
 two steps are never lit at once.
 
-Flows without a step (the workers' greetings before the first step, link tests) are lit in a setting that
-has their pair of nodes, in order of arrival, while no flow of a step is lit.
+Flows without a step (link tests) are lit in a setting that has their pair of nodes, in order of arrival,
+while no flow of a step is lit.
 
 When connections break, a close may be lost, and who takes over from a conductor that died does not know what
 was closed before. Then, to the end of the iteration (who takes over: of the next one, since ranks may be one
