@@ -306,7 +306,7 @@ class _LabRunner:
         agents = {
             entry["gpu"]: {"epoch": entry["status"]["epoch"], "counters": entry["status"]["counters"]}
             for entry in self.session.get("/v1/onics")
-            if entry["status"]
+            if entry.get("status")
         }
         self.folder.event("light", run=plan.name, moment=moment, kernel=counters, agents=agents)
 
