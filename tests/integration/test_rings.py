@@ -1,0 +1,315 @@
+"""Jobs on a WDM ring: real WSS processes, O-NICs and workers, driven through the controller's REST API."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.worker.flows import Flow, Flows
+from containers.worker.reference import train_in_one_process
+from containers.worker.spec import parse_spec
+from controller import ring_conductor
+from controller.bus import EventBus
+from controller.optical.registry import make_driver
+from controller.optical_site import OpticalSite
+from controller.ring_conductor import Lights, RingConductor
+from controller.ring_light import RingLight, plan_light, steps_of_job
+from fabric.crossconnect import CrossConnect
+from fabric.schema import FabricSpec, build_fabric
+from tests.integration.test_controller_jobs import Run
+
+pytestmark = pytest.mark.root
+
+#: One wavelength and groups of three: two levels, so four steps, each with other light.
+RING = {"rings": {"r": {"nodes": 5, "gpu": "p100", "rate": "25 Gbit/s", "wavelengths": 1}}}
+FABRIC = build_fabric(FabricSpec.model_validate(RING))
+NODES = FABRIC.rings["r"].nodes
+SWITCHES = FABRIC.rings["r"].switches
+#: What no correct run may count.
+NEVER = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "unset_drops")
+TRAIN = {"collective": "wrht", "gradient_bytes": 96400, "compute_s": 0.02, "iterations": 10, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Run]:
+    run = Run(RING)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+@pytest.fixture
+def run(shared: Run) -> Iterator[Run]:
+    """The run with no job going on."""
+    yield shared
+    for job in shared.api.get("/v1/jobs").json():
+        shared.api.delete(f"/v1/jobs/{job['id']}")
+    shared.wait(lambda: idle(shared), "the ring was not cleared")
+
+
+def submit(run: Run, name: str, **more: Any) -> str:
+    answer = run.api.post("/v1/jobs", json={"name": name, "hold": True, "gpus": 5, **TRAIN, **more})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def ring(run: Run) -> dict[str, Any]:
+    return dict(run.api.get("/v1/rings/r").json())
+
+
+def lit(run: Run) -> dict[str, set[CrossConnect]]:
+    """What the WSSs say that they carry."""
+    found = {}
+    for name in SWITCHES:
+        answer = run.api.get(f"/v1/optical-switches/{name}/cross-connects").json()
+        found[name] = {CrossConnect(e["ingress"], e["egress"], e["wavelength"]) for e in answer}
+    return found
+
+
+def flow_socket(run: Run, gpu: str) -> Path:
+    return run.state / "onics" / gpu / "flow.sock"
+
+
+def idle(run: Run) -> bool:
+    return (
+        ring(run)["playing"] is None
+        and not any(lit(run).values())
+        and not any(flow_socket(run, gpu).exists() for gpu in NODES)
+    )
+
+
+def never(run: Run) -> dict[str, int]:
+    totals = run.api.get("/v1/arbiter/counters").json()["totals"]
+    return {name: totals[name] for name in NEVER}
+
+
+def expected(run: Run, job: str) -> str:
+    """The fingerprint of the parameters when the same is trained in one process."""
+    spec = json.loads((run.state / "workers" / f"{job}-0" / "spec.json").read_text())
+    return str(train_in_one_process(parse_spec({**spec, "onic": None}))["parameters_sha256"])
+
+
+def check_training(run: Run, job: str, iterations: int, reference: str) -> None:
+    assert {event["parameters_sha256"] for event in run.events(job, "done")} == {reference}
+    assert len(run.events(job, "iteration")) == len(NODES) * iterations
+
+
+def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
+    before = never(run)
+    plan = run.api.post("/v1/arbiter/plan", json={"gpus": 5, "collective": "wrht"}).json()
+    assert (plan["ring"], plan["ranks"], plan["steps"], plan["set_ups"]) == ("r", list(NODES), 4, 4)
+    assert idle(run), "a plan changed something"
+    red = submit(run, "red")
+    job = run.wait_state(red, "READY")
+    assert (job["ring"], job["grid"], job["switches"]) == ("r", None, list(SWITCHES))
+    assert run.api.get("/v1/rings").json()[0]["job"] == red
+    assert run.api.get("/v1/onics/r1").json()["transmit"].keys() == {
+        FABRIC.gpus[peer].ip for peer in plan["transmit"]["r1"]
+    }
+    refused = run.api.put(
+        f"/v1/optical-switches/{SWITCHES[0]}/cross-connects/1", json={"egress": 6, "wavelength": 0}
+    )
+    assert (refused.status_code, refused.json()["detail"]) == (
+        409,
+        "optical switch r-w0 is kept for job red",
+    )
+    again = run.api.post("/v1/jobs", json={"name": "blue", "gpus": 5, **TRAIN})
+    assert (again.status_code, again.json()["detail"]) == (409, "rank 0: GPU r0 is reserved by job red")
+    assert run.api.post("/v1/regroup", json={"jobs": [red]}).status_code == 422
+    reference = expected(run, red)
+    run.release(red)
+    run.wait_state(red, "SUCCEEDED")
+    check_training(run, red, 10, reference)
+    statistics = ring(run)["statistics"]
+    assert statistics["job"] == red
+    assert statistics["set_ups_per_iteration"] == 4
+    assert statistics["count"] == 39, "the light of the first step stands already"
+    for figures in (statistics["total"], statistics["write"]):
+        assert 0 < figures["p50_s"] <= figures["p99_s"] <= figures["max_s"]
+    assert [one["step"] for one in run.api.get("/v1/rings/r/set-ups").json()] == list(range(1, 40))
+    assert never(run) == before
+    run.wait(lambda: idle(run), "light or sockets were left")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"collective": "wrht-2"}, "collective wrht-2 on ring r: step 0: wavelength 1 does not fit"),
+        ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes in order, r0 to r4"),
+        ({"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]}, "rank 0 is r1: a job on ring r uses all"),
+        ({"ring": "q"}, "there is no ring q"),
+    ],
+)
+def test_what_the_ring_cannot_carry_is_refused(run: Run, body: dict[str, Any], said: str) -> None:
+    answer = run.api.post("/v1/jobs", json={"name": "no", "gpus": 5, **TRAIN, **body})
+    assert answer.status_code == 422
+    assert said in answer.json()["detail"]
+
+
+def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: Run) -> None:
+    before = never(run)
+    red = submit(run, "red", iterations=20, compute_s=0.05)
+    run.wait_state(red, "READY")
+    reference = expected(run, red)
+    run.release(red)
+    run.wait(lambda: len(run.events(red, "iteration")) > 20, "no iterations")
+    assert run.controller is not None
+    run.controller.send_signal(signal.SIGKILL)
+    run.controller.wait(10)
+    run.start_controller()
+    assert run.job(red)["state"] == "RUNNING"
+    run.wait_state(red, "SUCCEEDED")
+    check_training(run, red, 20, reference)
+    assert {key: n - before[key] for key, n in never(run).items() if key != "dark_drops"} == dict.fromkeys(
+        set(NEVER) - {"dark_drops"}, 0
+    )
+
+
+def test_a_wss_that_loses_its_light_gets_it_again(run: Run) -> None:
+    red = submit(run, "red", iterations=30)
+    run.wait_state(red, "READY")
+    reference = expected(run, red)
+    run.release(red)
+    run.wait(lambda: len(run.events(red, "iteration")) > 20, "no iterations")
+    host, _, port = json.loads((run.state / "r-w2.ready").read_text())["address"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as other:
+        other.sendall(b":oxc:swit:disc:all;*opc?\n")
+        assert other.recv(64) == b"1\n"
+    run.wait_state(red, "SUCCEEDED")
+    check_training(run, red, 30, reference)
+
+
+def test_a_cancelled_job_leaves_the_ring_to_the_next_one(run: Run) -> None:
+    red = submit(run, "red", iterations=1000)
+    run.wait_state(red, "READY")
+    run.release(red)
+    run.wait(lambda: run.events(red, "iteration"), "no iterations")
+    assert run.api.delete(f"/v1/jobs/{red}").status_code == 200
+    blue = submit(run, "blue", collective="ring", iterations=3)
+    run.wait_state(blue, "READY")
+    run.release(blue)
+    run.wait_state(blue, "SUCCEEDED")
+    assert ring(run)["statistics"]["set_ups_per_iteration"] == 0
+
+
+def test_a_link_test_has_its_light_all_the_time(run: Run) -> None:
+    before = never(run)
+    test = {"seconds": 0.8, "to": [1, 2, 3, 4, 0]}
+    job = submit(run, "links", workload="linktest", linktest=test)
+    run.wait_state(job, "READY")
+    run.release(job)
+    run.wait_state(job, "SUCCEEDED")
+    rates = [event["rate_bps"] for event in run.events(job, "linktest")]
+    assert len(rates) == len(NODES)
+    # 25 Gbit/s over the payload scale, in TCP payload; a busy machine gives less.
+    assert all(0.3 * 250e6 < rate <= 1.02 * 250e6 for rate in rates), rates
+    assert never(run) == before
+
+
+# Scripted workers against the WSSs, without a controller process
+
+
+class Script:
+    """A conductor in this process, over the lab's WSSs, and a scripted worker's connection at each node."""
+
+    def __init__(self, run: Run, directory: Path, stack: ExitStack, collective: str = "wrht") -> None:
+        entries = json.loads((run.state / "inventory.json").read_text())["optical_switches"]
+        drivers = {
+            name: make_driver(name, entries[name], switch.size, None)
+            for name, switch in FABRIC.optical_switches.items()
+        }
+        self.site = OpticalSite(drivers, entries, EventBus())
+        stack.callback(self.site.close)
+        self.light: RingLight = plan_light(
+            FABRIC, FABRIC.rings["r"], steps_of_job(FABRIC.rings["r"], {"collective": collective})
+        )
+        self.ips = {gpu: FABRIC.gpus[gpu].ip for gpu in NODES}
+        self.sockets = {gpu: directory / gpu for gpu in NODES}
+        self.stack = stack
+        self.conductor = self.begin(resumed=False)
+        self.workers = {gpu: Flows(path) for gpu, path in self.sockets.items()}
+        for flows in self.workers.values():
+            stack.callback(flows.shut)
+
+    def begin(self, *, resumed: bool) -> RingConductor:
+        lights = Lights(self.site, SWITCHES)
+        self.stack.callback(lights.close)
+        one = RingConductor("j", self.light, lights, self.sockets, self.ips, self.site.bus, resumed=resumed)
+        self.stack.callback(one.stop)
+        one.start()
+        return one
+
+    def open(self, step: int | None, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Flow]:
+        return {(a, b): self.workers[a].open(self.ips[b], step) for a, b in pairs}
+
+    def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline
+            for flows in self.workers.values():
+                flows.update()
+            time.sleep(0.001)
+
+    def carried(self) -> dict[str, set[CrossConnect]]:
+        return {name: set(self.site.look(name).cross_connects) for name in SWITCHES}
+
+
+@pytest.fixture
+def script(run: Run, tmp_path: Path) -> Iterator[Script]:
+    with ExitStack() as stack:
+        script = Script(run, tmp_path, stack)
+        yield script
+        stack.callback(Lights(script.site, SWITCHES).set, dict.fromkeys(SWITCHES, frozenset()), exactly=True)
+
+
+def test_each_step_finds_its_light_set_when_it_is_told(script: Script) -> None:
+    steps = script.light.score.steps
+    flows = script.open(0, steps[0])
+    for step in range(2 * len(steps)):
+        ahead = script.open(step + 1, steps[(step + 1) % len(steps)])
+        script.until(lambda flows=flows: all(flow.lit for flow in flows.values()))  # type: ignore[misc]
+        assert not any(flow.lit for flow in ahead.values())
+        carried = script.carried()
+        for name, group in script.light.settings[step % len(steps)].items():
+            assert group <= carried[name]
+        for (sender, _), flow in flows.items():
+            script.workers[sender].close(flow)
+        flows = ahead
+    assert script.conductor.statistics()["count"] >= 2 * len(steps) - 1
+
+
+def test_light_that_went_is_found_and_set_again(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_conductor, "WATCH_S", 0.2)
+    flows = script.open(0, script.light.score.steps[0])
+    script.until(lambda: all(flow.lit for flow in flows.values()))
+    flow = next(iter(flows.values()))
+    number = flow.number
+    Lights(script.site, SWITCHES).set(dict.fromkeys(SWITCHES, frozenset()), exactly=True)
+    script.until(lambda: flow.number != number and flow.lit)
+    assert "is gone" in flow.reason
+    assert script.light.settings[0][SWITCHES[0]] <= script.carried()[SWITCHES[0]]
+
+
+def test_a_new_conductor_serves_what_is_left_first(script: Script) -> None:
+    steps = script.light.score.steps
+    flows = script.open(0, steps[0])
+    script.until(lambda: all(flow.lit for flow in flows.values()))
+    script.conductor.stop()
+    (sender, _), left = flows.popitem()
+    for (done, _), flow in flows.items():
+        script.workers[done].close(flow)
+    later = script.open(1, steps[1])
+    script.begin(resumed=True)
+    script.until(lambda: left.lit)
+    assert not any(flow.lit for flow in later.values())
+    script.workers[sender].close(left)
+    script.until(lambda: all(flow.lit for flow in later.values()))
