@@ -167,9 +167,9 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links that gave
     less payload than the simulation takes, ``set_up_s`` light that was longer in coming, ``rest_s`` none of
     these. ``light_s``: seconds of an iteration in which a rank waits for light (of a ring, all of them), or
-    None where light stays. ``verdict``: lines of the emulation's verdict on itself about links, and about
-    processors during the run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy
-    share of the processors during the emulated run.
+    None where light stays; ``light_by``: whether the agents or the controller switch it. ``verdict``: lines
+    of the emulation's verdict on itself about links, and about processors during the run. ``contended``:
+    whether there were other jobs in the run. ``busy``: mean busy share of the processors meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = _figures(real, lambda it: it.end - it.start) - _figures(ideal, lambda it: it.end - it.start)
@@ -192,6 +192,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "rest_s": gap_s - timers_s - links_s - set_up_s,
         "retransmits_per_rank_and_iteration": sum(again) / rounds,
         "light_s": light,
+        "light_by": "controller" if theirs.noted("ring") else "agents" if theirs.noted("flow") else None,
         "busy": _mean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": theirs.kind == "live",
@@ -255,20 +256,31 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
 
 
 def which_is_off(entry: Mapping[str, Any]) -> str:
-    """``neither``, ``emulation`` or ``simulation``.
+    """``neither``, ``emulation`` or ``simulation``: whose part of the difference is the greater.
 
-    A scenario says what its links and timers give; where the emulation gave less, and that is the greater
-    part of the difference, or where it calls itself bad, it is off. Everything else that the emulation has
-    and the simulation has not (TCP, software that takes time, partly overlapping steps) is the simulation's
-    to answer for.
+    The emulation's: links and timers below what the scenario says, and the time of kernel, software switches,
+    workers and agents, which share this machine's processors and stand for hardware. The simulation's: what
+    the scenario has and it leaves out, TCP and the controller, and steps that it lets overlap less. Where the
+    emulation says of itself that its links or processors failed it, it is off.
     """
     if abs(entry["iteration_s"]["difference_percent"]) < AGREE_PERCENT:
         return "neither"
     causes = entry["causes"]
-    its_own = causes["timers_s"] + causes["links_s"]
-    if causes["verdict"] or (causes["gap_s"] > 0 and its_own > causes["gap_s"] / 2):
-        return "emulation"
-    return "simulation"
+    emulations, simulations = causes["timers_s"] + causes["links_s"], 0.0
+    if causes["rest_s"] < 0 or _names_what_is_left_out(causes):
+        simulations += causes["rest_s"]
+    else:
+        emulations += causes["rest_s"]
+    if causes["light_by"] == "controller":
+        simulations += causes["set_up_s"]
+    else:
+        emulations += causes["set_up_s"]
+    return "emulation" if causes["verdict"] or abs(emulations) > abs(simulations) else "simulation"
+
+
+def _names_what_is_left_out(causes: Mapping[str, Any]) -> bool:
+    """Whether TCP or the controller had a hand in what is not explained otherwise."""
+    return bool(causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS or causes["light_moved"])
 
 
 def reasons(entry: Mapping[str, Any]) -> list[str]:
@@ -328,7 +340,7 @@ def _rest(entry: Mapping[str, Any]) -> str:
         )
     if causes["light_moved"]:
         found.append("the controller's own time and TCP's recovery when light is moved")
-    if not found:
+    if not _names_what_is_left_out(causes):
         busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
         found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
     return " and ".join(found)

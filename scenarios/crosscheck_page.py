@@ -219,8 +219,9 @@ def _why(found: Mapping[str, Any]) -> str:
     return (
         "<h2>Which is off, and why</h2>"
         "<p>By how much an emulated iteration is longer, and where that comes from as far as the runs tell. "
-        "Late timers and links below their setting are the emulation's fault. What a testbed has and the "
-        "simulation leaves out is the simulation's.</p>"
+        "The emulation's are late timers, links below their setting, and the time of kernel, software "
+        "switches, workers and agents, which share one machine's processors and stand for hardware. The "
+        "simulation's is what it leaves out of the scenario: TCP, the controller, steps that overlap.</p>"
         f"{table(['', 'off', 'emulated is longer by', 'of which'], rows, 9)}"
     )
 
