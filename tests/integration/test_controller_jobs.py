@@ -28,9 +28,9 @@ TRAIN = {"gradient_bytes": 96400, "compute_s": 0.05, "iterations": 10, "seed": 7
 
 
 class Run:
-    """A testbed process with namespace workers, and a controller process."""
+    """A testbed process and a controller process; ``runtime`` is that of the workers."""
 
-    def __init__(self, fabric: dict[str, Any] = FABRIC) -> None:
+    def __init__(self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace") -> None:
         self.lab: Lab = new_lab()
         self._held = self.lab.hold()
         self.state = self.lab.state_dir / "run"
@@ -42,7 +42,7 @@ class Run:
         (self.state / "fabric.json").write_text(json.dumps(fabric))
         try:
             self.testbed = self._start(
-                *("testbed.emulation", "--lab", self.lab.id, "--runtime", "namespace"),
+                *("testbed.emulation", "--lab", self.lab.id, "--runtime", runtime),
                 *("--payload-scale", "100", "--openflow", f"127.0.0.1:{self.openflow}"),
             )
             self.start_controller()

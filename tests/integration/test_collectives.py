@@ -1,0 +1,82 @@
+"""Every collective in real containers over a packet switch gives the bits that one process gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from containers.image import ensure_image, image_tag
+from tests.integration.test_controller_jobs import Run
+
+pytestmark = pytest.mark.root
+
+#: Jobs that run at the same time, with their numbers of ranks.
+PAIRS = [
+    {"ring": 5, "halving-doubling": 6},
+    {"recursive-doubling": 5, "hierarchical-ring": 6},
+    {"binary-tree": 5, "wrht": 6},
+    {"wrht-2": 5, "wrht-2-exchange": 6},
+]
+GPUS = [f"g{i}" for i in range(11)]
+STAR: dict[str, Any] = {
+    "servers": {"s0": {"gpus": dict.fromkeys(GPUS, "p100")}},
+    "packet_switches": {"tor0": {"ports": len(GPUS)}},
+    "links": [{"ends": [gpu, f"tor0:{port}"], "rate": "10 Gbit/s"} for port, gpu in enumerate(GPUS, start=1)],
+}
+TRAIN = {"gradient_bytes": 96400, "compute_s": 0.0, "iterations": 3, "seed": 7}
+#: In the image, whose numpy may round otherwise than the host's.
+REFERENCE = """
+import json, sys
+from containers.worker.reference import train_in_one_process
+from containers.worker.spec import parse_spec
+prints = [train_in_one_process(parse_spec(spec))["parameters_sha256"] for spec in json.load(sys.stdin)]
+print(json.dumps(prints))
+"""
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    ensure_image(lambda _: None)
+    run = Run(STAR, runtime="docker")
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def expected(run: Run) -> dict[str, str]:
+    """The hash of the parameters that one process ends with, by collective."""
+    sizes = {name: size for pair in PAIRS for name, size in pair.items()}
+    specs = [
+        {"job": "x", "rank": 0, "world_size": size, "peers": ["10.0.0.1"] * size, "collective": name, **TRAIN}
+        for name, size in sizes.items()
+    ]
+    label = f"--label=ringlight.lab={run.lab.id}"
+    command = ["docker", "run", "--rm", "--interactive", "--network=none", label, image_tag()]
+    command += ["python3", "-c", REFERENCE]
+    done = subprocess.run(
+        command, input=json.dumps(specs), stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    return dict(zip(sizes, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+def test_containers_get_the_bits_that_one_process_gets(
+    run: Run, expected: dict[str, str], pair: dict[str, int]
+) -> None:
+    free, jobs = list(GPUS), {}
+    for name, size in pair.items():
+        ranks, free = free[:size], free[size:]
+        jobs[name] = run.submit(f"ranks{size}", ranks, **TRAIN, collective=name)
+    for job in jobs.values():
+        run.wait_state(job, "READY")
+    run.release(*jobs.values())
+    for name, job in jobs.items():
+        run.wait_state(job, "SUCCEEDED")
+        found = [event["parameters_sha256"] for event in run.events(job, "done")]
+        assert found == [expected[name]] * pair[name]
