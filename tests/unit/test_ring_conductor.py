@@ -1,0 +1,251 @@
+"""The conductor on real sockets, over WSSs in memory: what workers are told, whatever they or a WSS do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.bus import EventBus
+from controller.errors import UnavailableError
+from controller.optical.base import Deadline
+from controller.optical.errors import Unreachable
+from controller.optical_site import OpticalSite
+from controller.ring_conductor import Lights, RingConductor, quantile
+from controller.ring_light import plan_light, steps_of_job
+from fabric.crossconnect import CrossConnect
+from tests.unit.test_controller_arbiter import Wss
+from tests.unit.test_ring_light import ring_fabric
+
+FABRIC, RING = ring_fabric(5)
+LIGHT = plan_light(FABRIC, RING, steps_of_job(RING, {"collective": "wrht"}))
+IPS = {gpu: FABRIC.gpus[gpu].ip for gpu in RING.nodes}
+FIRST = sorted(LIGHT.score.steps[0])
+WAIT_S = 10.0
+
+
+class Stuck(Wss):
+    """A WSS that can be made to refuse writes."""
+
+    stuck = False
+
+    def _add(self, batch: Any, deadline: Deadline) -> None:
+        if self.stuck:
+            raise Unreachable(f"{self.name}: stuck")
+        super()._add(batch, deadline)
+
+
+class Stage:
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.directory, self.stack = directory, stack
+        self.wss = {name: Stuck(name, 4, 1) for name in RING.switches}
+        self.bus = EventBus()
+        site = OpticalSite(self.wss, {}, self.bus)
+        lights = Lights(site, RING.switches)
+        stack.callback(lights.close)
+        sockets = {gpu: directory / gpu for gpu in RING.nodes}
+        self.conductor = RingConductor("j", LIGHT, lights, sockets, IPS, self.bus)
+        stack.callback(self.conductor.stop)
+        self.conductor.start()
+
+    def connect(self, gpu: str) -> Worker:
+        return Worker(self.directory / gpu, self.stack)
+
+    def carried(self) -> set[tuple[str, CrossConnect]]:
+        return {(name, xc) for name, one in self.wss.items() for xc in one.stand}
+
+
+class Worker:
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self.socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        self.socket.settimeout(WAIT_S)
+        self.socket.connect(str(path))
+
+    def say(self, **packet: Any) -> None:
+        self.socket.send(json.dumps(packet).encode())
+
+    def hear(self) -> dict[str, Any]:
+        return dict(json.loads(self.socket.recv(4096)))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(tmp_path, stack)
+
+
+def needed(step: int) -> set[tuple[str, CrossConnect]]:
+    return {(name, xc) for name, group in LIGHT.settings[step].items() for xc in group}
+
+
+def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
+    workers = {sender: stage.connect(sender) for sender, _ in FIRST}
+    for sender, receiver in FIRST:
+        workers[sender].say(open="a", peer=IPS[receiver], step=0)
+    for worker in workers.values():
+        assert worker.hear() == {"lit": "a"}
+    assert needed(0) <= stage.carried()
+    (sender, receiver), *_ = sorted(LIGHT.score.steps[1])
+    ahead = stage.connect(sender)
+    ahead.say(open=1, peer=IPS[receiver], step=1)
+    for worker in workers.values():
+        worker.say(close="a")
+        assert worker.hear() == {"closed": "a"}
+    assert ahead.hear() == {"lit": 1}
+    assert needed(1) <= stage.carried()
+    assert stage.conductor.document()["step"] == 1
+    deadline = time.monotonic() + WAIT_S
+    while stage.conductor.statistics()["count"] < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    second = stage.conductor.set_ups()[1]
+    assert second["step"] == 1
+    assert 0 < second["write_s"] <= second["total_s"]
+    assert stage.conductor.statistics()["total"]["max_s"] >= second["total_s"]
+
+
+@pytest.mark.parametrize(
+    ("packet", "said"),
+    [
+        (b"moon", {"error": "Expecting value: line 1 column 1 (char 0)"}),
+        (b"[]", {"error": "not a JSON object"}),
+        (b"{}", {"error": 'neither "open" nor "close"'}),
+        (b'{"close": 3}', {"error": "flow 3 is not open"}),
+        (b'{"open": true}', {"error": "open must be a number or a text"}),
+        (b'{"open": 1, "step": "x"}', {"error": "step must be a whole number"}),
+        (b"x" * 5000, {"error": "longer than 4096 bytes"}),
+        (
+            b'{"open": 1, "peer": "1.2.3.4", "step": 0}',
+            {"failed": 1, "reason": "1.2.3.4: is not on the ring", "retry_after_s": 0.5},
+        ),
+        (
+            b'{"open": 1, "peer": "%s", "step": 0}' % IPS["r4"].encode(),
+            {"failed": 1, "reason": "r0 sends nothing to r4 in this job", "retry_after_s": 0.5},
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_answered_and_changes_nothing(
+    stage: Stage, packet: bytes, said: dict[str, Any]
+) -> None:
+    worker = stage.connect("r0")
+    for _ in range(2):
+        worker.socket.send(packet)
+        assert worker.hear() == said
+    assert stage.carried() == set()
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"lit": 1}
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"error": "flow 1 is already open"}
+
+
+def test_a_wss_that_cannot_be_written_is_told_and_tried_again(stage: Stage) -> None:
+    stage.wss["r-w1"].stuck = True
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    told = worker.hear()
+    assert told == {"failed": 1, "reason": "optical switch r-w1: r-w1: stuck", "retry_after_s": 0.5}
+    assert stage.conductor.trouble == "optical switch r-w1: r-w1: stuck"
+    stage.wss["r-w1"].stuck = False
+    worker.say(open=2, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"lit": 2}
+    assert stage.conductor.trouble is None
+
+
+def test_what_another_wrote_meanwhile_is_noticed_by_the_next_write(stage: Stage) -> None:
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"lit": 1}
+    stray = CrossConnect(1, 7, 0)
+    for wss in stage.wss.values():
+        wss.stand = {stray}
+    others = {sender: stage.connect(sender) for sender, _ in FIRST}
+    for sender, receiver in FIRST[1:]:
+        others[sender].say(open=1, peer=IPS[receiver], step=0)
+        assert others[sender].hear() == {"lit": 1}
+        others[sender].say(close=1)
+    (sender, receiver), *_ = sorted(LIGHT.score.steps[1])
+    ahead = stage.connect(sender)
+    ahead.say(open=2, peer=IPS[receiver], step=1)
+    worker.say(close=1)
+    assert ahead.hear() == {"lit": 2}
+    lacking = {name for name, _ in needed(1) - stage.carried()}
+    written = {name for name in RING.switches if not LIGHT.settings[1][name] <= LIGHT.settings[0][name]}
+    assert written
+    assert not lacking & written
+
+
+def test_a_worker_that_hangs_up_takes_its_flows_with_it(stage: Stage) -> None:
+    one, two = stage.connect("r0"), stage.connect("r0")
+    one.say(open=1, peer=IPS["r1"], step=0)
+    assert one.hear() == {"lit": 1}
+    two.say(open=1, peer=IPS["r1"])
+    one.socket.close()
+    assert two.hear() == {"lit": 1}
+
+
+def test_a_worker_that_does_not_read_is_dropped(stage: Stage) -> None:
+    deaf = stage.connect("r0")
+    deaf.socket.settimeout(0.2)
+    try:
+        for _ in range(20_000):
+            deaf.socket.send(b"{}")
+    except OSError:
+        pass
+    other = stage.connect("r2")
+    other.say(open=1, peer=IPS["r1"], step=0)
+    assert other.hear() == {"lit": 1}
+
+
+def test_the_end_hangs_up_and_leaves_the_light(stage: Stage, tmp_path: Path) -> None:
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"lit": 1}
+    stage.conductor.stop()
+    assert worker.socket.recv(64) == b""
+    assert list(tmp_path.iterdir()) == []
+    assert needed(0) <= stage.carried()
+
+
+def test_a_socket_that_cannot_be_made_leaves_none(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+        lights = Lights(site, RING.switches)
+        stack.callback(lights.close)
+        sockets = {gpu: tmp_path / gpu for gpu in RING.nodes}
+        sockets["r4"] = tmp_path / "nowhere" / "r4"
+        with pytest.raises(OSError, match="nowhere"):
+            RingConductor("j", LIGHT, lights, sockets, IPS, EventBus())
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_switches_are_held_for_one_job() -> None:
+    site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+    assert site.hold("red", RING.switches) is None
+    assert site.hold("red", RING.switches) is None
+    assert site.hold("blue", RING.switches[:1]) == "red"
+    assert site.holder("r-w0") == "red"
+    site.release("blue")
+    assert site.holder("r-w0") == "red"
+    site.release("red")
+    assert site.holder("r-w0") is None
+
+
+def test_a_wss_that_is_away_is_named(stage: Stage) -> None:
+    for wss in stage.wss.values():
+        wss.away = True
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.hear()["reason"].startswith("optical switch r-w")
+    with pytest.raises(UnavailableError):
+        OpticalSite(stage.wss, {}, stage.bus).look("r-w0")
+
+
+def test_quantiles() -> None:
+    assert quantile([], 0.5) is None
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([float(n) for n in range(100)], 0.99) == 99.0
