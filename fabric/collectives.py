@@ -16,19 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.schedules import Op, Step, Steps, frozen, steps_named
+from fabric.schedules import Op, Steps, steps_named
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """One chunk from one rank to another in one step; ``wavelength`` where the fabric has them."""
+    """One chunk from one rank to another in one step."""
 
     step: int
     source: int
     destination: int
     chunk: int
     op: Op
-    wavelength: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,57 +62,12 @@ def schedule_of(steps: Steps) -> Schedule:
     """Every transfer of every chunk, one by one, in order of step: what a worker runs."""
     transfers = []
     for number, step in enumerate(steps):
-        wavelengths = [None] * len(step) if step.wavelengths is None else step.wavelengths.tolist()
         columns = (step.sources, step.destinations, step.first, step.count)
-        rows = zip(*(column.tolist() for column in columns), wavelengths, strict=True)
-        for source, destination, first, count, wavelength in rows:
+        for source, destination, first, count in zip(*(c.tolist() for c in columns), strict=True):
             transfers += [
-                Transfer(number, source, destination, chunk, step.op, wavelength)
-                for chunk in range(first, first + count)
+                Transfer(number, source, destination, chunk, step.op) for chunk in range(first, first + count)
             ]
     return Schedule(steps.world_size, steps.chunks, tuple(transfers))
-
-
-def steps_of(schedule: Schedule, name: str = "schedule") -> Steps:
-    """The steps of a written-out schedule; runs of neighbouring chunks become one transfer.
-
-    Raises ValueError for a step that both reduces and replaces, naming it.
-    """
-    made: list[Step] = []
-    for number, group in itertools.groupby(schedule.transfers, key=lambda t: t.step):
-        while len(made) < number:
-            made.append(_step([], "replace"))
-        transfers = list(group)
-        ops = {t.op for t in transfers}
-        if len(ops) > 1:
-            raise ValueError(f"step {number} both reduces and replaces; each step does one of them")
-        made.append(_step(transfers, ops.pop()))
-    return Steps(name, schedule.world_size, schedule.chunks, len(made), lambda: iter(made))
-
-
-def _step(transfers: list[Transfer], op: Op) -> Step:
-    rows: list[list[int]] = []
-    for t in transfers:
-        lane = -1 if t.wavelength is None else t.wavelength
-        if rows and rows[-1][:2] + rows[-1][4:] == [t.source, t.destination, lane]:
-            if rows[-1][2] + rows[-1][3] == t.chunk:
-                rows[-1][3] += 1
-                continue
-            if t.chunk == rows[-1][2] - 1:
-                rows[-1][2:4] = [t.chunk, rows[-1][3] + 1]
-                continue
-        rows.append([t.source, t.destination, t.chunk, 1, lane])
-    sources, destinations, first, count, lanes = (frozen([row[k] for row in rows]) for k in range(5))
-    coloured = any(t.wavelength is not None for t in transfers)
-    return Step(sources, destinations, first, count, op, lanes if coloured else None)
-
-
-def bytes_sent(schedule: Schedule, vector_bytes: float) -> list[float]:
-    """Bytes that each rank sends for a vector of ``vector_bytes`` bytes, taking chunks as equal."""
-    sent = [0.0] * schedule.world_size
-    for transfer in schedule.transfers:
-        sent[transfer.source] += vector_bytes / schedule.chunks
-    return sent
 
 
 def apply_schedule(
