@@ -79,9 +79,11 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 def _accept_all(
     listener: socket.socket, spec: WorkerSpec, incoming: dict[int, socket.socket], stop: threading.Event
 ) -> None:
-    while not stop.is_set():
-        accepted = accept(listener, spec, time.monotonic() + 0.02)
-        if accepted is not None:
+    stopped = False
+    while not stopped:
+        # Once more after the stop: who has connected may not have been accepted yet.
+        stopped = stop.is_set()
+        while (accepted := accept(listener, spec, time.monotonic() + 0.02)) is not None:
             incoming[accepted[0]] = accepted[1]
 
 
