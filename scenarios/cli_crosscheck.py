@@ -182,6 +182,8 @@ def show(found: Mapping[str, Any], folder: Path) -> None:
         f"Iteration times are {said} {found['limit_percent']:g} %; largest difference "
         f"{worst['difference_percent']:+.1f} % ({worst['run']}, {worst['job']})."
     )
+    if not found["emulated"]["complete"]:
+        typer.echo("The emulated run is not complete; what there is of it was compared.")
     causes: dict[str, Mapping[str, Any]] = {}
     for entry in found["entries"]:
         if entry["off"] != "neither":

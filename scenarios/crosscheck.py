@@ -75,6 +75,7 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
             "run": emulated.result["run"],
             "folder": emulated.name,
             "runtime": emulated.result["runtime"],
+            "complete": emulated.result["complete"],
             "fidelity": emulated.result["fidelity"]["verdict"],
             "reasons": emulated.result["fidelity"]["reasons"],
             "links": link_range(emulated.events),
@@ -174,7 +175,8 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = _figures(real, lambda it: it.end - it.start) - _figures(ideal, lambda it: it.end - it.start)
     timers_s = _slowest_compute_s(real) - _slowest_compute_s(ideal)
-    ratio = _link_ratio(emulated.events, theirs, ideal[0])
+    ends = _ends(theirs, ideal[0])
+    ratio = _link_ratio(emulated.events, ends)
     share = (simulated.environment.get("simulation") or {}).get("payload_share", 1.0)
     links_s = 0.0
     if ratio is not None:
@@ -196,31 +198,46 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "busy": _mean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": theirs.kind == "live",
-        "verdict": [
-            line
-            for line in emulated.result["fidelity"]["reasons"]
-            if line.startswith("link ") or any(f" during {run.name}" in line for run in ours)
-        ],
+        "verdict": _of_itself(emulated, ours, ends),
     }
 
 
-def _link_ratio(events: Iterable[Event], run: Run, job: JobRun) -> float | None:
-    """Median of the measured rate over the setting, of the links that hold the job up.
+def _ends(run: Run, job: JobRun) -> set[str]:
+    """The nodes whose links hold the job up.
 
-    Those are the links between packet switches where the job's ring crosses (before a live regroup, as that
-    takes most of the time), else those of its GPUs.
+    Those are the packet switches where the job's ring crosses from one to another (before a live regroup, as
+    that takes most of the time), else the job's GPUs.
     """
     circuits = run.circuits_before if run.kind == "live" else run.circuits
     switch_of = {gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in circuits}
     on = [switch_of.get(gpu) for gpu in job.gpus]
     crosses = any(a != b for a, b in zip(on, on[1:] + on[:1], strict=True))
-    wanted = set(switch_of.values()) if crosses else set(job.gpus)
+    return set(switch_of.values()) if crosses else set(job.gpus)
+
+
+def _joins(direction: str, ends: set[str]) -> bool:
+    """Whether the direction of a measured link (``A to B``) has one of the nodes at an end."""
+    return bool(ends & set(direction.split(" to ")))
+
+
+def _link_ratio(events: Iterable[Event], ends: set[str]) -> float | None:
+    """Median of the measured rate over the setting, of the links at some nodes."""
     ratios = [
         event["measured_bps"] / event["set_bps"]
         for event in events
-        if event["event"] == "link_rate" and wanted & set(event["direction"].split(" to "))
+        if event["event"] == "link_rate" and _joins(event["direction"], ends)
     ]
     return statistics.median(ratios) if ratios else None
+
+
+def _of_itself(side: Side, runs: Sequence[Run], ends: set[str]) -> list[str]:
+    """Lines of a run's verdict on itself about the links at some nodes, and about processors in some runs."""
+    return [
+        line
+        for line in side.result["fidelity"]["reasons"]
+        if (line.startswith("link ") and _joins(line.rpartition("(")[2].partition(")")[0], ends))
+        or any(line.endswith(f" during {run.name}") for run in runs)
+    ]
 
 
 def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
@@ -295,6 +312,7 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
         waited = (
             f"light that was longer in coming: {1000 * light['emulated']:.1f} ms of an iteration are spent "
             f"waiting for it, simulated {1000 * light['simulated']:.1f} ms"
+            + (" (the controller's own time is not)" if causes["light_by"] == "controller" else "")
         )
     parts: list[tuple[float, str]] = []
     for seconds, what in (

@@ -139,10 +139,11 @@ def _header(document: Document, found: Mapping[str, Any]) -> str:
             ("payload ÷ ", f"{document.spec.scale.payload:g}", ""),
         )
     )
+    partial = "" if emulated["complete"] else '<p class="bad"><b>The emulated run is not complete.</b></p>'
     return (
         '<header><p class="kicker">Ringlight cross-check</p>'
         f"<h1>{text(headline)}</h1><p class='lead'>{text(document.spec.description)} Run on the testbed and "
-        f'computed in virtual time.</p><ul class="chips">{items}</ul></header>'
+        f'computed in virtual time.</p>{partial}<ul class="chips">{items}</ul></header>'
     )
 
 

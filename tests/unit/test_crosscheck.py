@@ -200,6 +200,19 @@ def test_busy_processors_are_the_emulations_fault(folder: Path) -> None:
     assert entry_of(found, "a-fragmented-1")["why"][-1] != entry_of(found)["why"][-1]
 
 
+def test_only_what_a_run_says_of_a_jobs_own_links_counts(folder: Path) -> None:
+    simulated = side(folder)
+    reasons = (
+        "link NICs of g0, g1 (g0 to g1) gave 84.0 % of its setting",
+        "link NICs of g8, g9 (g8 to g9) gave 83.0 % of its setting",
+        "link tor0:3 - tor1:3 (tor0 to tor1) gave 82.0 % of its setting",
+    )
+    emulated = altered(simulated, lambda event: stretched(event, 0.4, "all_reduce"), reasons)
+    found = crosscheck(emulated, simulated)
+    assert entry_of(found)["causes"]["verdict"] == [reasons[0]]
+    assert entry_of(found, "a-fragmented-1")["causes"]["verdict"] == [reasons[2]]
+
+
 def test_a_shorter_all_reduce_is_said_to_be_the_simulations(folder: Path) -> None:
     simulated = side(folder)
     emulated = altered(simulated, lambda event: stretched(event, -0.3, "all_reduce"))
