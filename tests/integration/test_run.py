@@ -152,6 +152,31 @@ def test_a_scenario_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
         assert (folder / name).stat().st_size > 0
     assert json.loads((folder / "environment.json").read_text())["lab"] == lab.id
     assert_gone(lab)
+    assert_crosschecked(folder, tmp_path / "crosscheck")
+
+
+def assert_crosschecked(emulated: Path, runs: Path) -> None:
+    """Its simulation has the same jobs in the same runs, and no other order of magnitude."""
+    command = [sys.executable, "-m", "scenarios.cli", "crosscheck", str(MINI), "--emulated", str(emulated)]
+    done = subprocess.run(
+        [*command, "--runs", str(runs), "--limit", "300", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    wanted = {(run, job) for run in ("a-fragmented-1", "a-regrouped-1", "live") for job in ("red", "blue")}
+    assert {(entry["run"], entry["job"]) for entry in found["entries"]} == wanted
+    assert found["not_compared"] == []
+    for entry in found["entries"]:
+        ratio = entry["iteration_s"]["simulated"] / entry["iteration_s"]["emulated"]
+        assert 1 / 3 < ratio < 3
+        assert entry["causes"]["gap_s"] == pytest.approx(
+            entry["iteration_s"]["emulated"] - entry["iteration_s"]["simulated"]
+        )
 
 
 def test_ctrl_c_leaves_nothing(running: RunningCommand) -> None:
