@@ -133,10 +133,10 @@ def simulate(
 ) -> None:
     """Simulate a scenario in virtual time: the same run folder and report, in seconds, without root."""
     from scenarios import simulated
-    from scenarios.comparison import load
     from scenarios.progress import Reporter
+    from scenarios.study import load_any
 
-    checked = load(scenario)
+    checked = load_any(scenario)
     options = simulated.SimulationOptions(runs, mtu, _latency_s(latency), seed)
     folder, result = simulated.simulate(checked, options, Reporter())
     _show_result(result, folder, as_json)
@@ -201,9 +201,15 @@ def _latency_s(written: str) -> float:
 @app.command(rich_help_panel=EXPERIMENTS)
 def check(scenario: ScenarioFile, as_json: Json = False) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
-    from scenarios.comparison import Comparison, load
+    from scenarios.comparison import Comparison
+    from scenarios.study import Study, load_any
 
-    checked = load(scenario)
+    checked = load_any(scenario)
+    if isinstance(checked, Study):
+        from scenarios import cli_study
+
+        cli_study.show_check(checked, as_json)
+        return
     if isinstance(checked, Comparison):
         from scenarios.cli_comparison import show_check
 
@@ -368,6 +374,10 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         from scenarios.cli_comparison import show_comparison
 
         show_comparison(result)
+    elif result.get("kind") == "study":
+        from scenarios.cli_study import show_study
+
+        show_study(result)
     else:
         _show_regrouping(result)
     if result["runtime"] == "simulated":

@@ -199,8 +199,11 @@ def load(path: str | Path) -> Scenario | Comparison:
 
 def parse(text: str, path: str) -> Scenario | Comparison:
     """As :func:`load`, from text; ``path`` is what errors call it."""
-    if "fabrics" in parse_yaml(text, path):
+    raw = parse_yaml(text, path)
+    if "fabrics" in raw:
         return parse_comparison(text, path)
+    if "study" in raw:
+        raise ScenarioError(f"{path}: a study is only simulated: ringlight simulate {path}")
     return parse_scenario(text, path)
 
 

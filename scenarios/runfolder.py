@@ -14,17 +14,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from scenarios.comparison import Comparison, load
+from scenarios.comparison import Comparison
 from scenarios.comparison_results import build_comparison
 from scenarios.records import Event, read_lines, read_runs
 from scenarios.results import build_result, utilisation_series
 from scenarios.schema import Document, ScenarioError
+from scenarios.study import Study, load_any
 
 _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
 _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
 
 
-def new_folder(parent: Path, scenario: Document, suffix: str = "") -> Path:
+def new_folder(parent: Path, scenario: Document | Study, suffix: str = "") -> Path:
     """A new folder in ``parent``, called after the time and the scenario, with ``suffix``."""
     wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.spec.name}{suffix}"
     name, number = wanted, 1
@@ -108,8 +109,12 @@ def finish(path: Path) -> dict[str, Any]:
     May be repeated: everything is made anew from the scenario, environment, events and throughput files.
     Raises ScenarioError or ValueError, one line naming the file, when one of these is missing or broken.
     """
+    scenario = load_any(path / "scenario.yaml")
+    if isinstance(scenario, Study):
+        from scenarios.study_runner import finish_study
+
+        return finish_study(path)
     try:
-        scenario = load(path / "scenario.yaml")
         environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
         events: list[Event] = read_lines(path / "events.jsonl")
         series = read_throughput(path / "throughput.csv")

@@ -21,6 +21,7 @@ from scenarios.progress import Reporter
 from scenarios.records import SIMULATED
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Document, Scenario, ScenarioError
+from scenarios.study import Study
 
 #: Bytes of a packet on the emulated links, as an interface's MTU counts them.
 MTU_BYTES = 9000
@@ -52,7 +53,7 @@ def payload_share(mtu_bytes: int) -> float:
 
 
 def simulate(
-    checked: Document, options: SimulationOptions, reporter: Reporter
+    checked: Document | Study, options: SimulationOptions, reporter: Reporter
 ) -> tuple[Path, dict[str, Any]]:
     """Simulate a scenario of any kind; the run folder and the object of result.json.
 
@@ -68,6 +69,10 @@ def simulate(
 
             found: tuple[Path, dict[str, Any]] = simulate_comparison(checked, options, reporter)
             return found
+        if isinstance(checked, Study):
+            from scenarios.study_runner import simulate_study
+
+            return simulate_study(checked, options.folder, reporter)
         raise ScenarioError(f"{checked.path}: there is no simulation of this kind of scenario")
     except ScenarioError:
         raise

@@ -16,7 +16,7 @@ import numpy as np
 
 from fabric.schedules import Step, Steps, check_ranks
 from testbed.simulation.maxmin import FloatArray, IntArray, drain
-from testbed.simulation.networks import Network
+from testbed.simulation.networks import Network, Routes
 
 
 @dataclass(frozen=True)
@@ -79,40 +79,89 @@ def synchronous(
     """
     check_ranks(steps, len(ranks))
     check_vector(vector_bytes)
-    cost = cost or StepCost()
-    check_cost(cost, steps)
-    chunk_bytes = vector_bytes / steps.chunks
-    capacity = network.capacity_bps / 8
-    known: dict[object, tuple[float, float]] = {}
-    durations, set_up, reducing = [], 0.0, 0.0
-    lit: IntArray | None = None
-    lit_key: object = None
-    kept: list[Step] = []
-    phases = 0
-    for number, step in enumerate(steps):
-        key = _identity(step)
-        if key not in known:
-            # Arrays made anew may say the same thing.
-            same = _content(step)
-            if same not in known:
-                known[same] = _phase(network, capacity, ranks, step, number, chunk_bytes, cost)
-                phases += 1
-            known[key] = known[same]
-            kept.append(step)  # so that the identities stay theirs
-        transfer_s, reduce_s = known[key]
-        set_up_s = cost.set_up_s
+    return Phases(network, ranks, steps).time(vector_bytes, cost)
+
+
+class Phases:
+    """A collective taken apart into the phases that differ, to be timed for many sizes and costs.
+
+    Raises ValueError as :func:`synchronous`.
+    """
+
+    def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
+        check_ranks(steps, len(ranks))
+        self._steps = steps
+        self._chunks = steps.chunks
+        self._capacity = network.capacity_bps / 8
+        self._routes: list[Routes | None] = []
+        # Of each phase: chunks of each transfer, and the most that one rank has to add.
+        self._counts: list[IntArray] = []
+        self._added: list[float] = []
+        self._transfers_s: dict[float, list[float]] = {}
+        order: list[int] = []
+        new: list[bool] = []
+        kept: list[Step] = []
+        phases: list[Step] = []
+        known: dict[object, int] = {}
+        lights: dict[tuple[int, int], bool] = {}
+        for number, step in enumerate(steps):
+            key = _identity(step)
+            if key not in known:
+                # Arrays made anew may say the same thing.
+                same = _content(step)
+                if same not in known:
+                    known[same] = len(phases)
+                    phases.append(step)
+                    self._routes.append(network.routes(ranks, step, number) if len(step) else None)
+                    self._counts.append(step.count)
+                    self._added.append(_added(step))
+                known[key] = known[same]
+                kept.append(step)  # so that the identities stay theirs
+            phase = known[key]
+            if order and (order[-1], phase) not in lights:
+                lit = _circuits(phases[order[-1]], len(ranks))
+                lights[order[-1], phase] = not _within(_circuits(step, len(ranks)), lit)
+            new.append(lights[order[-1], phase] if order else True)
+            order.append(phase)
+        self._order = np.array(order, dtype=np.int64)
+        self._new = np.array(new, dtype=np.bool_)
+
+    def time(self, vector_bytes: float, cost: StepCost | None = None) -> CollectiveTime:
+        """The collective over ``vector_bytes`` bytes. Raises ValueError for a size that cannot be one."""
+        check_vector(vector_bytes)
+        cost = cost or StepCost()
+        chunk_bytes = vector_bytes / self._chunks
+        if chunk_bytes not in self._transfers_s:
+            self._transfers_s[chunk_bytes] = [
+                self._transfer_s(phase, chunk_bytes) for phase in range(len(self._counts))
+            ]
+        transfers = np.array(self._transfers_s[chunk_bytes])[self._order]
+        reducing = np.array(self._added)[self._order] * chunk_bytes * cost.reduce_s_per_byte
+        set_up = np.full(len(self._order), cost.set_up_s)
         if cost.in_steps:
-            set_up_s *= cost.in_steps[number]
-        elif cost.when == "new circuits" and set_up_s:
-            if lit is not None and (key == lit_key or _within(_circuits(step, len(ranks)), lit)):
-                set_up_s = 0.0
-            if key != lit_key:
-                lit_key, lit = key, _circuits(step, len(ranks))
-        set_up += set_up_s
-        reducing += reduce_s
-        durations.append(set_up_s + transfer_s + reduce_s)
-    step_s = np.array(durations)
-    return CollectiveTime(math.fsum(durations), set_up, reducing, step_s, phases)
+            check_cost(cost, self._steps)
+            set_up[~np.array(cost.in_steps)] = 0.0
+        elif cost.when == "new circuits":
+            set_up[~self._new] = 0.0
+        step_s = set_up + transfers + reducing
+        return CollectiveTime(
+            math.fsum(step_s), math.fsum(set_up), math.fsum(reducing), step_s, len(self._counts)
+        )
+
+    def _transfer_s(self, phase: int, chunk_bytes: float) -> float:
+        routes = self._routes[phase]
+        if routes is None:
+            return 0.0
+        sizes: FloatArray = np.multiply(self._counts[phase], chunk_bytes, dtype=np.float64)
+        ends = drain(routes.offsets, routes.links, self._capacity, sizes, routes.latency_s)
+        return float(ends.max())
+
+
+def _added(step: Step) -> float:
+    """Chunks that the busiest rank adds."""
+    if len(step) == 0 or step.op != "reduce":
+        return 0.0
+    return float(np.bincount(step.destinations, step.count).max())
 
 
 def _arrays(step: Step) -> tuple[object, ...]:
@@ -142,19 +191,3 @@ def _circuits(step: Step, ranks: int) -> IntArray:
 
 def _within(now: IntArray, lit: IntArray) -> bool:
     return bool(np.isin(now, lit).all())
-
-
-def _phase(
-    network: Network, capacity: FloatArray, ranks: Sequence[str], step: Step, number: int,
-    chunk_bytes: float, cost: StepCost,
-) -> tuple[float, float]:  # fmt: skip
-    """Seconds of the step's transfers, and of adding what they brought."""
-    if len(step) == 0:
-        return 0.0, 0.0
-    routes = network.routes(ranks, step, number)
-    sizes: FloatArray = np.multiply(step.count, chunk_bytes, dtype=np.float64)
-    ends = drain(routes.offsets, routes.links, capacity, sizes, routes.latency_s)
-    reduce_s = 0.0
-    if step.op == "reduce" and cost.reduce_s_per_byte:
-        reduce_s = float(np.bincount(step.destinations, sizes).max()) * cost.reduce_s_per_byte
-    return float(ends.max()), reduce_s
