@@ -31,7 +31,7 @@ from controller.optical.base import Snapshot
 from controller.optical.errors import OpticalError, StaleRevision
 from controller.optical_site import OpticalSite
 from controller.ring_light import RingLight, Setting
-from fabric.crossconnect import CrossConnect, Mode
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +101,12 @@ class Lights:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def carries(self, name: str) -> frozenset[CrossConnect]:
-        """As last read; nothing when that is unknown."""
+        """What passes light, as last read; nothing when that is unknown."""
         seen = self._seen.get(name)
-        return frozenset() if seen is None else frozenset(seen.cross_connects)
+        if seen is None:
+            return frozenset()
+        connected = CrossConnectState.CONNECTED
+        return frozenset(xc for xc, state in seen.cross_connects.items() if state is connected)
 
     def set(self, setting: Setting, *, exactly: bool = False) -> tuple[int, list[str]]:
         """Make a setting; how many WSSs were written, and what did not work, one line each.
