@@ -71,8 +71,8 @@ def test_a_fabrics_own_collective_comes_before_the_trainings() -> None:
     ]  # fmt: skip
     assert job_settings(comparison, "wrht")["collective"] == "wrht"
     # On a ring a pair has a wavelength for itself, so what a representative gets at once takes no longer.
-    assert comparison.all_reduce_s("wrht", 1_000_000) == pytest.approx(4 * 8e6 / 62.5e6)
-    assert comparison.all_reduce_s("wrht", 1_000_000, 0.01) == pytest.approx(4 * (8e6 / 62.5e6 + 0.01))
+    assert comparison.all_reduce_s("wrht", 1_000_000) == pytest.approx(4 * 8e6 / 31.25e6)
+    assert comparison.all_reduce_s("wrht", 1_000_000, 0.01) == pytest.approx(4 * (8e6 / 31.25e6 + 0.01))
 
 
 @pytest.mark.parametrize("name", [*BUNDLED, *RINGS])

@@ -64,17 +64,17 @@ def test_on_a_grid_every_flow_waits_for_the_agents(oddl: tuple[Path, dict[str, A
 
 def test_a_wrht_all_reduce_is_its_steps_and_set_ups(wrht: tuple[Path, dict[str, Any]]) -> None:
     fabrics = wrht[1]["fabrics"]
-    whole_s = 5_111_408 * 8 / 62.5e6 / SHARE
+    whole_s = 5_111_408 * 8 / 31.25e6 / SHARE
     assert fabrics["wrht"]["steps"] == fabrics["wrht"]["ring"]["set_ups_per_allreduce"] == 4
-    # 25 µs, twenty times as long.
-    assert fabrics["wrht"]["allreduce_s"] == pytest.approx(4 * (whole_s + 0.0005), rel=1e-6)
+    # 25 µs, forty times as long.
+    assert fabrics["wrht"]["allreduce_s"] == pytest.approx(4 * (whole_s + 0.001), rel=1e-6)
     ring_s = 16 / 9 * whole_s
     assert fabrics["ring"]["ring"]["set_ups_per_allreduce"] == 0
     for name in ("ring", "eps"):
         assert fabrics[name]["allreduce_s"] == pytest.approx(ring_s, rel=1e-6)
-    assert fabrics["hring"]["allreduce_s"] == pytest.approx(ring_s + 2 * 0.0005, rel=1e-6)
+    assert fabrics["hring"]["allreduce_s"] == pytest.approx(ring_s + 2 * 0.001, rel=1e-6)
     tree = fabrics["tree"]
-    set_ups_s = tree["ring"]["set_ups_per_allreduce"] * 0.0005
+    set_ups_s = tree["ring"]["set_ups_per_allreduce"] * 0.001
     assert tree["allreduce_s"] == pytest.approx(8 * whole_s + set_ups_s, rel=1e-6)
 
 
