@@ -34,20 +34,26 @@ def solve(case: dict[str, Any]) -> dict[str, Any]:
     precision = case.get("precision")
     fine = [] if precision is None else [f"--cfg={name}:{precision}" for name in PRECISION]
     engine = simgrid.Engine(["flows", *OPTIONS, *fine])
-    zone = simgrid.NetZone.create_full_zone("zone")
+    # Names as of 4.0 (Debian 13), and as they were (Debian 12, Ubuntu 24.04).
+    new = hasattr(simgrid.NetZone, "add_netzone_full")
+    zone = engine.netzone_root.add_netzone_full("zone") if new else simgrid.NetZone.create_full_zone("zone")
+    add_link, add_host = (zone.add_link, zone.add_host) if new else (zone.create_link, zone.create_host)
     links = [
-        simgrid.LinkInRoute(zone.create_link(f"l{k}", capacity).seal())
-        for k, capacity in enumerate(case["capacity"])
+        simgrid.LinkInRoute(add_link(f"l{k}", capacity).seal()) for k, capacity in enumerate(case["capacity"])
     ]
     ends: list[Any] = []
 
     @functools.cache
     def host(name: str) -> Any:
-        return zone.create_host(name, 1e9)
+        return add_host(name, 1e9)
 
     for k, path in enumerate(case["paths"]):
         a, b = (host(name) for name in (case["hosts"][k] if "hosts" in case else (f"a{k}", f"b{k}")))
-        zone.add_route(a.netpoint, b.netpoint, None, None, [links[link] for link in path], False)
+        route = [links[link] for link in path]
+        if new:
+            zone.add_route(a, b, route, False)
+        else:
+            zone.add_route(a.netpoint, b.netpoint, None, None, route, False)
         ends.append((a, b))
     zone.seal()
     order = sorted(range(len(ends)), key=lambda k: case["starts"][k])
@@ -59,7 +65,8 @@ def solve(case: dict[str, Any]) -> dict[str, Any]:
                 simgrid.this_actor.sleep_until(case["starts"][k])
             # SimGrid takes whole bytes.
             comms[k] = simgrid.Comm.sendto_async(*ends[k], int(case["sizes"][k]))
-        simgrid.Comm.wait_all(comms)
+        for comm in comms:
+            comm.wait()
 
     simgrid.Actor.create("starter", ends[0][0], start)
     engine.run()
