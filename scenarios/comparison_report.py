@@ -284,8 +284,15 @@ def _same_training(result: Mapping[str, Any]) -> str:
     compared = result["comparison"]
     said = ""
     if compared:
+        several = len({found["collective"] for found in result["fabrics"].values()}) > 1
+        where = (
+            "over all ranks and in one process, on every fabric (collectives that add in another order may "
+            "end in other last bits; fabrics with the same one agree)"
+            if several
+            else "on all fabrics and in one process"
+        )
         said = (
-            f"<p>Final parameters bit-identical on all fabrics and in one process: "
+            f"<p>Final parameters bit-identical {where}: "
             f"{_yes(compared['parameters_identical'])}; accuracy equal: {_yes(compared['accuracy_equal'])}."
         )
         accuracies = (compared["published"] or {}).get("accuracy_percent")

@@ -257,9 +257,24 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once. Packet headers take 0.7 % at "
         f"MTU 9000; a miss above 5 % is doubtful, above 10 % bad.</p>"
-        f"{table(['link', 'direction', 'set', 'measured', 'ratio'], links, 2)}"
+        f"{_links(found['links'], table(['link', 'direction', 'set', 'measured', 'ratio'], links, 2))}"
         f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {late}.</p>"
         f"{table(['run', 'idle CPU, mean', 'idle CPU, worst 5 %', 'samples missing'], cpu, 1)}"
+    )
+
+
+#: More links than these are folded away in a page.
+_MOST_LINKS = 24
+
+
+def _links(links: Sequence[Mapping[str, Any]], shown: str) -> str:
+    if len(links) <= _MOST_LINKS:
+        return shown
+    ratios = sorted(100 * link["ratio"] for link in links)
+    middle = ratios[len(ratios) // 2]
+    return (
+        f"<details><summary>{len(links)} rates, {ratios[0]:.1f} to {ratios[-1]:.1f} % of their settings, "
+        f"median {middle:.1f} %</summary>{shown}</details>"
     )
 
 

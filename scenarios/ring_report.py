@@ -141,7 +141,7 @@ def light(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[st
         f"of {rate} (emulated). A node sends to a given peer always by the same port and wavelength; what "
         "changes between steps is where its and the others' wavelength-selective switches drop or pass the "
         "light. The controller changes them all together, once every transfer of a step has been "
-        f"acknowledged.</p>{parts}"
+        f"acknowledged.</p>{parts}{_counted(found)}"
     )
 
 
@@ -167,7 +167,7 @@ def _one(comparison: Comparison, name: str, found: Mapping[str, Any], figures: M
     set_ups = table(["set-up (emulated)", "median", "99 %", "longest"], spans, 1) if spans else ""
     return (
         f"<h3>{text(name)}: {text(lower_first(found['title']))}</h3>"
-        f"{picture(figures.get(f'ring-{name}'))}<p>{told}</p>{set_ups}{_counted(found['light'])}"
+        f"{picture(figures.get(f'ring-{name}'))}<p>{told}</p>{set_ups}"
     )
 
 
@@ -178,8 +178,10 @@ def _profile(comparison: Comparison, name: str) -> str:
     return fabric.optical_switches[ring.switches[0]].profile
 
 
-def _counted(counted: Mapping[str, Any] | None) -> str:
-    if counted is None:
+def _counted(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the kernel counted, a column for each ring; nothing of a simulation."""
+    counted = {name: fabric["light"] for name, fabric in found.items() if fabric["light"]}
+    if not counted:
         return ""
     entries = [
         (
@@ -192,11 +194,11 @@ def _counted(counted: Mapping[str, Any] | None) -> str:
         ("light_tx_bytes", "bytes into the light, of packets, some headers included"),
     ]
     rows = [
-        row([name.replace("_", " "), f"<b>{number(counted[name], 0)}</b>", meaning], 9)
+        row([meaning, *(f"<b>{number(light[name], 0)}</b>" for light in counted.values())], 1)
         for name, meaning in entries
     ]
-    counted_head = ["counted in the kernel", "", "what it is"]
-    return table(counted_head, rows, 9)
+    head = table(["counted in the kernel", *(text(name) for name in counted)], rows, 1)
+    return f"<h3>What was counted</h3>{head}"
 
 
 _OF_EMULATION = (
