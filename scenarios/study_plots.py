@@ -184,15 +184,18 @@ def _fastest(study: Study, result: Mapping[str, Any]) -> Any:
                 mine.sort(key=lambda row: row["set_up_s"])
                 for y, row in enumerate(mine):
                     edges = _edges(row["bytes"])
-                    for k, name in enumerate(row["fastest"]):
+                    for name, run in itertools.groupby(enumerate(row["fastest"]), key=lambda kn: kn[1]):
+                        places = [k for k, _ in run]
                         if name is None:
                             continue
                         seen[name] = None
+                        low, high = edges[places[0]], edges[places[-1] + 1]
                         axis.barh(
-                            y, edges[k + 1] - edges[k], left=edges[k], height=0.92,
-                            color=_LOOK[name][0], alpha=_strength(name), linewidth=0,
+                            y, high - low, left=low, height=0.92, color=_LOOK[name][0],
+                            alpha=_strength(name), linewidth=0,
                         )  # fmt: skip
                 axis.set_xscale("log")
+                axis.set_xlim(mine[0]["bytes"][0], mine[0]["bytes"][-1])
                 axis.set_yticks(range(len(mine)), [format_time(row["set_up_s"]) for row in mine], fontsize=8)
                 axis.set_title(f"{title}, {CHARGED[charge]}", fontsize=9)
                 axis.grid(visible=False)

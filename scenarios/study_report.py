@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
-from scenarios.page import environment_footer, hero, number, page, picture, row, table, tag, text
+from scenarios import page as parts_of
+from scenarios.page import environment_footer, hero, number, page, picture, row, tag, text
 from scenarios.study import Study
 from scenarios.study_systems import CHARGES, SYSTEMS, WRHT
 from scenarios.study_verdict import wins_up_to
@@ -44,6 +45,17 @@ def render(
         ),
     ]
     return page(f"Ringlight: {study.spec.name}", parts)
+
+
+def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
+    """As :func:`scenarios.page.table`, with heads that wrap: they say much here."""
+    wrapped = [f'<span style="white-space:normal">{title}</span>' for title in head]
+    return parts_of.table(wrapped, rows, numeric)
+
+
+def _titled(system: str) -> str:
+    """A system's name on one line."""
+    return f'<span style="white-space:nowrap">{text(SYSTEMS[system].title)}</span>'
 
 
 def _header(study: Study, result: Mapping[str, Any]) -> str:
@@ -126,7 +138,7 @@ def _systems(study: Study, result: Mapping[str, Any]) -> str:
         rows.append(
             row(
                 [
-                    text(system["title"]) + remark,
+                    _titled(name) + remark,
                     number(system["steps"], 0),
                     number(closed["new"], 0) if system["medium"] == "optical" else "",
                     f"{closed['vectors']:.4g}",
@@ -167,7 +179,7 @@ def _messages(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plo
         times = result["models"][charge]
         rows = []
         for name in study.sweeps.systems:
-            cells = [text(SYSTEMS[name].title)]
+            cells = [_titled(name)]
             for model in study.sweeps.gradients:
                 found = times[model].get(name)
                 mine = times[model].get("wrht")
@@ -178,7 +190,7 @@ def _messages(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plo
             rows.append(row(cells, 1, "strong" if name in WRHT else ""))
         head = ["system"]
         for model, size in study.sweeps.gradients.items():
-            head += [f"{model}, {format_size(size)} {_SIMULATED}", "over WRHT"]
+            head += [f"{model}, {format_size(size)} {_SIMULATED}", "WRHT = 1"]
         title = {"each step": "Set-up in each step", "new circuits": "Set-up only for new circuits"}[charge]
         parts.append(f"<h3>{title}</h3>{table(head, rows, 1)}")
     return (
@@ -192,7 +204,7 @@ def _crossovers(study: Study, result: Mapping[str, Any], figures: Mapping[str, P
     by = {(p["system"], p["other"], p["charge"]): p for p in pairs}
     rows = []
     for other in dict.fromkeys(pair["other"] for pair in pairs):
-        cells = [text(SYSTEMS[other].title)]
+        cells = [_titled(other)]
         for system in (name for name in WRHT if name in study.sweeps.systems):
             for charge in CHARGES:
                 pair = by.get((system, other, charge))
@@ -203,7 +215,8 @@ def _crossovers(study: Study, result: Mapping[str, Any], figures: Mapping[str, P
     for system in (name for name in WRHT if name in study.sweeps.systems):
         for charge in CHARGES:
             said = "each step" if charge == "each step" else "new only"
-            head += [f"{SYSTEMS[system].title}, {said} {_SIMULATED}", _ANALYTIC]
+            form = "collect" if system == "wrht" else "exchange"
+            head += [f"{form}, {said} {_SIMULATED}", _ANALYTIC]
     rates = [
         row(
             [
@@ -241,9 +254,9 @@ def _along(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot])
         if mine and plain and entry["charge"] == "each step":
             best = min(plain, key=lambda name: plain[name])
             ratio = min(mine) / plain[best]
-            colour = "good" if ratio < 1 else "bad"
+            colour = "quiet" if abs(ratio - 1) < 0.005 else "good" if ratio < 1 else "bad"
             cells[entry["nodes"], entry["wavelengths"]] = (
-                f'<b class="{colour}">{ratio:.3g}</b> <small>{text(SYSTEMS[best].title.lower())}</small>'
+                f'<b class="{colour}">{ratio:.2f}</b> <small>{text(SYSTEMS[best].title.lower())}</small>'
             )
     rows = [
         row(
@@ -377,7 +390,7 @@ def _reach(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot])
         cells.append(
             row(
                 [
-                    "no limit" if entry["reach"] is None else f"{entry['reach']} segments",
+                    "no limit" if entry["reach"] is None else f"{entry['reach']}",
                     f"{mine['steps']}",
                     f"{other['steps']}" if other else "–",
                     f"{mine['longest_segments']}",
@@ -388,7 +401,7 @@ def _reach(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot])
             )
         )
     head = [
-        "reach",
+        "reach, segments",
         f"steps, collect {_SIMULATED}",
         f"steps, exchange {_SIMULATED}",
         "longest lightpath",
@@ -446,7 +459,7 @@ def _left_out(study: Study, result: Mapping[str, Any]) -> str:
         rows = []
         for system in study.sweeps.systems:
             found = result["left_out"][charge][study.sweeps.base.gradient][system]
-            rows.append(row([text(SYSTEMS[system].title), *(_time(found[kind]) for kind in kinds)], 1))
+            rows.append(row([_titled(system), *(_time(found[kind]) for kind in kinds)], 1))
         head = ["system", *(f"{kind} {_SIMULATED}" for kind in kinds)]
         said = "in each step" if charge == "each step" else "only for new circuits"
         parts.append(f"<h3>{text(study.sweeps.base.gradient)}, set-up {said}</h3>{table(head, rows, 1)}")

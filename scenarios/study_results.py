@@ -111,7 +111,7 @@ def _settings(study: Study) -> dict[str, Any]:
         "set_up_s": base.set_up,
         "gradient": base.gradient,
         "gradients_bytes": dict(sweeps.gradients),
-        "electrical": sweeps.electrical.model_dump(),
+        "electrical": sweeps.electrical.model_dump(mode="json"),
         "additions_counted": usual_costs(study).add_bps is not None,
     }
 

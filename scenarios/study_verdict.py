@@ -15,12 +15,14 @@ def verdict(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Where WRHT wins and where it loses: paragraphs ``{"kind": wins|loses|note, "text"}``, from the numbers
     of the result alone."""
     return [
+        *_verdict_on_small(study, result),
         *_verdict_on_rings(study, result),
         *_verdict_on_striping(study, result),
         *_verdict_on_charge(study, result),
         *_verdict_on_trees(study, result),
         *_verdict_on_electrical(study, result),
         *_verdict_on_memory(study, result),
+        *_verdict_on_additions(study, result),
         *_verdict_on_reach(study, result),
         *_verdict_on_figures(result),
     ]
@@ -66,6 +68,46 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def _fastest_up_to(
+    study: Study, result: Mapping[str, Any], charge: Charge, striped: bool
+) -> tuple[str, float] | None:
+    """The form of WRHT that is the fastest of all for longest, and up to which gradient; others may be
+    striped or not."""
+    best: tuple[str, float] | None = None
+    for system in (name for name in WRHT if name in study.sweeps.systems):
+        sizes = [
+            size
+            for other in study.optical
+            if other not in (*WRHT, "wrht-striped") and (striped or not SYSTEMS[other].striped)
+            if (size := wins_up_to(_pair(result, system, other, charge))) is not None
+        ]
+        if sizes and (best is None or min(sizes) > best[1]):
+            best = (system, min(sizes))
+    return best
+
+
+def _verdict_on_small(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
+    plain = _fastest_up_to(study, result, "each step", False)
+    if plain is None:
+        return []
+    system, size = plain
+    if size == 0:
+        return [_say("loses", "WRHT is the fastest for no size of gradient, even where each step sets up.")]
+    limit = "for every size" if size == math.inf else f"up to {format_size(size)}"
+    text = (
+        f"Where every step pays for its set-up ({_at_base(study)}), few steps are what counts for small "
+        f"gradients: of the systems that give a transfer one wavelength, {SYSTEMS[system].title} is the "
+        f"fastest {limit}"
+    )
+    any_of = _fastest_up_to(study, result, "each step", True)
+    if any_of is not None and any_of[1] < size:
+        text += f", of all on the ring, striped ones included, up to {format_size(any_of[1])}"
+    _, above = models_beyond(study, size)
+    if len(above) == len(study.sweeps.gradients):
+        text += ". All models' gradients here are larger"
+    return [_say("wins", text + ".")]
+
+
 def _verdict_on_rings(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
     found = []
     for system in (name for name in WRHT if name in study.sweeps.systems):
@@ -77,63 +119,64 @@ def _verdict_on_rings(study: Study, result: Mapping[str, Any]) -> list[dict[str,
             found.append(_say("loses", f"{title} is never faster than the ring on one wavelength."))
             continue
         below, above = models_beyond(study, size)
-        text = (
-            f"Against the ring on one wavelength, with the set-up charged on each of its steps, {title} wins "
-            f"for gradients up to {format_size(size)} ({_at_base(study)})."
-        )
-        if below:
-            text += f" That covers {_listed(below)}."
-        if above:
-            text += f" It loses for {_listed(above)}."
+        limit = "for every size" if size == math.inf else f"for gradients up to {format_size(size)}"
+        text = f"Against the ring on one wavelength, set-up in each step, {title} wins {limit}."
+        text += f" That covers {_listed(below)}." if below else ""
+        text += f" It loses for {_listed(above)}." if above else ""
         found.append(_say("wins" if below else "loses", text))
-        hierarchical = wins_up_to(_pair(result, system, "hierarchical-ring", "each step"))
-        if hierarchical is not None and hierarchical < size:
-            below, above = models_beyond(study, hierarchical)
-            group = result["systems"]["hierarchical-ring"]["group"]
-            found.append(
-                _say(
-                    "loses" if above else "wins",
-                    f"A hierarchical ring in groups of {group} takes "
-                    f"{result['systems']['hierarchical-ring']['steps']} steps instead of the ring's "
-                    f"{result['systems']['ring']['steps']:,} and sends no more. Against it {title} wins only "
-                    + (f"up to {format_size(hierarchical)}" if hierarchical else "never")
-                    + (f"; {_listed(above)} {'are' if len(above) > 1 else 'is'} beyond." if above else "."),
-                )
+    sizes = {
+        system: size
+        for system in WRHT
+        if (size := wins_up_to(_pair(result, system, "hierarchical-ring", "each step"))) is not None
+    }
+    if sizes and (largest := max(sizes.values())) < math.inf:
+        ring = result["systems"]["hierarchical-ring"]
+        _, above = models_beyond(study, largest)
+        each = _listed(
+            [f"{format_size(size) if size else 'never'} ({SYSTEMS[s].title})" for s, size in sizes.items()]
+        )
+        found.append(
+            _say(
+                "loses" if above else "wins",
+                f"A hierarchical ring in groups of {ring['group']} takes {ring['steps']} steps instead "
+                f"of the "
+                f"ring's {result['systems']['ring']['steps']:,} and sends no more. Against it WRHT wins only "
+                f"up to {each}" + (f"; {_listed(above)} lie beyond." if above else "."),
             )
+        )
     return found
 
 
 def _verdict_on_striping(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = []
     others = [name for name in study.optical if SYSTEMS[name].striped and name != "wrht-striped"]
-    sizes: dict[str, float] = {}
-    for other in others:
-        size = wins_up_to(_pair(result, "wrht", other, "each step"))
-        if size is not None:
-            sizes[other] = size
+    sizes = {
+        other: size
+        for other in others
+        if (size := wins_up_to(_pair(result, "wrht", other, "each step"))) is not None
+    }
     if not sizes:
         return []
-    base = study.sweeps.base
-    best = min(sizes, key=lambda name: sizes[name])
-    ring = sizes.get("ring-striped")
-    times = result["models"]["each step"][base.gradient]
-    text = (
-        "WRHT gives each transfer one wavelength. Systems that spread a transfer over all of them take that "
-        f"advantage away: the tree, rings and hierarchical rings so striped are at least one of them as fast "
-        f"from {format_size(sizes[best])} on ({SYSTEMS[best].title})."
+    gradient = study.sweeps.base.gradient
+    each = "; ".join(
+        f"{SYSTEMS[name].title}: "
+        f"{'never' if not size else 'always' if size == math.inf else format_size(size)}"
+        for name, size in sizes.items()
     )
-    if ring is not None and math.isfinite(ring):
-        text += f" Against the striped ring alone, WRHT wins up to {format_size(ring)}"
-        text += f" because that still pays {result['systems']['ring-striped']['steps']:,} set-ups."
-    fastest = min((n for n in others if times.get(n)), key=lambda n: times[n]["total_s"], default=None)
-    if fastest is not None and times.get("wrht"):
-        ratio = times["wrht"]["total_s"] / times[fastest]["total_s"]
+    text = (
+        "WRHT gives each transfer one wavelength. Where the others may spread a transfer over all "
+        "wavelengths "
+        f"that their step leaves free, WRHT wins only up to these sizes, set-up in each step: {each}."
+    )
+    times = {name: result["models"]["each step"][gradient].get(name) for name in ("wrht", *others)}
+    known = {name: found["total_s"] for name, found in times.items() if found}
+    if "wrht" in known and len(known) > 1:
+        best = min((name for name in known if name != "wrht"), key=lambda name: known[name])
         text += (
-            f" For {base.gradient} {SYSTEMS[fastest].title} takes {format_time(times[fastest]['total_s'])}, "
-            f"WRHT {format_time(times['wrht']['total_s'])}, {ratio:.3g} times as long."
+            f" For {gradient} WRHT takes {format_time(known['wrht'])}, {SYSTEMS[best].title} "
+            f"{format_time(known[best])}: {known['wrht'] / known[best]:.3g} times as long."
         )
-    found.append(_say("loses", text))
-    return found
+    beyond = models_beyond(study, min(sizes.values()))[1]
+    return [_say("loses" if beyond else "note", text)]
 
 
 def _verdict_on_charge(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -147,7 +190,8 @@ def _verdict_on_charge(study: Study, result: Mapping[str, Any]) -> list[dict[str
                 "loses",
                 "All of WRHT's advantage over the ring rests on charging the set-up on each of the ring's "
                 "steps. But a ring uses the same lightpaths in every step. Charged only where light is new, "
-                "the ring sets up once and is faster than WRHT for every size of gradient.",
+                "the ring sets up once and, where steps cost nothing else, is faster for every size of "
+                "gradient.",
             )
         ]
     return [
@@ -219,6 +263,25 @@ def _verdict_on_memory(study: Study, result: Mapping[str, Any]) -> list[dict[str
             f"receivers.",
         )
     ]
+
+
+def _verdict_on_additions(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
+    gradient = study.sweeps.base.gradient
+    found = result["left_out"]["each step"][gradient].get("wrht", {})
+    before, after = found.get("as it is"), found.get("local additions")
+    if not before or not after:
+        return []
+    text = (
+        f"Adding up what it received takes a representative time that is usually left out: with it "
+        f"{gradient} takes {format_time(after)} instead of {format_time(before)}"
+    )
+    for pair in result["crossovers"]["left_out"].get("local additions", []):
+        if (pair["system"], pair["other"], pair["charge"]) == ("wrht", "ring", "each step"):
+            size = wins_up_to(pair)
+            usual = wins_up_to(_pair(result, "wrht", "ring", "each step"))
+            if size and usual and usual < math.inf:
+                text += f", and WRHT beats the ring up to {format_size(size)} instead of {format_size(usual)}"
+    return [_say("loses", text + ".")]
 
 
 def _verdict_on_reach(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
