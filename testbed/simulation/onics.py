@@ -46,7 +46,8 @@ class OnicPlane:
     ``waits_s`` are the seconds from request to light of every flow that has had light so far; ``messages``
     counts them by kind. ``overlaps`` counts light that came to a receiver which another still had: it is 0
     unless the protocol is wrong. ``finished`` is called with the source and the life of every flow that had
-    light, once its receiver has confirmed its release. Raises ValueError as :func:`fabric.grid.wavelength_map`.
+    light, once its receiver has confirmed its release. Raises ValueError as
+    :func:`fabric.grid.wavelength_map`.
     """
 
     def __init__(

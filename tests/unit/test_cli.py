@@ -57,7 +57,19 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     )
     assert time.monotonic() - started < 5
     assert done.stderr.strip() == "[]"
-    for command in ("demo", "run", "simulate", "crosscheck", "doctor", "regroup", "ocs", "circuits", "job", "grids", "onics"):
+    for command in (
+        "demo",
+        "run",
+        "simulate",
+        "crosscheck",
+        "doctor",
+        "regroup",
+        "ocs",
+        "circuits",
+        "job",
+        "grids",
+        "onics",
+    ):
         assert command in done.stdout
 
 
