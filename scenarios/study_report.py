@@ -202,21 +202,22 @@ def _messages(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plo
 def _crossovers(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     pairs = result["crossovers"]["systems"]
     by = {(p["system"], p["other"], p["charge"]): p for p in pairs}
-    rows = []
-    for other in dict.fromkeys(pair["other"] for pair in pairs):
-        cells = [_titled(other)]
-        for system in (name for name in WRHT if name in study.sweeps.systems):
-            for charge in CHARGES:
+    forms = [name for name in WRHT if name in study.sweeps.systems]
+    tables = []
+    for charge in CHARGES:
+        rows = []
+        for other in dict.fromkeys(pair["other"] for pair in pairs):
+            cells = [_titled(other)]
+            for system in forms:
                 pair = by.get((system, other, charge))
                 cells.append(_size(wins_up_to(pair)))
                 cells.append(format_size(pair["analytic_bytes"]) if pair and pair["analytic_bytes"] else "")
-        rows.append(row(cells, 1))
-    head = ["against"]
-    for system in (name for name in WRHT if name in study.sweeps.systems):
-        for charge in CHARGES:
-            said = "each step" if charge == "each step" else "new only"
-            form = "collect" if system == "wrht" else "exchange"
-            head += [f"{form}, {said} {_SIMULATED}", _ANALYTIC]
+            rows.append(row(cells, 1))
+        head = ["against"]
+        for system in forms:
+            head += [f"{SYSTEMS[system].title} {_SIMULATED}", _ANALYTIC]
+        said = "Set-up in each step" if charge == "each step" else "Set-up only for new circuits"
+        tables.append(f"<h3>{said}</h3>{table(head, rows, 1)}")
     rates = [
         row(
             [
@@ -235,7 +236,7 @@ def _crossovers(study: Study, result: Mapping[str, Any], figures: Mapping[str, P
         "one wavelength, set-up in each step, the model gives d* = a·B(2(N−1)−θ)/(θ−2(N−1)/N), θ "
         "being WRHT's "
         "steps.</p>"
-        f"{picture(figures.get('crossovers'))}{table(head, rows, 1)}"
+        f"{picture(figures.get('crossovers'))}{''.join(tables)}"
         "<h3>By rate, against the ring, set-up in each step</h3>"
         f"{table(['a wavelength', '', f'up to {_SIMULATED}', _ANALYTIC], rates, 2)}"
     )

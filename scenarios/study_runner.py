@@ -81,11 +81,16 @@ def _executor(processes: int) -> Iterator[Executor | None]:
         return
     # Not forked: the process that simulates may have threads of its own.
     context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker)
     try:
         yield executor
+    except BaseException:
+        # Nobody wants what they are at.
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+        raise
     finally:
-        # A point takes seconds at most, so waiting for those under way ends.
         executor.shutdown(wait=True, cancel_futures=True)
 
 

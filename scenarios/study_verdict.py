@@ -235,34 +235,38 @@ def _verdict_on_electrical(study: Study, result: Mapping[str, Any]) -> list[dict
         title = SYSTEMS[other].title
         factor = electrical.oversubscription[0]
         where = f"a tree with trunks {factor:g}:1 and {format_time(electrical.latency)} per step"
+        covers = [name for name, size in study.sweeps.gradients.items() if better and size >= better[0]]
         if len(better) == len(mine["bytes"]):
             found.append(_say("wins", f"{title} on {where}: WRHT is faster for every size swept."))
+        elif better and better[-1] == mine["bytes"][-1]:
+            text = f"{title} on {where}: WRHT is faster from about {format_size(better[0])} on."
+            found.append(_say("wins" if base.gradient in covers else "loses", text))
         elif better:
+            text = f"{title} on {where}: WRHT is faster up to about {format_size(better[-1])} only."
             found.append(
-                _say(
-                    "wins" if base.gradient in models_beyond(study, max(better))[0] else "loses",
-                    f"{title} on {where}: WRHT is faster up to about {format_size(max(better))}, of "
-                    f"the sizes "
-                    "swept.",
-                )
+                _say("wins" if base.gradient in models_beyond(study, better[-1])[0] else "loses", text)
             )
         else:
-            found.append(_say("loses", f"{title} on {where}: WRHT is never faster, of the sizes swept."))
+            found.append(_say("loses", f"{title} on {where}: WRHT is faster for no size swept."))
     return found
 
 
 def _verdict_on_memory(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
     row = result["groups"][-1]
     largest = max(study.sweeps.gradients, key=lambda name: study.sweeps.gradients[name])
-    return [
-        _say(
-            "loses",
-            f"A representative receives {row['vectors']} whole vectors at once: "
-            f"{format_size(row['buffer_bytes'][largest])} for {largest} "
-            f"({row['vectors']} × {format_size(study.sweeps.gradients[largest])}), and needs as many "
-            f"receivers.",
+    text = (
+        f"A representative receives {row['vectors']} whole vectors at once: "
+        f"{format_size(row['buffer_bytes'][largest])} for {largest} ({row['vectors']} × "
+        f"{format_size(study.sweeps.gradients[largest])}), and needs as many receivers."
+    )
+    least = next((other for other in result["groups"] if other["steps"] == row["steps"]), row)
+    if least["group"] < row["group"]:
+        text += (
+            f" Groups of {least['group']} take as many steps and need "
+            f"{format_size(least['buffer_bytes'][largest])} and {least['wavelengths_used']} wavelengths: the "
+            "largest group that the wavelengths allow is not the best one."
         )
-    ]
+    return [_say("loses", text)]
 
 
 def _verdict_on_additions(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -308,7 +312,9 @@ def _verdict_on_figures(result: Mapping[str, Any]) -> list[dict[str, str]]:
     if published is None:
         return []
     exact = [f for f in published["figures"] if f["exact"]]
-    missed = [f for f in published["figures"] if not f["exact"]]
+    missed = [f for f in published["figures"] if f["ours"] and not f["exact"]]
+    if not (exact or missed):
+        return []
     text = ""
     for figure in exact:
         text += (

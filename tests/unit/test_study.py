@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from fabric import schedules, wdm
+from fabric.units import format_size
 from fabric.wrht import plan
 from scenarios import comparison
 from scenarios.progress import Reporter
@@ -31,7 +33,7 @@ from scenarios.study_systems import (
     striped,
     stripes,
 )
-from scenarios.study_verdict import wins_up_to
+from scenarios.study_verdict import verdict, wins_up_to
 from testbed.simulation.networks import RingNetwork
 from testbed.simulation.phases import Phases, StepCost, synchronous
 from tests.unit.page import Page, check_alone, text_of
@@ -302,6 +304,24 @@ def test_the_page_stands_alone_and_says_what_the_result_says(
     assert {path.stem for path in (folder / "plots").glob("*.png")} == {
         "messages", "fastest", "crossovers", "wavelengths", "set-up", "nodes", "reach", "published",
     }  # fmt: skip
+
+
+def test_the_verdict_follows_the_numbers(done: tuple[Study, Path, dict[str, Any]]) -> None:
+    study, _, result = done
+    texts = {found["text"]: found["kind"] for found in result["verdict"]}
+    pairs = {(p["system"], p["other"], p["charge"]): wins_up_to(p) for p in result["crossovers"]["systems"]}
+    assert pairs["wrht", "ring", "new circuits"] == 0
+    assert any("All of WRHT's advantage over the ring rests on" in text for text in texts)
+    size = pairs["wrht", "ring", "each step"]
+    assert size is not None
+    assert any(f"WRHT wins for gradients up to {format_size(size)}" in text for text in texts)
+    assert any("WRHT beats a binary tree on one wavelength for every size" in text for text in texts)
+    # Nothing is reproduced at 64 and 128 nodes, and it says so.
+    assert any("80.81, 64.36, 82.12, 92.42 and 91.31 % are not reproduced" in text for text in texts)
+    free = replace(study, spec=study.spec.model_copy(update={"parameters": {}}))
+    assert verdict(free, {**result, "published": None}) == [
+        found for found in result["verdict"] if found["kind"] != "note"
+    ]
 
 
 def test_a_report_can_be_made_again(done: tuple[Study, Path, dict[str, Any]]) -> None:
