@@ -1,11 +1,10 @@
 """How fast the simulator is, and how close to what others compute. Prints JSON.
 
-    python benchmarks/simulator.py [ring] [torus] [oddl] [wrht] [--nodes 64 1024 4096] [--side 64]
+    python benchmarks/simulator.py [ring] [torus] [oddl] [--nodes 64 1024 4096] [--side 64]
 
 Every part runs in a process of its own, so that it starts cold and its memory is its own. numba is used where
 this Python has it; ``ring`` runs without it first. ``torus`` runs the same flows in SimGrid's Python binding
-in between, where Debian's python3-simgrid is installed. ``wrht`` prints no times but the comparison of
-all-reduces on a ring of wavelengths, computed by the simulator.
+in between, where Debian's python3-simgrid is installed.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SIMGRID = ROOT / "tests" / "simgrid_flows.py"
 DEBIAN_PYTHON = "/usr/bin/python3"
-#: ResNet-50, FP32.
-GRADIENT_BYTES = 25_557_032 * 4
-PARTS = ("ring", "torus", "oddl", "wrht")
+PARTS = ("ring", "torus", "oddl")
 
 
 def ring(numba: bool) -> dict[str, Any]:
@@ -147,61 +144,6 @@ def oddl(nodes: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def wrht() -> dict[str, Any]:
-    """All-reduces on a ring of wavelengths and on electrical networks; see the keys for the assumptions."""
-    from fabric import schedules, wdm
-    from fabric.wrht import plan
-    from fabric.wrht import wrht as tree
-    from testbed.simulation.networks import PacketNetwork, RingNetwork, leaf_spine
-    from testbed.simulation.phases import StepCost, synchronous
-
-    set_up_s, rate_bps, wavelengths = 25e-6, 40e9, 64
-    reductions = []
-    rows = []
-    for n in (1024, 2048, 3072, 4096):
-        fabric, ring_ = wdm.wdm_ring("n", n, wavelengths, rate_bps)
-        network = RingNetwork(fabric, ring_)
-        optical = {
-            "wrht": tree(n, wavelengths),
-            "wrht with exchange": tree(n, wavelengths, top="exchange"),
-            "ring": wdm.on_ring(schedules.ring(n), wavelengths),
-            "ring striped": wdm.on_ring(schedules.ring(n), wavelengths, wavelengths),
-            "hierarchical ring": wdm.on_ring(schedules.hierarchical_ring(n), wavelengths),
-            "binary tree": wdm.on_ring(schedules.binary_tree(n), wavelengths),
-        }
-        row: dict[str, Any] = {"nodes": n, "steps": {name: s.steps for name, s in optical.items()}}
-        for case, cost in (
-            ("set-up each step", StepCost(set_up_s)),
-            ("set-up of new circuits", StepCost(set_up_s, "new circuits")),
-        ):
-            row[f"ms, {case}"] = {
-                name: 1e3 * synchronous(network, ring_.nodes, steps, GRADIENT_BYTES, cost).total_s
-                for name, steps in optical.items()
-            }
-        leaves = n // 32
-        electrical = leaf_spine(leaves, 32, rate_bps, 3)
-        packets = PacketNetwork(electrical, latency_s=2e-6)
-        row["ms, electrical, tree of 32-port leaves oversubscribed 3:1"] = {
-            name: 1e3 * synchronous(packets, tuple(electrical.gpus), steps, GRADIENT_BYTES).total_s
-            for name, steps in (
-                ("ring", schedules.ring(n)),
-                ("recursive doubling", schedules.recursive_doubling(n)),
-            )
-        }
-        tree_plan = plan(n, wavelengths)
-        row["buffer at a representative, vectors"] = tree_plan.buffer_vectors
-        row["longest lightpath, segments"] = tree_plan.longest_segments
-        reductions.append(100 * (1 - optical["wrht"].steps / optical["binary tree"].steps))
-        rows.append(row)
-    return {
-        "gradient_bytes": GRADIENT_BYTES, "rate_bps_per_wavelength": rate_bps, "wavelengths": wavelengths,
-        "set_up_s": set_up_s, "rows": rows,
-        "step_reduction_against_binary_tree_percent": reductions,
-        "mean_step_reduction_percent": sum(reductions) / len(reductions),
-        "published_percent": 82.12,
-    }  # fmt: skip
-
-
 def apart(part: str, *arguments: str) -> Any:
     """One part in a process of its own."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -229,7 +171,7 @@ def main() -> None:
         part, value = options.inside, options.parts
         answers = {
             "ring": lambda: ring(value[0] == "numba"), "torus": lambda: torus(int(value[0])),
-            "oddl": lambda: oddl(int(value[0])), "wrht": wrht,
+            "oddl": lambda: oddl(int(value[0])),
         }  # fmt: skip
         print(json.dumps(answers[part]()))
         return
@@ -250,8 +192,6 @@ def main() -> None:
         result["torus"] = apart("torus", str(options.side))
     if "oddl" in wanted:
         result["oddl"] = [apart("oddl", str(nodes)) for nodes in options.nodes]
-    if "wrht" in wanted:
-        result["wrht"] = apart("wrht")
     print(json.dumps(result, indent=2))
 
 
