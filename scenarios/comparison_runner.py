@@ -39,6 +39,9 @@ from scenarios.watch import Watch
 FLOWS_S = 2.0
 #: A worker waits so long for a peer or for light while something is made to go wrong, seconds.
 TROUBLE_PATIENCE_S = 60.0
+#: Likewise in an undisturbed run, besides twice the all-reduce by the model: a rank may have nothing to do in
+#: most steps of a tree.
+USUAL_PATIENCE_S = 15.0
 #: More than any trace has flows: asks for the cursor alone.
 _END_OF_TRACE = 1 << 60
 
@@ -118,6 +121,8 @@ def plans(comparison: Comparison, fabric: str, repeat: int) -> list[Plan]:
     """Every run on one fabric, in order."""
     title = comparison.spec.fabrics[fabric].title
     usual = job_settings(comparison, fabric)
+    exchange_s = comparison.all_reduce_s(fabric, usual["gradient_bytes"])
+    usual["peer_timeout_s"] = USUAL_PATIENCE_S + 2 * exchange_s
     found = [
         Plan(
             f"{fabric}-{number}",
@@ -131,7 +136,7 @@ def plans(comparison: Comparison, fabric: str, repeat: int) -> list[Plan]:
     for name, trouble in comparison.spec.trouble.items():
         if trouble.fabric == fabric:
             faults = {key: share for key, share in trouble.control.model_dump().items() if share}
-            request = {**usual, "peer_timeout_s": TROUBLE_PATIENCE_S}
+            request = {**usual, "peer_timeout_s": max(TROUBLE_PATIENCE_S, usual["peer_timeout_s"])}
             if trouble.iterations is not None:
                 request["iterations"] = trouble.iterations
             found.append(
