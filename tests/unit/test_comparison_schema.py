@@ -20,6 +20,7 @@ from scenarios.comparison import (
     parse_comparison,
     setting_named,
 )
+from scenarios.comparison_runner import plans
 from scenarios.prediction import all_reduce_time, break_even_set_up
 from scenarios.profiles import MODELS
 from scenarios.schema import Scenario, ScenarioError
@@ -73,6 +74,15 @@ def test_a_fabrics_own_collective_comes_before_the_trainings() -> None:
     # On a ring a pair has a wavelength for itself, so what a representative gets at once takes no longer.
     assert comparison.all_reduce_s("wrht", 1_000_000) == pytest.approx(4 * 8e6 / 31.25e6)
     assert comparison.all_reduce_s("wrht", 1_000_000, 0.01) == pytest.approx(4 * (8e6 / 31.25e6 + 0.01))
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, *RINGS])
+def test_ranks_wait_for_each_other_as_long_as_an_all_reduce_takes(name: str) -> None:
+    comparison = bundled(name)
+    for fabric in comparison.settings:
+        for plan in plans(comparison, fabric, 1):
+            exchange_s = comparison.all_reduce_s(fabric, plan.request["gradient_bytes"])
+            assert plan.request["peer_timeout_s"] > 15 + 1.5 * exchange_s
 
 
 @pytest.mark.parametrize("name", [*BUNDLED, *RINGS])
