@@ -322,7 +322,8 @@ class Testbed:
             return
         if self.settings.runtime == "namespace":
             # Workers are users of this machine then, and pass through here to their flow sockets.
-            state.chmod(0o711)
+            for directory in {state, self.settings.lab.state_dir}:
+                directory.chmod(0o711)
         self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
         for gpu in fabric.onics:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
