@@ -192,12 +192,12 @@ def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], obj
     from containers.worker.rendezvous import connect_all, listen
     from containers.worker.spec import WorkerSpec
     from containers.worker.transport import Transport, peers_of
-    from fabric.collectives import ring_all_reduce
+    from fabric.collectives import all_reduce
 
     n = options.processes
     peers = tuple(f"127.0.0.{rank + 1}" for rank in range(n))
     spec = WorkerSpec("benchmark", options.rank, n, peers, port=options.port)
-    schedule = ring_all_reduce(n)
+    schedule = all_reduce("ring", n)
     with listen(spec, time.monotonic() + 10) as listener:
         connections = connect_all(spec, peers_of(schedule, options.rank), listener)
     transport = Transport(schedule, options.rank, connections, len(vector))

@@ -70,7 +70,7 @@ def instance(
         circuits += [(Port(f"g{i}", 0), places[plane][k]) for k, i in enumerate(members)]
     order = list(nodes)
     rng.shuffle(order)
-    jobs = []
+    jobs: list[RingJob] = []
     while len(order) >= min(sizes):
         count = rng.choice([size for size in sizes if size <= len(order)])
         ranks, order = tuple(order[:count]), order[count:]
