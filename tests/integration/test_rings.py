@@ -229,6 +229,8 @@ class Script:
         }
         self.site = OpticalSite(drivers, entries, EventBus())
         stack.callback(self.site.close)
+        # Before the conductor is made, so after it has stopped: it would set light anew.
+        stack.callback(self.darken)
         self.light: RingLight = plan_light(
             FABRIC, FABRIC.rings["r"], steps_of_job(FABRIC.rings["r"], {"collective": collective})
         )
@@ -239,6 +241,13 @@ class Script:
         self.workers = {gpu: Flows(path) for gpu, path in self.sockets.items()}
         for flows in self.workers.values():
             stack.callback(flows.shut)
+
+    def darken(self) -> None:
+        lights = Lights(self.site, SWITCHES)
+        try:
+            assert lights.set(dict.fromkeys(SWITCHES, frozenset()), exactly=True) == (len(SWITCHES), [])
+        finally:
+            lights.close()
 
     def begin(self, *, resumed: bool) -> RingConductor:
         lights = Lights(self.site, SWITCHES)
@@ -266,9 +275,7 @@ class Script:
 @pytest.fixture
 def script(run: Run, tmp_path: Path) -> Iterator[Script]:
     with ExitStack() as stack:
-        script = Script(run, tmp_path, stack)
-        yield script
-        stack.callback(Lights(script.site, SWITCHES).set, dict.fromkeys(SWITCHES, frozenset()), exactly=True)
+        yield Script(run, tmp_path, stack)
 
 
 def test_each_step_finds_its_light_set_when_it_is_told(script: Script) -> None:
@@ -293,7 +300,7 @@ def test_light_that_went_is_found_and_set_again(script: Script, monkeypatch: pyt
     script.until(lambda: all(flow.lit for flow in flows.values()))
     flow = next(iter(flows.values()))
     number = flow.number
-    Lights(script.site, SWITCHES).set(dict.fromkeys(SWITCHES, frozenset()), exactly=True)
+    script.darken()
     script.until(lambda: flow.number != number and flow.lit)
     assert "is gone" in flow.reason
     assert script.light.settings[0][SWITCHES[0]] <= script.carried()[SWITCHES[0]]
