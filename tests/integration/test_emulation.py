@@ -508,12 +508,21 @@ def lab() -> Iterator[Lab]:
 def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_else(
     lab: Lab, fabric_file: Path, image: str
 ) -> None:
-    process = launch(lab, fabric_file)
     foreign = f"rl{'zz9' if lab.id != 'zz9' else 'zz8'}-other"
     api = docker.APIClient(version="auto")
+
+    def remove_foreign() -> None:
+        netlink.delete_namespace(foreign)
+        openvswitch.vsctl("--if-exists", "del-br", foreign)
+        with suppress(docker.errors.NotFound):
+            api.remove_container(foreign, force=True)
+
+    # It is nobody's, so a run that was killed here has left it for us.
+    remove_foreign()
     container = api.create_container(image, ["sleep", "60"], labels={"other.lab": lab.id}, name=foreign)
     api.start(container)
     netns = os.open("/dev/null", os.O_RDONLY)
+    process = launch(lab, fabric_file)
     try:
         os.close(netns)
         netns = netlink.create_namespace(foreign)
@@ -548,9 +557,7 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
         assert process.stderr is not None
         process.stderr.close()
         os.close(netns)
-        netlink.delete_namespace(foreign)
-        openvswitch.vsctl("--if-exists", "del-br", foreign)
-        api.remove_container(container, force=True)
+        remove_foreign()
         api.close()
 
 
