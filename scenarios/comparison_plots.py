@@ -20,7 +20,7 @@ from fabric.grid import ROW_PORT, position
 from fabric.topology import Grid
 from scenarios import ring_plots
 from scenarios.comparison import Comparison, grid_of
-from scenarios.comparison_results import only_job, runs_on, slowest_iterations, training_flows, trouble_window
+from scenarios.comparison_results import only_job, runs_on, slowest_iterations, trouble_window
 from scenarios.drawing import (
     FACE,
     INK,
@@ -132,7 +132,7 @@ def lit_steps(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:
     middle of the run that was traced whole; (0, []) if none was.
     """
     job = only_job(run)
-    flows = training_flows(run)
+    flows = run.noted("flow")
     wanted: dict[tuple[str, str], list[int]] = {}
     for step, rank, peer in sorted({(t.step, t.source, t.destination) for t in schedule.transfers}):
         wanted.setdefault((job.gpus[rank], job.gpus[peer]), []).append(step)
@@ -286,7 +286,7 @@ def _plain_ticks(axis: Any, lowest: float, highest: float) -> None:
 
 
 def _set_up(run: Run) -> Figure:
-    flows = training_flows(run)
+    flows = run.noted("flow")
     times = sorted(1000 * (flow["t_lit"] - flow["t_request"]) for flow in flows)
     figure = Figure(figsize=(9.2, 2.7), layout="constrained")
     left, right = figure.subplots(1, 2)

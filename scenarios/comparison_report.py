@@ -228,6 +228,8 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
         f"steps {tag('analytic')}.</p>{verdicts}{_quicker(result, ratios)}{table(head, rows, 1)}"
         '<p class="quiet">* without set-up, steps one after the other.</p>'
         f"{picture(figures.get('iterations'))}"
+        "<p><code>trace.json</code> in the run folder has every iteration, every flow and every change of "
+        "light of all runs; ui.perfetto.dev opens it.</p>"
     )
 
 
@@ -349,8 +351,6 @@ def _light(comparison: Comparison, name: str, result: Mapping[str, Any], figures
         "asks the receiver, tunes its laser, sends at the port's rate, and lets go. A port carries "
         f"{rate} (emulated).</p>"
         f"{picture(figures.get(f'grid-{name}'))}{picture(figures.get(f'flows-{name}'))}"
-        "<p><code>trace.json</code> in the run folder has every flow and every iteration of all runs; "
-        "ui.perfetto.dev opens it.</p>"
         f"{set_up}<h3>What {'the agents' if how_known(result) == 'simulated' else 'the kernel'} counted</h3>"
         f"{table(['counter', 'count', 'what it is'], rows, 9)}"
     )

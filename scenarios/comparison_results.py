@@ -196,8 +196,7 @@ def _ring_figures(comparison: Comparison, name: str, run: Run) -> dict[str, Any]
     assert ring is not None
     used = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
     noted: Event = next(iter(run.noted("ring")), {"set_ups": [], "ring": None})
-    # Those without a step were for the ranks to greet each other.
-    set_ups = [change for change in noted["set_ups"] if change["step"] is not None]
+    set_ups = noted["set_ups"]
     written = [1000 * change["write_s"] for change in set_ups if change["write_s"] is not None]
     declared_s = ((noted["ring"] or {}).get("statistics") or {}).get("declared_s")
     return {
@@ -245,18 +244,13 @@ def _training_figures(run: Run) -> dict[str, Any]:
     }
 
 
-def training_flows(run: Run) -> list[Event]:
-    """A run's flows but those before the common start, with which the ranks greet each other."""
-    return [flow for flow in run.noted("flow") if flow["t_request"] >= run.released]
-
-
 def flow_figures(run: Run) -> dict[str, Any]:
     """Of all flows of a run: how long from the request to the light, and how long the light was used.
 
     ``setup_ms``: request to light. ``idle_setup_ms``: the same of flows that stood in no queue. ``open_ms``:
     from the worker's wish to light, so with the wait for the own transmitter. ``lit_ms``: light to close.
     """
-    flows = training_flows(run)
+    flows = run.noted("flow")
     free = [flow for flow in flows if not flow["waited"]]
     iterations = {it.index for it in only_job(run).iterations}
     return {
@@ -267,7 +261,7 @@ def flow_figures(run: Run) -> dict[str, Any]:
         "waited": len(flows) - len(free),
         "setup_ms": _spread(1000 * (f["t_lit"] - f["t_request"]) for f in flows),
         "idle_setup_ms": _spread(1000 * (f["t_lit"] - f["t_request"]) for f in free),
-        "open_ms": _spread(1000 * (f["t_lit"] - f.get("t_open", f["t_request"])) for f in flows),
+        "open_ms": _spread(1000 * (f["t_lit"] - f["t_open"]) for f in flows),
         "lit_ms": _spread(1000 * (f["t_close"] - f["t_lit"]) for f in flows),
     }
 

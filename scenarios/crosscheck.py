@@ -260,11 +260,8 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
     for run in runs:
         record = run.jobs[job]
         iterations = len({it.index for it in record.iterations})
-        # Before the common start, the ranks greet each other.
-        flows = [flow for flow in run.noted("flow") if flow["t_lit"] and flow["t_request"] >= run.released]
-        changes = [
-            change for note in run.noted("ring") for change in note["set_ups"] if change["step"] is not None
-        ]
+        flows = run.noted("flow")
+        changes = [change for note in run.noted("ring") for change in note["set_ups"]]
         switched |= bool(flows or changes)
         waits += sum(flow["t_lit"] - flow["t_open"] for flow in flows) / len(record.gpus)
         waits += sum(change["total_s"] for change in changes)

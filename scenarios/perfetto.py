@@ -1,7 +1,8 @@
 """A comparison's runs as Chrome trace JSON, which https://ui.perfetto.dev and chrome://tracing open.
 
-One process for each GPU of each fabric; in it one thread for what the rank does and one for each port of its
-O-NIC. Times are microseconds since the first event, as emulated (real time times D).
+One process for each GPU of each fabric; in it one thread for what the rank does and one for each port of
+an O-NIC that asks for flows. One process for the light of a ring. Times are microseconds since the first
+release, as emulated (real time times D).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.comparison import Comparison
+from scenarios.comparison import Comparison, ring_of
 from scenarios.comparison_results import only_job
 from scenarios.records import Run
 
@@ -23,15 +24,17 @@ def trace_events(comparison: Comparison, runs: Sequence[Run]) -> list[dict[str, 
     """The ``traceEvents`` of all runs: complete events ("X") and names ("M")."""
     if not runs:
         return []
-    # The first flows, with which the ranks greet each other, come before the release.
-    zero = min(t for run in runs for t in (run.released, *(f["t_request"] for f in run.noted("flow"))))
+    zero = min(run.released for run in runs)
     process = {
         (fabric, gpu): number
         for number, (fabric, gpu) in enumerate(
             ((name, gpu) for name in comparison.settings for gpu in comparison.ranks(name)), start=1
         )
     }
+    rings = [name for name, setting in comparison.settings.items() if ring_of(setting.fabric)]
+    light = {name: number for number, name in enumerate(rings, start=len(process) + 1)}
     events = [*_names(comparison, process)]
+    events += [_name("process_name", pid, 0, f"{fabric}: light") for fabric, pid in light.items()]
     for run in runs:
         job = only_job(run)
         for it in job.iterations:
@@ -53,6 +56,12 @@ def trace_events(comparison: Comparison, runs: Sequence[Run]) -> list[dict[str, 
                 (f"λ{flow['wavelength']}, {to}", flow["t_lit"], flow["t_close"]),
             ):
                 events.append(_slice(name, "flow", pid, thread, zero, start, end, args))
+        for change in (change for note in run.noted("ring") for change in note["set_ups"]):
+            name = f"set-up, step {change['step'] % comparison.steps(run.case).steps + 1}"
+            begin, args = change["t"], {"run": run.name, **change}
+            events.append(
+                _slice(name, "light", light[run.case], 0, zero, begin, begin + change["total_s"], args)
+            )
     return events
 
 
@@ -61,7 +70,7 @@ def _names(comparison: Comparison, process: dict[tuple[str, str], int]) -> Itera
         yield _name("process_name", pid, 0, f"{fabric}: {gpu}")
         yield _name("thread_name", pid, _RANK, "rank")
         onic = comparison.settings[fabric].fabric.onics.get(gpu)
-        for port in range(onic.ports if onic else 0):
+        for port in range(onic.ports if onic and onic.transmitters == "tunable" else 0):
             yield _name("thread_name", pid, _FIRST_PORT + port, f"O-NIC port {port}")
 
 

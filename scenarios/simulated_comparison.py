@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from controller.onic.protocol import Finished
 from fabric.schedules import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
@@ -31,7 +33,7 @@ from testbed.simulation.engine import Engine
 from testbed.simulation.jobs import Compute, Job, JobResult, simulate
 from testbed.simulation.networks import Network, RingNetwork, network_of, scaled
 from testbed.simulation.onics import ControlNetwork, OnicPlane
-from testbed.simulation.phases import StepCost
+from testbed.simulation.phases import StepCost, synchronous
 
 #: Seconds between two runs on the virtual clock.
 PAUSE_S = 1.0
@@ -272,12 +274,23 @@ class _Run:
         )
         network = RingNetwork(fabric, ring, latency_s=options.latency_s, share=options.payload_share)
         found = simulate(network, [job], progress=self._progress)[job.name]
-        numbers = [number for number, changed in enumerate(changes) if changed] * job.iterations
+        step_s = synchronous(network, job.ranks, job.steps, job.vector_bytes, job.cost).step_s
+        begins_s = (np.cumsum(step_s) - step_s).tolist()
         self._note(
             "ring",
             found.end_s,
             ring={"statistics": {"declared_s": declared_s}},
-            set_ups=[{"step": number, "total_s": declared_s, "write_s": None} for number in numbers],
+            set_ups=[
+                {
+                    "t": self.start_s + float(it.computed_s.max()) + begins_s[number],
+                    "step": index * len(changes) + number,
+                    "total_s": declared_s,
+                    "write_s": None,
+                }
+                for index, it in enumerate(found.iterations)
+                for number, changed in enumerate(changes)
+                if changed
+            ],
         )
         return found
 

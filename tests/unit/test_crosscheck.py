@@ -183,8 +183,7 @@ def test_a_rings_changes_of_light_are_counted_by_iteration(folder: Path) -> None
 
     def noted(total_s: float) -> Run:
         changes = [{"step": step, "total_s": total_s, "write_s": None} for step in (0, 1, 2)]
-        greeting = {"step": None, "total_s": 9.0, "write_s": None}
-        return replace(run, notes=({"event": "ring", "set_ups": [greeting, *changes]},))
+        return replace(run, notes=({"event": "ring", "set_ups": changes},))
 
     assert light_s([run], "red") is None
     assert light_s([noted(0.05)], "red") == pytest.approx(3 * 0.05 / iterations)

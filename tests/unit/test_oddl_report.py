@@ -129,17 +129,6 @@ def test_the_trace_is_a_chrome_trace(finished: tuple[Path, dict[str, Any]]) -> N
     assert len(flows) == 2 * result["fabrics"]["oddl"]["flows"]["count"]
 
 
-def test_no_slice_begins_before_zero() -> None:
-    """The ranks' first flows come before the release."""
-    comparison = bundled("oddl_4")
-    synthesis = Synthesis(comparison)
-    synthesis.run("oddl-1", "oddl", changes={"iterations": 2})
-    first = next(event for event in synthesis.events if event["event"] == "flow")
-    synthesis.events.insert(-1, {**first, **{k: first[k] - 3 for k in ("t_request", "t_lit", "t_close")}})
-    slices = [e for e in trace_events(comparison, read_runs(synthesis.events)) if e["ph"] == "X"]
-    assert min(event["ts"] for event in slices) == 0
-
-
 def test_slices_of_a_thread_do_not_overlap(finished: tuple[Path, dict[str, Any]]) -> None:
     """Viewers draw overlapping slices of one thread wrongly."""
     comparison = bundled("oddl_4")

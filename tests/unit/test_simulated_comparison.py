@@ -93,7 +93,6 @@ def test_nothing_of_it_is_called_measured(
         assert "Nothing here was measured" in page
         assert ">measured<" not in page
         assert "simulated" in page
-        json.loads((folder / "trace.json").read_text())
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, float]]:
@@ -112,6 +111,21 @@ def test_the_report_of_rings_shows_their_light(wrht: tuple[Path, dict[str, Any]]
     for name in ("allreduce", "ring-wrht", "ring-ring", "ring-tree", "ring-hring"):
         assert (folder / "plots" / f"{name}.png").stat().st_size > 0
     assert "ODDL" not in page
+
+
+def test_the_trace_has_every_change_of_light(wrht: tuple[Path, dict[str, Any]]) -> None:
+    events = json.loads((wrht[0] / "trace.json").read_text())["traceEvents"]
+    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "process_name"}
+    mine = [e for e in events if e["ph"] == "X" and e["args"]["run"] == "wrht-1"]
+    changes = [e for e in mine if e["cat"] == "light"]
+    assert {named[e["pid"], e["tid"]] for e in changes} == {"wrht: light"}
+    assert [e["args"]["step"] for e in changes] == list(range(8))
+    assert [e["name"] for e in changes] == 2 * [f"set-up, step {number}" for number in (1, 2, 3, 4)]
+    # WRHT's four steps are equally long, and each begins with its set-up.
+    exchanges = sorted({(e["ts"], e["dur"]) for e in mine if e["name"] == "all-reduce"})
+    begins = [ts + number * dur / 4 for ts, dur in exchanges for number in range(4)]
+    assert [e["ts"] for e in changes] == pytest.approx(begins, abs=0.01)
+    assert {e["dur"] for e in changes} == {1000.0}
 
 
 def test_a_slower_control_network_slows_the_all_reduce(tmp_path: Path) -> None:
