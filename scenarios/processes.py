@@ -19,6 +19,7 @@ from typing import Any
 
 from scenarios.client import Api, ApiError, Unreachable
 from scenarios.schema import Setting
+from testbed.emulation.supervision import ended
 from testbed.lab import ENVIRONMENT, Lab, new_lab
 
 log = logging.getLogger(__name__)
@@ -315,16 +316,6 @@ class LabProcesses:
             return str(json.loads(last)["message"])
         except (ValueError, KeyError, TypeError):
             return last
-
-
-def ended(code: int) -> str:
-    """How a process ended, for people."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 def belongs_to(lab: Lab, pid: int) -> bool:

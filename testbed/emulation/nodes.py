@@ -28,6 +28,7 @@ from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
 from testbed.emulation import netlink
+from testbed.emulation.supervision import ended
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
@@ -481,17 +482,14 @@ def docker_reason(error: Exception) -> str:
 
 def describe(outcome: Outcome | Mapping[str, Any]) -> str:
     """How a worker ended, in a few words, with the last line that it wrote."""
-    ended = outcome if isinstance(outcome, Outcome) else Outcome(**outcome)
-    if ended.error:
-        how = ended.error
-    elif ended.oom:
+    came = outcome if isinstance(outcome, Outcome) else Outcome(**outcome)
+    if came.error:
+        how = came.error
+    elif came.oom:
         how = "it ran out of memory"
-    elif ended.signal is not None:
-        try:
-            how = f"killed by {signal.Signals(ended.signal).name}"
-        except ValueError:
-            how = f"killed by signal {ended.signal}"
+    elif came.signal is not None:
+        how = ended(-came.signal)
     else:
-        how = f"exit code {ended.exit_code}"
-    lines = ended.stderr_tail.strip().splitlines()
+        how = f"exit code {came.exit_code}"
+    lines = came.stderr_tail.strip().splitlines()
     return f"{how}; it said: {lines[-1]}" if lines else how

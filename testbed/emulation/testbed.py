@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import docker
 import docker.errors
 import requests
 
-from fabric.topology import Fabric
+from fabric.topology import Fabric, OpticalSwitch
 from testbed import clean, services
 from testbed.emulation import netlink, openvswitch
 from testbed.emulation.agent import Agent, AgentServer
@@ -38,18 +37,17 @@ from testbed.emulation.nodes import (
     WorkerPlace,
     docker_reason,
 )
-from testbed.emulation.onic.supervision import Supervisor
 from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory, tunable
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.profiles import PROFILES
+from testbed.emulation.supervision import Supervisor
 from testbed.lab import Lab
 
 log = logging.getLogger(__name__)
 
 Runtime = Literal["docker", "namespace"]
-OPTICAL_START_S = 30.0
-OPTICAL_STOP_S = 1.0
-ONIC_START_S = 30.0
+#: Longest wait for the optical switches, and then for the O-NICs' agents, to answer, seconds.
+START_S = 30.0
 #: Where every O-NIC's agent listens on the control network.
 AGENT_PORT = 7900
 
@@ -95,11 +93,10 @@ class Testbed:
         self.agent: Agent | None = None
         self.network: LabNetwork | None = None
         self.agents: Supervisor | None = None
+        self.switches: Supervisor | None = None
         self._addresses: dict[str, str] = {}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
-        self._optical: dict[str, subprocess.Popen[bytes]] = {}
-        self._reported: set[str] = set()
         self._stop = threading.Event()
 
     def ask_to_stop(self) -> None:
@@ -118,17 +115,8 @@ class Testbed:
             raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was told to stop within ``timeout_s``. Says when an optical switch has died."""
-        asked = self._stop.wait(timeout_s)
-        for name, process in self._optical.items():
-            if not asked and process.poll() is not None and name not in self._reported:
-                self._reported.add(name)
-                log.error(
-                    "the process of optical switch %s has ended (%s); its light stays as it is",
-                    name,
-                    _ending(process.returncode),
-                )
-        return asked
+        """Whether it was told to stop within ``timeout_s``."""
+        return self._stop.wait(timeout_s)
 
     def stop(self) -> None:
         """Take everything down. Every part is tried; what fails is logged."""
@@ -163,7 +151,6 @@ class Testbed:
         self._undo.callback(shutil.rmtree, lab.bpf_dir, ignore_errors=True)
         if tunable(settings.fabric):
             Lasers.create(self._laser_pin, 2 * len(settings.fabric.gpus)).close()
-        self._undo.callback(self._stop_optical)
         self._launch_optical()
         self._go_on()
         network.start()
@@ -190,9 +177,11 @@ class Testbed:
         server = AgentServer(agent, settings.state / "agent.sock")
         self._undo.callback(server.stop)
         server.start()
-        self._addresses = self._await_optical()
+        self._await_optical()
         self._await_onics()
-        self._write_inventory()
+        with self._inventory_lock:
+            self.inventory = self._make_inventory()
+            self._write_inventory()
 
     def _attempt(self, what: str, function: Callable[[], None]) -> None:
         try:
@@ -227,58 +216,77 @@ class Testbed:
     # -- optical switches
 
     def _launch_optical(self) -> None:
-        settings = self.settings
-        in_rings = {switch for ring in settings.fabric.rings.values() for switch in ring.switches}
-        for index, switch in enumerate(settings.fabric.optical_switches.values()):
-            if switch.driver != "scpi":
-                continue
-            ready = settings.state / f"{switch.name}.ready"
-            ready.unlink(missing_ok=True)
-            command = [
-                *(sys.executable, "-m", "testbed.emulation.optical"),
-                *("--name", switch.name, "--lab", settings.lab.id, "--size", str(switch.size)),
-                *("--listen", "127.0.0.1:0", "--ready", str(ready), "--profile", switch.profile),
-                *("--netns", settings.lab.namespace(switch.name)),
-                *("--pins", str(settings.lab.bpf_dir / switch.name)),
-                *("--time-dilation", str(settings.emulation.time_dilation)),
-                *("--seed", str(settings.seed + index)),
-            ]
-            if switch.wavelengths is not None:
-                command += ["--wavelengths", str(switch.wavelengths)]
-                if switch.name in in_rings:
-                    command.append("--tagged")
-                else:
-                    command += ["--lasers", str(self._laser_pin)]
-                for port, laser in lasers_of_switch(settings.fabric, switch.name).items():
-                    command += ["--laser", f"{port}={laser}"]
-            environment = {**settings.lab.environment(), "PYTHONPATH": str(ROOT)}
-            with (settings.state / f"{switch.name}.log").open("wb") as output:
-                self._optical[switch.name] = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    cwd="/",
-                    start_new_session=True,
-                )
+        fabric = self.settings.fabric
+        starts = {
+            switch.name: partial(self._start_optical, index, switch)
+            for index, switch in enumerate(fabric.optical_switches.values())
+            if switch.driver == "scpi"
+        }
+        self.switches = Supervisor("optical switch", starts, partial(self._on_restart, "optical_switches"))
+        self._undo.callback(self.switches.stop)
 
-    def _await_optical(self) -> dict[str, str]:
-        """Address of each optical switch's management port, once it answers there."""
-        deadline = time.monotonic() + OPTICAL_START_S
-        addresses: dict[str, str] = {}
-        for name, process in self._optical.items():
+    def _start_optical(self, index: int, switch: OpticalSwitch) -> subprocess.Popen[bytes]:
+        """One optical switch. Started again it finds its light burning, and listens where it was."""
+        settings, fabric = self.settings, self.settings.fabric
+        ready = settings.state / f"{switch.name}.ready"
+        ready.unlink(missing_ok=True)
+        listen = self._addresses.get(switch.name, "127.0.0.1:0")
+        command = [
+            *(sys.executable, "-m", "testbed.emulation.optical"),
+            *("--name", switch.name, "--lab", settings.lab.id, "--size", str(switch.size)),
+            *("--listen", listen, "--ready", str(ready), "--profile", switch.profile),
+            *("--netns", settings.lab.namespace(switch.name)),
+            *("--pins", str(settings.lab.bpf_dir / switch.name)),
+            *("--time-dilation", str(settings.emulation.time_dilation)),
+            *("--seed", str(settings.seed + index)),
+        ]
+        if switch.wavelengths is not None:
+            command += ["--wavelengths", str(switch.wavelengths)]
+            if any(switch.name in ring.switches for ring in fabric.rings.values()):
+                command.append("--tagged")
+            else:
+                command += ["--lasers", str(self._laser_pin)]
+            for port, laser in lasers_of_switch(fabric, switch.name).items():
+                command += ["--laser", f"{port}={laser}"]
+        return self._spawn(command, self._optical_log(switch.name))
+
+    def _optical_log(self, name: str) -> Path:
+        return self.settings.state / f"{name}.log"
+
+    def _spawn(self, command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
+        """A process of the lab; what it says is added to a file."""
+        with log_file.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**self.settings.lab.environment(), "PYTHONPATH": str(ROOT)},
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def _await(
+        self, supervisor: Supervisor, name: str, ready: Callable[[], bool], log_file: Path, deadline: float
+    ) -> None:
+        """Until a process that was just started is ready. Raises TestbedError when it died or is late."""
+        while not ready():
+            self._go_on()
+            if supervisor.lives()[name].has_died:
+                raise TestbedError(f"{supervisor.kind} {name} did not start: {last_line(log_file)}")
+            if time.monotonic() > deadline:
+                raise TestbedError(f"{supervisor.kind} {name} was not ready within {START_S:.0f} s")
+            time.sleep(0.01)
+
+    def _await_optical(self) -> None:
+        """Until every optical switch answers at its management port."""
+        deadline = time.monotonic() + START_S
+        assert self.switches is not None
+        for name in self.switches.lives():
             ready = self.settings.state / f"{name}.ready"
-            while not ready.exists():
-                self._go_on()
-                if process.poll() is not None:
-                    raise TestbedError(f"optical switch {name} did not start: {self._last_words(name)}")
-                if time.monotonic() > deadline:
-                    raise TestbedError(f"optical switch {name} was not ready within {OPTICAL_START_S:.0f} s")
-                time.sleep(0.01)
-            addresses[name] = str(json.loads(ready.read_text())["address"])
-            self._identify(name, addresses[name], deadline)
-        return addresses
+            self._await(self.switches, name, ready.exists, self._optical_log(name), deadline)
+            self._addresses[name] = str(json.loads(ready.read_text())["address"])
+            self._identify(name, self._addresses[name], deadline)
 
     def _identify(self, name: str, address: str, deadline: float) -> None:
         host, _, port = address.rpartition(":")
@@ -290,25 +298,6 @@ class Testbed:
                     raise ConnectionResetError(errno.ECONNRESET, "it hung up")
         except OSError as error:
             raise TestbedError(f"optical switch {name} at {address}: {error.strerror or error}") from None
-
-    def _last_words(self, name: str) -> str:
-        with suppress(OSError):
-            lines = (self.settings.state / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            if lines:
-                return lines[-1]
-        return _ending(self._optical[name].returncode)
-
-    def _stop_optical(self) -> None:
-        for process in self._optical.values():
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + OPTICAL_STOP_S
-        for process in self._optical.values():
-            try:
-                process.wait(max(0.01, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(5)
 
     # -- O-NICs
 
@@ -329,7 +318,7 @@ class Testbed:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
         starts = {gpu: partial(self._start_agent, gpu) for gpu in tunable(fabric)}
         if starts:
-            self.agents = Supervisor(starts, self._on_agent_restart)
+            self.agents = Supervisor("the agent of O-NIC", starts, partial(self._on_restart, "onics"))
             self._undo.callback(self.agents.stop)
 
     def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
@@ -348,54 +337,37 @@ class Testbed:
             *("--time-dilation", repr(settings.emulation.time_dilation)),
             *(["--allow-faults"] if settings.onic_faults else []),
         ]
-        environment = {**settings.lab.environment(), "PYTHONPATH": str(ROOT)}
-
-        def start() -> subprocess.Popen[bytes]:
-            # A child inherits the namespace of the thread that forks it.
-            with (directory / "agent.log").open("ab") as output:
-                return subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    cwd="/",
-                    start_new_session=True,
-                )
-
         assert node.namespace is not None
-        return netlink.in_namespace(node.namespace, start)
-
-    def _on_agent_restart(self, gpu: str) -> None:
-        log.warning("the agent of O-NIC %s runs again", gpu)
-        if self.inventory and not self._stop.is_set():
-            self._write_inventory()
+        # A child inherits the namespace of the thread that forks it.
+        return netlink.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
 
     def _await_onics(self) -> None:
         """Until every agent answers on its management socket."""
-        deadline = time.monotonic() + ONIC_START_S
+        deadline = time.monotonic() + START_S
         for gpu in tunable(self.settings.fabric):
+            assert self.agents is not None
             directory = onic_directory(self.settings.state, gpu)
-            while not answers(directory / "manage.sock"):
-                self._go_on()
-                assert self.agents is not None
-                if self.agents.lives()[gpu].restarts:
-                    raise TestbedError(f"the agent of O-NIC {gpu} did not start: {last_line(directory)}")
-                if time.monotonic() > deadline:
-                    raise TestbedError(f"the agent of O-NIC {gpu} was not ready within {ONIC_START_S:.0f} s")
-                time.sleep(0.01)
+            ready = partial(answers, directory / "manage.sock")
+            self._await(self.agents, gpu, ready, directory / "agent.log", deadline)
 
     # -- inventory and files
 
-    def _write_inventory(self) -> None:
-        settings, addresses = self.settings, self._addresses
+    def _on_restart(self, part: str, name: str, pid: int) -> None:
+        with self._inventory_lock:
+            if self.inventory:
+                self.inventory[part][name]["pid"] = pid
+                self._write_inventory()
+
+    def _make_inventory(self) -> dict[str, Any]:
+        settings = self.settings
         lab, fabric = settings.lab, settings.fabric
+        switches = self.switches.lives() if self.switches else {}
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
             profile = PROFILES[switch.profile].dilated(self.settings.emulation.time_dilation).declared()
             entry: dict[str, Any] = {"driver": switch.driver, "profile": profile}
             if switch.driver == "scpi":
-                entry |= {"address": addresses[switch.name], "pid": self._optical[switch.name].pid}
+                entry |= {"address": self._addresses[switch.name], "pid": switches[switch.name].pid}
             else:
                 entry |= {"dpid": OPTICAL_DPID + index, "bridge": lab.bridge(switch.name)}
             if switch.wavelengths is not None:
@@ -420,7 +392,7 @@ class Testbed:
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
         }
-        self.inventory = {
+        return {
             "lab": lab.id,
             "runtime": self.settings.runtime,
             "time_dilation": self.settings.emulation.time_dilation,
@@ -430,11 +402,12 @@ class Testbed:
             "optical_switches": optical,
             "onics": onics,
         }
+
+    def _write_inventory(self) -> None:
         path = self.settings.state / "inventory.json"
         temporary = path.with_name(".inventory.json")
-        with self._inventory_lock:
-            temporary.write_text(json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8")
-            temporary.replace(path)
+        temporary.write_text(json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
 
     def _flow_socket(self, gpu: str) -> str:
         """The socket of the agent, or of a ring's controller, for flows, as the GPU's worker sees it."""
@@ -446,7 +419,9 @@ class Testbed:
         """Remove our files; the directories too unless somebody else keeps files there."""
         state, lab = self.settings.state, self.settings.lab
         names = ["inventory.json", "agent.sock"]
-        names += [f"{name}.{kind}" for name in self._optical for kind in ("ready", "log")]
+        names += [
+            f"{name}.{kind}" for name in self.settings.fabric.optical_switches for kind in ("ready", "log")
+        ]
         for name in names:
             with suppress(OSError):
                 (state / name).unlink()
@@ -476,18 +451,10 @@ def answers(path: Path) -> bool:
     return True
 
 
-def last_line(directory: Path) -> str:
-    """The last thing that an agent wrote."""
+def last_line(log_file: Path) -> str:
+    """The last thing that a process of the lab wrote."""
     with suppress(OSError):
-        lines = (directory / "agent.log").read_text(errors="replace").strip().splitlines()
+        lines = log_file.read_text(errors="replace").strip().splitlines()
         if lines:
             return lines[-1]
     return "it said nothing"
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "it runs"
-    if code >= 0:
-        return f"exit code {code}"
-    return f"killed by {signal.Signals(-code).name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -18,6 +17,9 @@ import docker
 import httpx
 import pytest
 
+from controller.optical.errors import OpticalError
+from controller.optical.registry import make_driver
+from fabric.crossconnect import CrossConnect, Mode
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
 from testbed import clean, services
@@ -439,21 +441,35 @@ def test_release_writes_the_start_time(namespace_rig: Rig) -> None:
     namespace_rig.remove_all()
 
 
-def test_an_optical_switch_that_dies_is_reported_and_not_restarted(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_optical_switch_that_dies_is_started_again_where_it_was_and_lit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with running(build_fabric(FabricSpec.model_validate(OPTICAL)), "namespace") as rig:
-        entry = rig.testbed.inventory["optical_switches"]["ocs0"]
-        rig.start(rig.request(0, "g0", do="wait")).raise_for_status()
-        os.kill(entry["pid"], signal.SIGKILL)
-        with caplog.at_level(logging.ERROR):
-            until(lambda: rig.testbed.wait(0.05) or caplog.messages, 5)
-        assert caplog.messages == [
-            "the process of optical switch ocs0 has ended (killed by SIGKILL); its light stays as it is"
-        ]
-        names = subprocess.run(
-            ["ip", "-n", rig.lab.namespace("ocs0"), "-o", "link"], capture_output=True, text=True, check=True
-        ).stdout
-        assert "p1@" in names
-        assert "p3@" in names
+        before = dict(rig.testbed.inventory["optical_switches"]["ocs0"])
+        driver = make_driver("ocs0", before, 4)
+        wanted = {CrossConnect(1, 7), CrossConnect(3, 5)}
+        driver.open()
+        driver.converge(wanted)
+        os.kill(before["pid"], signal.SIGKILL)
+        inventory = rig.testbed.settings.state / "inventory.json"
+
+        def entry() -> dict[str, Any]:
+            return dict(json.loads(inventory.read_text())["optical_switches"]["ocs0"])
+
+        def lit() -> bool:
+            try:
+                return driver.snapshot().cross_connects.keys() == wanted
+            except OpticalError:
+                return False
+
+        until(lambda: entry()["pid"] != before["pid"], 10)
+        until(lit, 10)
+        assert entry() == before | {"pid": entry()["pid"]}
+        driver.converge({CrossConnect(1, 7)}, Mode.REPLACE)
+        driver.close()
+    assert (
+        "optical switch ocs0 has ended (killed by SIGKILL); it is started again in 0.2 s" in caplog.messages
+    )
 
 
 def test_an_optical_switch_made_of_open_vswitch() -> None:

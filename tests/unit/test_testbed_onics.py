@@ -18,7 +18,6 @@ from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Gpu, Port
 from testbed.emulation.network import check_fabric, check_names
 from testbed.emulation.onic.__main__ import scaled_times
-from testbed.emulation.onic.supervision import Supervisor
 from testbed.emulation.onic.wiring import (
     array_wavelengths,
     control_ip,
@@ -28,6 +27,7 @@ from testbed.emulation.onic.wiring import (
     tunable,
 )
 from testbed.emulation.optical.__main__ import main as optical_switch
+from testbed.emulation.supervision import Supervisor
 from testbed.lab import Lab
 
 
@@ -118,10 +118,11 @@ def process(program: str) -> subprocess.Popen[bytes]:
 def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     dying = f"import time; open({str(starts)!r}, 'a').write(f'{{time.monotonic()}}\\n')"
-    restarted: list[str] = []
+    restarted: dict[str, int] = {}
     supervisor = Supervisor(
+        "device",
         {"dies": partial(process, dying), "stays": partial(process, "import time; time.sleep(60)")},
-        restarted.append,
+        restarted.__setitem__,
     )
     try:
         until(lambda: starts.exists() and len(starts.read_text().splitlines()) >= 3)
@@ -136,7 +137,7 @@ def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_pat
         again = supervisor.lives()["stays"]
         assert again.runs
         assert again.pid != stays.pid
-        until(lambda: "stays" in restarted)
+        until(lambda: restarted.get("stays") == again.pid)
     finally:
         supervisor.stop()
     assert not Path("/proc", str(again.pid)).exists()
@@ -154,5 +155,5 @@ def test_nothing_runs_when_one_cannot_be_started() -> None:
         raise OSError("no such program")
 
     with pytest.raises(OSError, match="no such program"):
-        Supervisor({"good": good, "bad": bad}, lambda _: None)
+        Supervisor("device", {"good": good, "bad": bad}, lambda _name, _pid: None)
     assert made[0].returncode is not None

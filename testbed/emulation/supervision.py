@@ -1,22 +1,23 @@
-"""Keeps the O-NICs' agents running: one thread that waits for deaths and starts anew what died."""
+"""Keeps a lab's devices running: one thread that waits for deaths and starts anew what died."""
 
 from __future__ import annotations
 
 import logging
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
-#: Pause before a dead agent is started again, seconds; doubles with each death soon after a start.
+#: Pause before a dead process is started again, seconds; doubles with each death soon after a start.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-#: An agent that has run so long has recovered.
+#: One that has run so long has recovered.
 STEADY_S = 5.0
 STOP_S = 2.0
 
@@ -36,27 +37,34 @@ class _Charge:
 
 @dataclass(frozen=True)
 class Life:
-    """The process of one agent now, and how often it was started again."""
+    """One process as it is now, and how often it was started again."""
 
     pid: int
     runs: bool
     restarts: int
-    last_exit: int | None = field(default=None)
+
+    @property
+    def has_died(self) -> bool:
+        return self.restarts > 0 or not self.runs
 
 
 class Supervisor:
-    """Starts processes, and starts them again when they die. ``on_restart`` is told the name.
+    """Starts processes, and starts them again when they die; ``on_restart`` is told name and process id.
 
-    Raises what ``start`` raises, for the first start only.
+    ``kind``: what people call such a process, before its name. Raises what ``start`` raises, for the first
+    start only.
     """
 
-    def __init__(self, starts: Mapping[str, Start], on_restart: Callable[[str], None]) -> None:
+    def __init__(
+        self, kind: str, starts: Mapping[str, Start], on_restart: Callable[[str, int], None]
+    ) -> None:
+        self.kind = kind
         self._on_restart = on_restart
         self._lock = threading.Lock()
         self._stopping = False
         self._charges: dict[str, _Charge] = {}
         self._wake_read, self._wake_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="O-NIC agents", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"supervisor: {kind}", daemon=True)
         try:
             for name, start in starts.items():
                 self._charges[name] = _launch(start)
@@ -72,7 +80,6 @@ class Supervisor:
                     c.process.pid,
                     c.due is None and c.process.poll() is None,
                     c.restarts,
-                    c.process.returncode,
                 )
                 for name, c in self._charges.items()
             }
@@ -132,7 +139,11 @@ class Supervisor:
             charge.pause_s = FIRST_PAUSE_S if steady else charge.pause_s
             charge.due = now + charge.pause_s
         log.error(
-            "the agent of O-NIC %s has ended (%d); it is started again in %.1f s", name, code, charge.pause_s
+            "%s %s has ended (%s); it is started again in %.1f s",
+            self.kind,
+            name,
+            ended(code),
+            charge.pause_s,
         )
 
     def _restart(self, name: str) -> None:
@@ -144,13 +155,24 @@ class Supervisor:
             try:
                 fresh = _launch(charge.start)
             except Exception as error:  # noqa: BLE001  (said, and tried again)
-                log.error("the agent of O-NIC %s cannot be started: %s", name, error)
+                log.error("%s %s cannot be started: %s", self.kind, name, error)
                 charge.pause_s, charge.due = pause_s, time.monotonic() + pause_s
                 return
             os.close(charge.pidfd)
             fresh.pause_s, fresh.restarts = pause_s, charge.restarts + 1
             self._charges[name] = fresh
-        self._on_restart(name)
+        log.warning("%s %s runs again", self.kind, name)
+        self._on_restart(name, fresh.process.pid)
+
+
+def ended(code: int) -> str:
+    """How a process ended, for people; ``code`` as of ``Popen.returncode``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 def _launch(start: Start) -> _Charge:
