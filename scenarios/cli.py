@@ -124,26 +124,29 @@ def run(
 
 @app.command(rich_help_panel=EXPERIMENTS)
 def simulate(
+    context: typer.Context,
     scenario: ScenarioFile,
     as_json: Json = False,
     mtu: Mtu = 9000,
     latency: Latency = "0 s",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn at random.")] = 0,
     runs: RunsFolder = RUNS,
 ) -> None:
     """Simulate a scenario in virtual time: the same run folder and report, in seconds, without root."""
     from scenarios import simulated
     from scenarios.progress import Reporter
-    from scenarios.study import load_any
+    from scenarios.study import Study, load_any
 
     checked = load_any(scenario)
-    options = simulated.SimulationOptions(runs, mtu, _latency_s(latency), seed)
+    if isinstance(checked, Study):
+        _refuse(context, ("mtu", "latency"), "without effect on a study")
+    options = simulated.SimulationOptions(runs, mtu, _latency_s(latency))
     folder, result = simulated.simulate(checked, options, Reporter())
     _show_result(result, folder, as_json)
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
 def crosscheck(
+    context: typer.Context,
     scenario: ScenarioFile,
     as_json: Json = False,
     fabric: Annotated[
@@ -171,6 +174,9 @@ def crosscheck(
     from scenarios.runner import Options
     from scenarios.simulated import SimulationOptions
 
+    if emulated is not None:
+        names = ("fabric", "iterations", "runtime", "repeat", "rest", "openflow")
+        _refuse(context, names, "without effect on a run made before (--emulated)")
     folder, found = cli_crosscheck.run_crosscheck(
         scenario,
         Options(_check_runtime(runtime), repeat, runs, _addresses(rest, openflow)),
@@ -187,6 +193,14 @@ def crosscheck(
         cli_crosscheck.show(found, folder)
     if not found["within_limit"]:
         raise typer.Exit(1)
+
+
+def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """Fails, naming the first of these options that was given, whatever its value."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            fail(f"--{name}: {why}", 2)
 
 
 def _latency_s(written: str) -> float:

@@ -34,12 +34,11 @@ _AROUND_PACKET_BYTES = 14
 @dataclass(frozen=True)
 class SimulationOptions:
     """``folder``: for run folders. ``mtu_bytes``: of the links. ``latency_s``: emulated seconds that pass
-    before the first byte of a transfer counts. ``seed``: of whatever is drawn at random."""
+    before the first byte of a transfer counts."""
 
     folder: Path = Path("runs")
     mtu_bytes: int = MTU_BYTES
     latency_s: float = 0.0
-    seed: int = 0
 
     @property
     def payload_share(self) -> float:
@@ -53,11 +52,11 @@ def payload_share(mtu_bytes: int) -> float:
 
 
 def simulate(
-    checked: Document | Study, options: SimulationOptions, reporter: Reporter
+    checked: Scenario | Comparison | Study, options: SimulationOptions, reporter: Reporter
 ) -> tuple[Path, dict[str, Any]]:
     """Simulate a scenario of any kind; the run folder and the object of result.json.
 
-    Raises ScenarioError, one line, for what cannot be simulated.
+    Of the options a study uses only the folder. Raises ScenarioError, one line, for what cannot be simulated.
     """
     try:
         if isinstance(checked, Scenario):
@@ -67,13 +66,10 @@ def simulate(
         if isinstance(checked, Comparison):
             from scenarios.simulated_comparison import simulate_comparison
 
-            found: tuple[Path, dict[str, Any]] = simulate_comparison(checked, options, reporter)
-            return found
-        if isinstance(checked, Study):
-            from scenarios.study_runner import simulate_study
+            return simulate_comparison(checked, options, reporter)
+        from scenarios.study_runner import simulate_study
 
-            return simulate_study(checked, options.folder, reporter)
-        raise ScenarioError(f"{checked.path}: there is no simulation of this kind of scenario")
+        return simulate_study(checked, options.folder, reporter)
     except ScenarioError:
         raise
     except ValueError as error:
@@ -108,7 +104,6 @@ def simulated_folder(
                 "mtu_bytes": options.mtu_bytes,
                 "payload_share": options.payload_share,
                 "latency_s": options.latency_s,
-                "seed": options.seed,
                 "assumptions": [*_assumptions(options), *assumptions],
                 "left_out": list(left_out),
             },

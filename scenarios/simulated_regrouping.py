@@ -247,7 +247,7 @@ class _Simulator:
             )
             for name, gpus in plan.jobs.items()
         ]
-        results = simulate(network, jobs, changes, seed=self.options.seed, engine=engine)
+        results = simulate(network, jobs, changes, engine=engine)
         for result in results.values():
             if result.failed:
                 raise ValueError(f"{plan.title}: job {result.name}: {result.failed}")

@@ -320,8 +320,17 @@ def test_a_run_that_cannot_be_checked_against_is_refused(folder: Path, tmp_path:
     (emulated / "environment.json").write_text(json.dumps({"runtime": "docker"}))
     with pytest.raises(ScenarioError, match="a run of scenario mini, not of disaggregation"):
         check(BUNDLED, tmp_path, emulated=emulated)
-    with pytest.raises(ScenarioError, match="not for --emulated"):
-        check(MINI, tmp_path, emulated=emulated, iterations=3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("fabric", "a"), ("iterations", "3"), ("runtime", "docker"), ("repeat", "1"), ("rest", "127.0.0.1:8080")],
+)
+def test_an_option_of_a_run_yet_to_be_made_is_refused(option: str, value: str, tmp_path: Path) -> None:
+    run = ("--emulated", str(tmp_path), "--runs", str(tmp_path))
+    done = ringlight("crosscheck", str(MINI), *run, f"--{option}", value)
+    assert done.returncode == 2
+    assert one_line(done) == f"ringlight: --{option}: without effect on a run made before (--emulated)"
 
 
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:

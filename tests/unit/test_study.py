@@ -37,6 +37,7 @@ from scenarios.study_verdict import verdict, wins_up_to
 from testbed.simulation.networks import RingNetwork
 from testbed.simulation.phases import Phases, StepCost, synchronous
 from tests.unit.page import Page, check_alone, text_of
+from tests.unit.test_cli import one_line, ringlight
 from tests.unit.test_schedules import sums_once
 
 BUNDLED = Path(__file__).parents[2] / "scenarios" / "wrht.yaml"
@@ -260,6 +261,14 @@ def test_run_says_that_a_study_is_only_simulated() -> None:
         comparison.load(BUNDLED)
     assert isinstance(load_any(BUNDLED), Study)
     assert not isinstance(load_any(BUNDLED.with_name("oddl_4.yaml")), Study)
+
+
+@pytest.mark.parametrize("option", [("--mtu", "9000"), ("--latency", "0 s")])
+def test_an_option_that_a_study_does_not_use_is_refused(option: tuple[str, str], tmp_path: Path) -> None:
+    done = ringlight("simulate", str(BUNDLED), *option, "--runs", str(tmp_path))
+    assert done.returncode == 2
+    assert one_line(done) == f"ringlight: {option[0]}: without effect on a study"
+    assert not list(tmp_path.iterdir())
 
 
 # --- the run folder -------------------------------------------------------------------------------
