@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import docker
@@ -51,6 +53,30 @@ def build_image(progress: Progress) -> None:
         _make_worker(client)
 
 
+def remove_images(keep: str, age_s: float) -> list[str]:
+    """Remove our images with the name of ``keep`` and another tag, older than ``age_s`` s; their tags.
+
+    One that a container was made of, running or not, stays: Docker refuses. Raises ImageError.
+    """
+    name = keep.partition(":")[0]
+    before = time.time() - age_s
+    removed = []
+    with _docker() as client:
+        ours = client.images(name=name, filters={"label": [f"{key}={value}" for key, value in LABEL.items()]})
+        tags = [tag for image in ours if image["Created"] <= before for tag in image["RepoTags"]]
+        for tag in tags:
+            if tag == keep or not tag.startswith(f"{name}:"):
+                continue
+            try:
+                client.remove_image(tag)
+            except docker.errors.APIError as error:
+                if error.status_code not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                    raise
+            else:
+                removed.append(tag)
+    return removed
+
+
 @contextmanager
 def _docker() -> Iterator[docker.APIClient]:
     try:
@@ -60,7 +86,7 @@ def _docker() -> Iterator[docker.APIClient]:
     try:
         yield client
     except (docker.errors.APIError, requests.RequestException) as error:
-        raise ImageError(f"Docker did not make the image: {error}") from None
+        raise ImageError(f"Docker, about the worker image: {error}") from None
     finally:
         client.close()
 

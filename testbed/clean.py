@@ -52,8 +52,7 @@ def clean(lab_id: str | None = None) -> list[str]:
 def clean_stale() -> list[str]:
     """As :func:`clean`, for the labs whose owner is dead."""
     # Such a lab has a state directory with a lock in it; no need to ask Docker and Open vSwitch.
-    names = sorted(path.name for path in STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else []
-    return [line for lab in _labs(names) if is_stale(lab) for line in clean(lab.id)]
+    return [line for lab in _labs_with_state() if is_stale(lab) for line in clean(lab.id)]
 
 
 def clean_leftovers(lab: Lab) -> list[str]:
@@ -66,6 +65,11 @@ def is_stale(lab: Lab) -> bool:
     """Whether the lab was held once and is not any more. One that nobody ever held is left alone."""
     held = any((lab.state_dir / name).exists() for name in ("lock", "owner.lock"))
     return held and not lab.is_alive()
+
+
+def any_alive() -> bool:
+    """Whether somebody has a lab."""
+    return any(lab.is_alive() for lab in _labs_with_state())
 
 
 def find_labs() -> list[Lab]:
@@ -81,6 +85,10 @@ def find_labs() -> list[Lab]:
             out = openvswitch.vsctl("--bare", "--columns=external_ids", "list", table)
             ids |= set(re.findall(rf"\b{OVS_LABEL}=(\S+)", out))
     return _labs(sorted(ids))
+
+
+def _labs_with_state() -> list[Lab]:
+    return _labs(sorted(path.name for path in STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else [])
 
 
 def _labs(names: Iterable[str]) -> list[Lab]:

@@ -17,6 +17,8 @@ from pathlib import Path
 from testbed import services
 
 Progress = Callable[[str], None]
+#: A worker image of other sources that is younger may belong to a test run that goes on now.
+OLD_IMAGE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,26 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
     services.ensure_services(docker=runtime == "docker")
     build_object()
     if runtime == "docker":
-        from containers.image import ensure_image
+        from containers.image import ensure_image, image_present
 
-        ensure_image(progress)
+        found = image_present()
+        image = ensure_image(progress)
+        if not found:
+            remove_old_images(image, progress)
+
+
+def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S) -> None:
+    """Remove the images that were made before ``keep`` from other sources and that nothing needs any more.
+
+    Those are images with its name and our label, older than ``age_s`` seconds, of which there is no
+    container; and none while a lab lives, which may yet start workers. Raises ImageError.
+    """
+    from containers.image_build import remove_images
+    from testbed import clean
+
+    if not clean.any_alive():
+        for tag in remove_images(keep, age_s):
+            progress(f"Removed the old image {tag}")
 
 
 def _program(name: str, package: str) -> Check:

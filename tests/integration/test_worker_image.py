@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ import docker
 import pytest
 
 from containers.image import base_tag, ensure_image, image_present, image_tag
+from testbed import clean, lab
+from testbed.lab import Lab
+from testbed.setup import remove_old_images
 
 pytestmark = pytest.mark.root
 
@@ -158,3 +163,49 @@ def test_base_belongs_to_the_host(image: str) -> None:
     finally:
         client.close()
     assert layers[: len(base)] == base
+
+
+def test_old_images_that_nothing_needs_go_when_a_new_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clean, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(lab, "STATE_ROOT", tmp_path)
+    client = docker.APIClient(version="auto", timeout=60)
+    repository = f"ringlight-test-{secrets.token_hex(3)}"
+    old, used, new, foreign, copy = (
+        f"{repository}{end}" for end in (":old", ":used", ":new", ":else", "-copy:old")
+    )
+    content = io.BytesIO()
+    tarfile.open(fileobj=content, mode="w").close()
+    stopped = None
+
+    def make(name: str, *changes: str) -> None:
+        tag = name.partition(":")[2]
+        client.import_image_from_data(content.getvalue(), repository=repository, tag=tag, changes=changes)
+
+    def there() -> set[str]:
+        return {tag for image in client.images() for tag in image["RepoTags"] or () if repository in tag}
+
+    def remove(**more: float) -> list[str]:
+        said: list[str] = []
+        remove_old_images(new, said.append, **more)
+        return said
+
+    try:
+        for name in (old, used, new):
+            make(name, "LABEL ringlight=image", "CMD true")
+        make(foreign)
+        client.tag(old, *copy.split(":"))
+        stopped = client.create_container(used)
+        assert remove() == [], "none of them is old"
+        with Lab("abc").hold():
+            assert remove(age_s=0) == [], "a lab lives, and may yet start workers"
+        assert there() == {old, used, new, foreign, copy}
+        assert remove(age_s=0) == [f"Removed the old image {old}"]
+        assert there() == {used, new, foreign, copy}
+    finally:
+        if stopped is not None:
+            client.remove_container(stopped, force=True)
+        for name in there():
+            client.remove_image(name)
+        client.close()
