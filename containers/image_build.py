@@ -63,7 +63,7 @@ def remove_images(keep: str, age_s: float) -> list[str]:
     removed = []
     with _docker() as client:
         ours = client.images(name=name, filters={"label": [f"{key}={value}" for key, value in LABEL.items()]})
-        tags = [tag for image in ours if image["Created"] <= before for tag in image["RepoTags"]]
+        tags = [tag for image in ours if image["Created"] <= before for tag in image["RepoTags"] or ()]
         for tag in tags:
             if tag == keep or not tag.startswith(f"{name}:"):
                 continue
