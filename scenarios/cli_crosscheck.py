@@ -16,7 +16,7 @@ from scenarios.comparison import Comparison, load, parse
 from scenarios.crosscheck import Side, crosscheck
 from scenarios.crosscheck_page import draw, render, title_of
 from scenarios.progress import Reporter
-from scenarios.records import SIMULATED, read_lines
+from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder
 from scenarios.runner import Options
 from scenarios.schema import Document, Scenario, ScenarioError, parse_yaml
@@ -99,11 +99,7 @@ def run_crosscheck(
 
 def _scenario_of(run: Path, checked: Scenario | Comparison, reporter: Reporter) -> Scenario | Comparison:
     """The scenario of an emulated run. Raises ScenarioError when it is no run of the scenario asked for."""
-    try:
-        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{error.filename}: {error.strerror}; is {run} a run folder?") from None
-    if environment.get("runtime") == SIMULATED:
+    if read_object(run / "environment.json").get("runtime") == SIMULATED:
         raise ScenarioError(f"{run}: this run was simulated; --emulated wants one that ran on a testbed")
     found = load(run / "scenario.yaml")
     if found.spec.name != checked.spec.name or type(found) is not type(checked):
@@ -124,10 +120,7 @@ def _emulate(checked: Scenario | Comparison, options: Options, reporter: Reporte
 
 
 def _side(folder: Path) -> Side:
-    result, environment = (
-        json.loads((folder / name).read_text(encoding="utf-8"))
-        for name in ("result.json", "environment.json")
-    )
+    result, environment = (read_object(folder / name) for name in ("result.json", "environment.json"))
     return Side(str(folder), read_lines(folder / "events.jsonl"), result, environment)
 
 

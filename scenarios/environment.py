@@ -18,7 +18,7 @@ from fabric.units import format_rate
 from scenarios.records import SIMULATED
 from scenarios.schema import Document
 
-_PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "networkx", "fastapi", "matplotlib")
+_PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "scipy", "networkx", "fastapi", "matplotlib")
 _PROGRAMS = {
     "open_vswitch": ["ovs-vswitchd", "--version"],
     "docker": ["dockerd", "--version"],
@@ -28,13 +28,20 @@ _PROGRAMS = {
 
 
 def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime: str) -> dict[str, Any]:
-    """Machine, versions, scales and rates. Rates are emulated ones, with their unit.
+    """Machine, versions, scales and rates. Rates are emulated ones, with their unit."""
+    rates = sorted({link.rate_bps for fabric in fabrics for link in fabric.links})
+    return {
+        **describe_machine(runtime),
+        "time_dilation": scenario.spec.scale.time,
+        "payload_scale": scenario.spec.scale.payload,
+        "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
+    }
 
-    ``runtime``: docker, namespace or simulated.
-    """
+
+def describe_machine(runtime: str) -> dict[str, Any]:
+    """Machine and versions. ``runtime``: docker, namespace or simulated."""
     # What a simulation would have been emulated with has no bearing on it.
     programs = {} if runtime == SIMULATED else {k: _version(v) for k, v in _PROGRAMS.items()}
-    rates = sorted({link.rate_bps for fabric in fabrics for link in fabric.links})
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_clock_minus_monotonic_s": time.time() - time.monotonic(),
@@ -46,9 +53,6 @@ def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime:
         "processor": _processor(),
         "memory_GiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "tcp_default": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
-        "time_dilation": scenario.spec.scale.time,
-        "payload_scale": scenario.spec.scale.payload,
-        "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
         "versions": {**_package_versions(), **programs},
     }
 

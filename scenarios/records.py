@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from scenarios.schema import ScenarioError, read_text
+
 Event = dict[str, Any]
 #: In place of a runtime in environment.json: nothing ran, the run was computed in virtual time.
 SIMULATED = "simulated"
@@ -101,12 +103,21 @@ class Run:
         return [note for note in self.notes if note["event"] == event]
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file. Raises ScenarioError naming the file."""
+    try:
+        found: dict[str, Any] = json.loads(read_text(path))
+    except json.JSONDecodeError:
+        raise ScenarioError(f"{path}: it is not JSON") from None
+    return found
+
+
 def read_lines(path: Path) -> list[Event]:
     """The objects of a file of JSON lines; a last line that a crash cut short is left out.
 
-    Raises ValueError naming the file and line when any other line is broken.
+    Raises ScenarioError naming the file, and the line when any other line is broken.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     events = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -114,7 +125,7 @@ def read_lines(path: Path) -> list[Event]:
         except json.JSONDecodeError:
             if number == len(lines):
                 break
-            raise ValueError(f"{path}: line {number} is not JSON") from None
+            raise ScenarioError(f"{path}: line {number} is not JSON") from None
     return events
 
 

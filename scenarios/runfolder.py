@@ -16,9 +16,9 @@ from typing import IO, Any
 
 from scenarios.comparison import Comparison
 from scenarios.comparison_results import build_comparison
-from scenarios.records import Event, read_lines, read_runs
+from scenarios.records import read_lines, read_object, read_runs
 from scenarios.results import build_result, utilisation_series
-from scenarios.schema import Document, ScenarioError
+from scenarios.schema import Document, read_text
 from scenarios.study import Study, load_any
 
 _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
@@ -77,10 +77,11 @@ class RunFolder:
         self._throughput.flush()
 
     def environment(self, environment: Mapping[str, Any]) -> None:
-        _write_json(self.path / "environment.json", environment)
+        write_json(self.path / "environment.json", environment)
 
 
-def _write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
+    """Written whole or not at all."""
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
@@ -88,38 +89,34 @@ def _write_json(path: Path, value: object) -> None:
 
 def read_throughput(path: Path) -> list[dict[str, Any]]:
     """Samples of throughput.csv with numbers as numbers; empty cells are None."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            {
-                **row,
-                "t": float(row["t"]),
-                "port": int(row["port"]),
-                "gpu": row["gpu"] or None,
-                "peer": row["peer"] or None,
-                "rx_bps": float(row["rx_bps"]),
-                "tx_bps": float(row["tx_bps"]),
-            }
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {
+            **row,
+            "t": float(row["t"]),
+            "port": int(row["port"]),
+            "gpu": row["gpu"] or None,
+            "peer": row["peer"] or None,
+            "rx_bps": float(row["rx_bps"]),
+            "tx_bps": float(row["tx_bps"]),
+        }
+        for row in csv.DictReader(read_text(path).splitlines())
+    ]
 
 
 def finish(path: Path) -> dict[str, Any]:
     """Compute result.json, the utilisation series, plots and report of a run folder; returns the result.
 
     May be repeated: everything is made anew from the scenario, environment, events and throughput files.
-    Raises ScenarioError or ValueError, one line naming the file, when one of these is missing or broken.
+    Raises ScenarioError, one line naming the file, when one of these is missing or broken.
     """
     scenario = load_any(path / "scenario.yaml")
     if isinstance(scenario, Study):
         from scenarios.study_runner import finish_study
 
-        return finish_study(path)
-    try:
-        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-        events: list[Event] = read_lines(path / "events.jsonl")
-        series = read_throughput(path / "throughput.csv")
-    except OSError as error:
-        raise ScenarioError(f"{error.filename}: {error.strerror}; is {path} a run folder?") from None
+        return finish_study(path, scenario)
+    environment = read_object(path / "environment.json")
+    events = read_lines(path / "events.jsonl")
+    series = read_throughput(path / "throughput.csv")
     runs = read_runs(events)
     with (path / "utilisation.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, _UTILISATION)
@@ -141,5 +138,5 @@ def finish(path: Path) -> dict[str, Any]:
         drawn = plots.draw_all(scenario, runs, series, path / "plots")
         html = report.render(scenario, result, environment, drawn)
     (path / "report.html").write_text(html, encoding="utf-8")
-    _write_json(path / "result.json", result)
+    write_json(path / "result.json", result)
     return result

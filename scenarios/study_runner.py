@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import platform
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, TimeoutError, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy
-
 from fabric.units import format_rate, format_size, format_time
+from scenarios.cli_common import UserError
+from scenarios.environment import describe_machine
 from scenarios.progress import Reporter
-from scenarios.runfolder import new_folder
+from scenarios.records import SIMULATED, read_lines, read_object
+from scenarios.runfolder import new_folder, write_json
 from scenarios.schema import ScenarioError
-from scenarios.study import Study, load_study, tasks
+from scenarios.study import Study, tasks
 from scenarios.study_points import Crossover, Task, work
 from scenarios.study_results import build_study
 from scenarios.study_systems import SYSTEMS
@@ -39,24 +38,17 @@ def simulate_study(
 ) -> tuple[Path, dict[str, Any]]:
     """Run it all into a folder made below ``parent``; the folder and the object of result.json.
 
-    ``processes``: how many at once, by default one for each processor; 1 computes here. Raises ScenarioError,
-    one line, for a point that cannot be. Whatever happens, no process is left.
+    ``processes``: how many at once, by default one for each processor; 1 computes here. Raises ScenarioError
+    for a point that cannot be, UserError when a process is killed or all takes too long. Whatever happens, no
+    process is left.
     """
     began = time.monotonic()
     folder = new_folder(parent, study, "-simulated")
     (folder / "scenario.yaml").write_text(study.text, encoding="utf-8")
     todo = tasks(study)
     count = min(processes or os.cpu_count() or 1, len(todo))
-    environment: dict[str, Any] = {
-        "run": folder.name,
-        "runtime": "simulated",
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "processes": count,
-        "versions": {"numpy": np.__version__, "scipy": scipy.__version__},
-    }
-    _write_json(folder / "environment.json", environment)
+    environment = {"run": folder.name, **describe_machine(SIMULATED), "processes": count}
+    write_json(folder / "environment.json", environment)
     reporter.say(f"{study.spec.name}, simulated: {len(todo)} points on {count} processes, folder {folder}")
     done = 0
     try:
@@ -68,9 +60,9 @@ def simulate_study(
     finally:
         environment["duration_s"] = round(time.monotonic() - began, 3)
         environment["points_expected"], environment["points"] = len(todo), done
-        _write_json(folder / "environment.json", environment)
+        write_json(folder / "environment.json", environment)
     reporter.say("drawing the report")
-    return folder, finish_study(folder)
+    return folder, finish_study(folder, study)
 
 
 @contextmanager
@@ -120,7 +112,11 @@ def _computed(
         for future in as_completed(futures, timeout=DEADLINE_S):
             yield futures[future], future.result()
     except TimeoutError:
-        raise ScenarioError(f"{study.path}: the study took more than {DEADLINE_S:g} s") from None
+        raise UserError(f"{study.path}: the study took more than {DEADLINE_S:g} s") from None
+    except BrokenProcessPool:
+        raise UserError(
+            f"{study.path}: a process that computed points was killed; was there too little memory?"
+        ) from None
     except ValueError as error:
         raise ScenarioError(f"{study.path}: {error}") from None
 
@@ -158,34 +154,14 @@ def _charged(charge: str) -> str:
     return "in each step" if charge == "each step" else "for new circuits"
 
 
-def read_points(folder: Path) -> list[dict[str, Any]]:
-    """What the points of a run folder found. Raises ScenarioError naming the file and line."""
-    path = folder / POINTS
-    found = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}; is {folder} a run folder?") from None
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            raise ScenarioError(f"{path}: line {number} is not JSON") from None
-    return found
-
-
-def finish_study(folder: Path) -> dict[str, Any]:
+def finish_study(folder: Path, study: Study) -> dict[str, Any]:
     """Compute result.json, plots and report of a study's run folder; returns the result.
 
-    May be repeated: all is made anew from the scenario, the environment and the points. Raises ScenarioError,
-    one line naming the file, when one of these is missing or broken.
+    May be repeated: all is made anew from the environment and the points. Raises ScenarioError, one line
+    naming the file, when one of these is missing or broken.
     """
-    study = load_study(folder / "scenario.yaml")
-    points = read_points(folder)
-    try:
-        environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{error.filename}: {error.strerror}; is {folder} a run folder?") from None
+    points = read_lines(folder / POINTS)
+    environment = read_object(folder / "environment.json")
     result = build_study(study, points, environment)
     # Drawing is heavy to import and only needed here.
     from scenarios import study_plots, study_report
@@ -193,11 +169,5 @@ def finish_study(folder: Path) -> dict[str, Any]:
     drawn = study_plots.draw_all(study, result, folder / "plots")
     html = study_report.render(study, result, environment, drawn)
     (folder / "report.html").write_text(html, encoding="utf-8")
-    _write_json(folder / "result.json", result)
+    write_json(folder / "result.json", result)
     return result
-
-
-def _write_json(path: Path, value: object) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)

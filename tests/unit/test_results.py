@@ -19,7 +19,7 @@ from scenarios.results import (
     utilisation,
     utilisation_series,
 )
-from scenarios.schema import Scenario, load_scenario
+from scenarios.schema import Scenario, ScenarioError, load_scenario
 from tests.synthetic import ENVIRONMENT, REGROUPED, Synthesis, synthesize
 
 BUNDLED = Path(__file__).parents[2] / "scenarios" / "disaggregation.yaml"
@@ -284,5 +284,5 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     path.write_text('{"t": 1, "event": "a"}\n{"t": 2, "ev')
     assert read_lines(path) == [{"t": 1, "event": "a"}]
     path.write_text('{"t": 1, "ev\n{"t": 2, "event": "b"}\n')
-    with pytest.raises(ValueError, match=r"events\.jsonl: line 1 is not JSON"):
+    with pytest.raises(ScenarioError, match=r"events\.jsonl: line 1 is not JSON"):
         read_lines(path)

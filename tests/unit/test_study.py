@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ from fabric import schedules, wdm
 from fabric.units import format_size
 from fabric.wrht import plan
 from scenarios import comparison
+from scenarios.cli_common import UserError
 from scenarios.progress import Reporter
+from scenarios.records import read_lines
 from scenarios.runfolder import finish
 from scenarios.schema import ScenarioError
 from scenarios.study import Study, load_any, load_study, parse_study, tasks
 from scenarios.study_points import Costs, Crossover, Point, Run, message_sizes, work
 from scenarios.study_results import DERIVED_STEPS, Found
-from scenarios.study_runner import POINTS, read_points, simulate_study
+from scenarios.study_runner import POINTS, simulate_study
 from scenarios.study_systems import (
     CHARGES,
     SYSTEMS,
@@ -340,8 +344,41 @@ def test_a_report_can_be_made_again(done: tuple[Study, Path, dict[str, Any]]) ->
 
 def test_a_folder_without_points_is_named(tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text(BUNDLED.read_text(encoding="utf-8"), encoding="utf-8")
-    with pytest.raises(ScenarioError, match=r"points\.jsonl: No such file"):
+    with pytest.raises(ScenarioError, match=r"points\.jsonl: cannot be read: No such file"):
         finish(tmp_path)
+
+
+def test_of_a_study_that_was_cut_short_there_is_a_report(
+    done: tuple[Study, Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(done[1], folder)
+    points = (folder / POINTS).read_text(encoding="utf-8")
+    (folder / POINTS).write_text(points[:-9], encoding="utf-8")
+    result = finish(folder)
+    assert result["complete"] is False
+    assert "This study is not complete" in (folder / "report.html").read_text(encoding="utf-8")
+    (folder / "environment.json").write_text('{"run": ', encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"environment\.json: it is not JSON"):
+        finish(folder)
+
+
+class Killer(Reporter):
+    """Kills whoever computes, once somebody has found something."""
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        for child in multiprocessing.active_children():
+            child.kill()
+
+
+def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"s\.yaml: a process that computed points was killed"):
+        simulate_study(study_of(small()), tmp_path, Killer(), processes=2)
+    assert not multiprocessing.active_children()
+    (folder,) = tmp_path.iterdir()
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["points"] < environment["points_expected"]
 
 
 def test_several_processes_find_the_same(tmp_path: Path) -> None:
@@ -351,7 +388,10 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
     study = study_of(raw)
 
     folder, _ = simulate_study(study, tmp_path, Reporter(), processes=2)
-    found = {(p["kind"], p["system"], str(p["place"]), str(p.get("charge"))): p for p in read_points(folder)}
+    found = {
+        (p["kind"], p["system"], str(p["place"]), str(p.get("charge"))): p
+        for p in read_lines(folder / POINTS)
+    }
     assert len(found) == len(tasks(study)) == 4
     for task in tasks(study):
         here = json.loads(json.dumps(work(task)))
