@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fabric.units import format_size, format_time
+from fabric.units import format_rate, format_size, format_time
 from scenarios.study import Study
 from scenarios.study_systems import SYSTEMS, WRHT, Charge
 
@@ -32,10 +32,11 @@ def _say(kind: str, text: str) -> dict[str, str]:
     return {"kind": kind, "text": text}
 
 
-def _at_base(study: Study) -> str:
+def at_base(study: Study) -> str:
+    """The point about which everything is swept, in words."""
     base = study.sweeps.base
     return (
-        f"{base.nodes:,} nodes, {base.wavelengths} wavelengths of {base.rate / 1e9:g} Gbit/s, "
+        f"{base.nodes:,} nodes, {base.wavelengths} wavelengths of {format_rate(base.rate)}, "
         f"{format_time(base.set_up)} of set-up"
     )
 
@@ -95,7 +96,7 @@ def _verdict_on_small(study: Study, result: Mapping[str, Any]) -> list[dict[str,
         return [_say("loses", "WRHT is the fastest for no size of gradient, even where each step sets up.")]
     limit = "for every size" if size == math.inf else f"up to {format_size(size)}"
     text = (
-        f"Where every step pays for its set-up ({_at_base(study)}), few steps are what counts for small "
+        f"Where every step pays for its set-up ({at_base(study)}), few steps are what counts for small "
         f"gradients: of the systems that give a transfer one wavelength, {SYSTEMS[system].title} is the "
         f"fastest {limit}"
     )
