@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,12 @@ from testbed import clean, services
 from testbed.emulation import netlink, openvswitch
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
-from testbed.emulation.nodes import ROOT, WORKER_UID, ControllerAddress
-from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
+from testbed.emulation.nodes import ROOT, WORKER_UID
+from testbed.lab import Lab, new_lab
+from tests.integration.labs import NOBODY, agent_client, running_testbed, traces, until
 
 pytestmark = pytest.mark.root
 
-#: Nobody listens there: a controller that runs on this machine must not see these bridges.
-NOBODY = ControllerAddress("127.0.0.1", 9)
 #: What the workers of these tests run: it does what its spec says and tells what came of it.
 PROGRAM = """
 import json, os, socket, sys, time
@@ -144,8 +143,7 @@ class Rig:
         self.testbed = testbed
         self.fabric = testbed.settings.fabric
         self.lab = testbed.settings.lab
-        transport = httpx.HTTPTransport(uds=str(testbed.settings.state / "agent.sock"))
-        self.http = httpx.Client(transport=transport, base_url="http://agent", timeout=30)
+        self.http = agent_client(testbed)
 
     def request(self, rank: int, gpu: str, job: str = "red", **spec: Any) -> dict[str, Any]:
         return {"job": job, "rank": rank, "gpu": gpu, "spec": spec}
@@ -206,64 +204,15 @@ class Rig:
         return [found[2 * i] for i in range(len(pairs))]
 
 
-def until(condition: Callable[[], Any], timeout_s: float, told: Callable[[], str] = str) -> float:
-    """Wait for a condition; how long it took, seconds."""
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > timeout_s:
-            pytest.fail(f"not within {timeout_s} s: {told()}")
-        time.sleep(0.02)
-    return time.monotonic() - began
-
-
 @contextmanager
 def running(fabric: Fabric, runtime: Any, image: str | None = None) -> Iterator[Rig]:
-    lab = new_lab()
     python = "python3" if runtime == "docker" else sys.executable
-    testbed = emulated.Testbed(
-        emulated.Settings(
-            lab=lab,
-            fabric=fabric,
-            state=lab.state_dir,
-            runtime=runtime,
-            emulation=Emulation(payload_scale=400),
-            controller=NOBODY,
-            image=image,
-            command=(python, "-c", PROGRAM, "{job}"),
-        )
-    )
-    testbed.start()
-    try:
-        yield Rig(testbed)
-    finally:
-        testbed.stop()
-        assert traces(lab) == []
-
-
-def traces(lab: Lab) -> list[str]:
-    """Everything that can be found of a lab, by other means than those of the program."""
-    found = []
-    for path in (lab.state_dir, lab.bpf_dir):
-        if path.exists():
-            found.append(f"{path}: {[p.name for p in path.rglob('*')]}")
-    for command in (
-        ["docker", "ps", "-a", "--filter", f"label={CONTAINER_LABEL}={lab.id}", "--format", "{{.Names}}"],
-        ["ip", "-o", "link"],
-        ["ip", "netns"],
-        ["ovs-vsctl", "list-br"],
-        ["ovs-vsctl", "--bare", "--columns=_uuid", "find", "QoS", f"external_ids:{OVS_LABEL}={lab.id}"],
-    ):
-        if command[0] == "docker" and not services.docker_running():
-            continue
-        out = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-        ours = command[0] == "docker" or "find" in command
-        found += [line for line in out.splitlines() if line and (ours or lab.prefix in line)]
-    label = f"{ENVIRONMENT}={lab.id}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if label in path.read_bytes().split(b"\0"):
-                found.append(f"process {path.parent.name}: {(path.parent / 'cmdline').read_text()}")
-    return found
+    command = (python, "-c", PROGRAM, "{job}")
+    emulation = Emulation(payload_scale=400)
+    with running_testbed(fabric, runtime=runtime, image=image, emulation=emulation, command=command) as made:
+        rig = Rig(made)
+        with rig.http:
+            yield rig
 
 
 @pytest.fixture(scope="module")

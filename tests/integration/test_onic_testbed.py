@@ -5,24 +5,20 @@ Light is set by hand where the datapath is looked at, and by the agents where wo
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from controller.optical.base import OpticalSwitchDriver
@@ -33,7 +29,6 @@ from fabric.grid import cross_connects, reach, wavelength_map
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
 from testbed import clean
-from testbed.emulation import netlink
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT
@@ -44,7 +39,17 @@ from testbed.emulation.onic.wiring import laser_ids
 from testbed.emulation.optical.datapath import Datapath
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
-from tests.integration.test_emulation import NOBODY, traces, until
+from tests.integration.labs import (
+    Ends,
+    agent_client,
+    drain,
+    pour,
+    running_testbed,
+    tcp_connection,
+    traces,
+    unsent,
+    until,
+)
 
 pytestmark = pytest.mark.root
 
@@ -129,8 +134,7 @@ class Rig:
         self.lab = testbed.settings.lab
         self.fabric = testbed.settings.fabric
         self.grid = self.fabric.grids["n"]
-        transport = httpx.HTTPTransport(uds=str(testbed.settings.state / "agent.sock"))
-        self.http = httpx.Client(transport=transport, base_url="http://agent", timeout=30)
+        self.http = agent_client(testbed)
         self.lasers = Lasers.open(self.lab.bpf_dir / "lasers")
 
     def close(self) -> None:
@@ -164,28 +168,10 @@ class Rig:
         for worker in self.http.get("/v1/workers").json()["workers"]:
             self.http.delete(f"/v1/workers/{worker['id']}").raise_for_status()
 
-    def tcp(self, gpu: str) -> socket.socket:
-        """A TCP socket in the network of the GPU's worker."""
-        path = Path("/run/netns", self.lab.namespace(f"red-{self.grid.nodes.index(gpu)}"))
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            made = netlink.in_namespace(descriptor, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        finally:
-            os.close(descriptor)
-        made.settimeout(10)
-        return made
-
-    @contextmanager
-    def connection(self, a: str, b: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-        """A TCP connection from a to b: the two ends. It needs no light to open."""
-        with self.tcp(b) as listener, self.tcp(a) as near:
-            listener.bind((self.fabric.gpus[b].ip, 0))
-            listener.listen()
-            near.connect(listener.getsockname())
-            far, _ = listener.accept()
-            with far:
-                far.settimeout(10)
-                yield near, far
+    def connection(self, a: str, b: str) -> AbstractContextManager[Ends]:
+        """A TCP connection from a to b: the two ends."""
+        near, far = (f"red-{self.grid.nodes.index(gpu)}" for gpu in (a, b))
+        return tcp_connection(self.lab, near, far, self.fabric.gpus[b].ip)
 
     # Light by hand
 
@@ -255,30 +241,15 @@ class Rig:
 
 @contextmanager
 def running(fabric: Fabric, runtime: Any = "namespace", **settings: Any) -> Iterator[Rig]:
-    lab = new_lab()
     python = "python3" if runtime == "docker" else sys.executable
-    testbed = emulated.Testbed(
-        emulated.Settings(
-            lab=lab,
-            fabric=fabric,
-            state=lab.state_dir,
-            runtime=runtime,
-            emulation=Emulation(payload_scale=100e9 / RATE_BPS),
-            controller=NOBODY,
-            command=(python, "-c", PROGRAM, "{job}"),
-            **settings,
-        )
-    )
-    testbed.start()
-    try:
-        rig = Rig(testbed)
+    command = (python, "-c", PROGRAM, "{job}")
+    emulation = Emulation(payload_scale=100e9 / RATE_BPS)
+    with running_testbed(fabric, runtime=runtime, emulation=emulation, command=command, **settings) as made:
+        rig = Rig(made)
         try:
             yield rig
         finally:
             rig.close()
-    finally:
-        testbed.stop()
-        assert traces(lab) == []
 
 
 @pytest.fixture(scope="module")
@@ -296,22 +267,6 @@ def rig(by_hand: Rig) -> Iterator[Rig]:
     by_hand.dark()
     yield by_hand
     by_hand.dark()
-
-
-def unsent(connection: socket.socket) -> int:
-    """Bytes that the peer has not yet acknowledged."""
-    left = bytearray(4)
-    fcntl.ioctl(connection, termios.TIOCOUTQ, left)
-    return int(struct.unpack("=i", left)[0])
-
-
-def drain(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = connection.recv(1 << 16)
-        assert piece
-        data += piece
-    return bytes(data)
 
 
 def test_payload_goes_as_light_and_its_acknowledgements_by_the_control_network(rig: Rig) -> None:
@@ -447,25 +402,14 @@ def test_a_planted_collision_is_counted(rig: Rig) -> None:
 
 
 def test_each_fibre_port_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> None:
-    seconds, taken = 1.5, {"n1": 0, "n3": 0}
     rig.light("n0", "n1")
     rig.light("n0", "n3")
     with ExitStack() as stack:
-        ends = {peer: stack.enter_context(rig.connection("n0", peer)) for peer in taken}
-        for near, far in ends.values():
-            near.setblocking(False)
-            far.setblocking(False)
-        before, block = rig.totals(), bytes(1 << 16)
-        began = time.monotonic()
-        while (now := time.monotonic()) < began + seconds:
-            for peer, (near, far) in ends.items():
-                with suppress(BlockingIOError):
-                    near.send(block)
-                with suppress(BlockingIOError):
-                    taken[peer] += len(far.recv(1 << 18))
-            time.sleep(0.0005)
+        ends = {peer: stack.enter_context(rig.connection("n0", peer)) for peer in ("n1", "n3")}
+        before = rig.totals()
+        taken, lasted = pour(ends, 1.5)
     for peer, size in taken.items():
-        share = size * 8 / (now - began) / RATE_BPS
+        share = size * 8 / lasted / RATE_BPS
         assert 1 / 3 < share < 1.3, f"to {peer}: {share:.3f} of the port's rate"
     netns = rig.lab.namespace("onic-n0")
     shown = subprocess.run(

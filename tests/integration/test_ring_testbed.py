@@ -6,7 +6,6 @@ Transmit tables come from the testbed's agent and light from the WSSs' drivers, 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import struct
@@ -14,8 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from fabric.schedules import Step, frozen, frozen_bool
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
 from fabric.wdm import ADD_CLOCKWISE, EAST, WEST, cross_connects
-from testbed.emulation import netlink
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.onic.counting import read_onic
@@ -37,8 +35,17 @@ from testbed.emulation.onic.tables import Counters, RouteTable, TransmitTable, T
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
-from tests.integration.test_emulation import NOBODY, traces, until
-from tests.integration.test_onic_testbed import drain, unsent
+from tests.integration.labs import (
+    Ends,
+    agent_client,
+    drain,
+    pour,
+    running_testbed,
+    socket_inside,
+    tcp_connection,
+    unsent,
+    until,
+)
 
 pytestmark = pytest.mark.root
 
@@ -74,8 +81,7 @@ class Rig:
         self.lab = testbed.settings.lab
         self.fabric = testbed.settings.fabric
         self.ring = self.fabric.rings["r"]
-        transport = httpx.HTTPTransport(uds=str(testbed.settings.state / "agent.sock"))
-        self.http = httpx.Client(transport=transport, base_url="http://agent", timeout=30)
+        self.http = agent_client(testbed)
         self.drivers: dict[str, OpticalSwitchDriver] = {}
         for name in self.ring.switches:
             entry = testbed.inventory["optical_switches"][name]
@@ -96,36 +102,12 @@ class Rig:
         answer = self.http.post("/v1/workers/batch", json=wanted)
         assert answer.status_code == 200, answer.text
 
-    def tcp(self, node: int) -> socket.socket:
-        """A TCP socket in the network of the node's worker."""
-        return self.inside(
-            f"red-{node}", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        )
-
-    def inside(self, name: str, make: Callable[[], socket.socket]) -> socket.socket:
-        """What ``make`` returns in one of the lab's namespaces."""
-        descriptor = os.open(Path("/run/netns", self.lab.namespace(name)), os.O_RDONLY)
-        try:
-            return netlink.in_namespace(descriptor, make)
-        finally:
-            os.close(descriptor)
-
     def ip(self, node: int) -> str:
         return self.fabric.gpus[self.ring.nodes[node]].ip
 
-    @contextmanager
-    def connection(self, a: int, b: int) -> Iterator[tuple[socket.socket, socket.socket]]:
-        """A TCP connection from node a to b: the two ends. It needs no light to open."""
-        with self.tcp(b) as listener, self.tcp(a) as near:
-            listener.settimeout(10)
-            near.settimeout(10)
-            listener.bind((self.ip(b), 0))
-            listener.listen()
-            near.connect(listener.getsockname())
-            far, _ = listener.accept()
-            with far:
-                far.settimeout(10)
-                yield near, far
+    def connection(self, a: int, b: int) -> AbstractContextManager[Ends]:
+        """A TCP connection from node a to b: the two ends."""
+        return tcp_connection(self.lab, f"red-{a}", f"red-{b}", self.ip(b))
 
     # Light
 
@@ -183,30 +165,15 @@ class Rig:
 
 
 @contextmanager
-def running(fabric: Fabric, **settings: Any) -> Iterator[Rig]:
-    lab = new_lab()
-    testbed = emulated.Testbed(
-        emulated.Settings(
-            lab=lab,
-            fabric=fabric,
-            state=lab.state_dir,
-            runtime="namespace",
-            emulation=Emulation(payload_scale=25e9 / RATE_BPS),
-            controller=NOBODY,
-            command=(sys.executable, "-S", "-c", "import time; time.sleep(600)", "{job}"),
-            **settings,
-        )
-    )
-    testbed.start()
-    try:
-        rig = Rig(testbed)
+def running(fabric: Fabric) -> Iterator[Rig]:
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(600)", "{job}")
+    emulation = Emulation(payload_scale=25e9 / RATE_BPS)
+    with running_testbed(fabric, runtime="namespace", emulation=emulation, command=command) as made:
+        rig = Rig(made)
         try:
             yield rig
         finally:
             rig.close()
-    finally:
-        testbed.stop()
-        assert traces(lab) == []
 
 
 @pytest.fixture(scope="module")
@@ -296,8 +263,8 @@ def test_the_colour_can_be_seen_on_the_fibre_and_is_gone_at_the_receiver(rig: Ri
 
     with ExitStack() as stack:
         # Where light from node 4 comes to the WSS of node 0, and the NIC of node 1.
-        fibre = stack.enter_context(rig.inside(rig.ring.switches[0], lambda: listen(f"p{WEST}")))
-        nic = stack.enter_context(rig.inside("red-1", lambda: listen("eth0")))
+        fibre = stack.enter_context(socket_inside(rig.lab, rig.ring.switches[0], lambda: listen(f"p{WEST}")))
+        nic = stack.enter_context(socket_inside(rig.lab, "red-1", lambda: listen("eth0")))
         carried(rig, (4, 1), size=1 << 16)
         told: dict[socket.socket, set[int]] = {}
         for tap in (fibre, nic):
@@ -366,23 +333,13 @@ def test_every_wavelength_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> N
     # the same colour in the other direction.
     pairs = {(0, 1): (CLOCKWISE, 0), (0, 3): (CLOCKWISE, 1), (1, 2): (CLOCKWISE, 0), (0, 4): (COUNTER, 0)}
     rig.set_up(*[(a, b, port, wavelength) for (a, b), (port, wavelength) in pairs.items()])
-    seconds, taken, queued = 1.5, dict.fromkeys(pairs, 0), rig.queued(0)
+    queued = rig.queued(0)
     with ExitStack() as stack:
         ends = {pair: stack.enter_context(rig.connection(*pair)) for pair in pairs}
-        for near, far in ends.values():
-            near.setblocking(False)
-            far.setblocking(False)
-        before, block = rig.totals(), bytes(1 << 16)
-        began = time.monotonic()
-        while (now := time.monotonic()) < began + seconds:
-            for pair, (near, far) in ends.items():
-                with suppress(BlockingIOError):
-                    near.send(block)
-                with suppress(BlockingIOError):
-                    taken[pair] += len(far.recv(1 << 18))
-            time.sleep(0.0005)
+        before = rig.totals()
+        taken, lasted = pour(ends, 1.5)
     for pair, size in taken.items():
-        share = size * 8 / (now - began) / RATE_BPS
+        share = size * 8 / lasted / RATE_BPS
         assert 1 / 3 < share < 1.3, f"{pair}: {share:.3f} of the wavelength's rate"
     assert rig.totals() == before
     # Each colour of each port waited in a queue of its own.
