@@ -9,9 +9,10 @@ from fastapi import APIRouter
 from controller.arbiter import plan_document
 from controller.errors import InvalidError
 from controller.requests import LightRequest
-from controller.ring_light import RingLight, ring_of
-from controller.rings import light_document
+from controller.ring_light import ring_of
+from controller.rings import ring_document
 from controller.service import Controller
+from fabric.wdm import RingPlan
 
 
 def router(controller: Controller) -> APIRouter:
@@ -69,6 +70,6 @@ def router(controller: Controller) -> APIRouter:
         found = jobs.light_plan(wanted, {"collective": body.collective}, body.grid, body.ring)
         if found is None:
             raise InvalidError("such a job is not for a grid or ring; name one")
-        return light_document(found) if isinstance(found, RingLight) else plan_document(found)
+        return ring_document(found) if isinstance(found, RingPlan) else plan_document(found)
 
     return routes

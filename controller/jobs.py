@@ -15,10 +15,10 @@ from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
 from controller.job import Job, JobState, Rank, note_event, note_workers, progress
 from controller.reservation import reserve
-from controller.ring_light import RingLight
 from controller.rings import RingSite
 from controller.store import Store
 from fabric.topology import Fabric
+from fabric.wdm import RingPlan
 
 log = logging.getLogger(__name__)
 
@@ -138,16 +138,16 @@ class JobManager:
         spec: Mapping[str, Any],
         grid: str | None = None,
         ring: str | None = None,
-    ) -> LightPlan | RingLight | None:
+    ) -> LightPlan | RingPlan | None:
         """The light such a job would get, its switches and agents asked; None off the grids and rings.
 
         Changes nothing. Raises as :meth:`submit`.
         """
         if self._rings is not None:
-            light = self._rings.plan(wanted, spec, self.holders(), ring, grid)
-            if light is not None:
-                self._rings.check(light)
-                return light
+            on_ring = self._rings.plan(wanted, spec, self.holders(), grid, ring)
+            if on_ring is not None:
+                self._rings.check(on_ring)
+                return on_ring
         if self._arbiter is None:
             return None
         plan = self._arbiter.plan(wanted, spec, self.holders(), grid)
@@ -161,7 +161,7 @@ class JobManager:
         wanted: Sequence[str] | int,
         spec: Mapping[str, Any],
         hold: bool,
-        plan: LightPlan | RingLight | None,
+        plan: LightPlan | RingPlan | None,
         agent: AgentClient,
     ) -> dict[str, Any]:
         with self._lock:
@@ -180,8 +180,8 @@ class JobManager:
                 hold=hold,
                 t_submitted=time.monotonic(),
                 grid=plan.grid if isinstance(plan, LightPlan) else None,
-                ring=plan.ring if isinstance(plan, RingLight) else None,
-                switches=[] if plan is None else plan.switches,
+                ring=plan.ring if isinstance(plan, RingPlan) else None,
+                switches=[] if plan is None else list(plan.switches),
             )
             self._jobs[job.id] = job
             self._enter(job, JobState.PENDING)

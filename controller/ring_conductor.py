@@ -1,8 +1,8 @@
 """The conductor of one job on a ring, at work: the nodes' flow sockets, and the WSSs through their drivers.
 
-One thread serves every socket. While it sets the WSSs (all that change at the same time, one thread each) it
-answers nobody: nothing can be lit then, and what is asked meanwhile waits in the sockets. The flow sockets
-speak as those of the O-NICs' agents do (``docs/onic-protocol.md``).
+One thread serves every socket and never waits for a WSS. A second one sets and reads these, one thing after
+the other, all WSSs at the same time. So a WSS that hangs keeps nobody from coming, closing or going. The flow
+sockets speak as those of the O-NICs' agents do (``docs/onic-protocol.md``).
 
 A WSS is written only where it lacks something that the setting needs. What it carries besides disturbs
 nothing, because a setting is compatible with all that it leaves standing.
@@ -18,22 +18,27 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.bus import EventBus
 from controller.errors import UnavailableError
 from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
-from controller.optical.base import Snapshot
+from controller.optical.base import Deadline, Snapshot
 from controller.optical.errors import OpticalError, StaleRevision
 from controller.optical_site import OpticalSite
-from controller.ring_light import RingLight, Setting
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from fabric.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: What each WSS shall carry, by name.
+Setting = Mapping[str, frozenset[CrossConnect]]
 
 #: WSSs written at the same time.
 PARALLEL = 32
@@ -67,11 +72,11 @@ class SetUp:
     """One change of light. ``at``: when it was due (the step before over, and somebody asking), monotonic.
 
     ``write_s``: until the last driver had read back what it was told, the declared dark time included.
-    ``total_s``: until the flows were told.
+    ``total_s``: until the flows were told. Both seconds from ``at``.
     """
 
     at: float
-    step: int | None
+    step: int
     switches: int
     write_s: float
     total_s: float
@@ -118,11 +123,7 @@ class Lights:
             for name in self.switches
             if exactly or name not in self._seen or not setting[name] <= self.carries(name)
         ]
-        if len(lacking) <= 1:
-            outcomes = [self._write(name, setting[name]) for name in lacking]
-        else:
-            outcomes = list(self._pool.map(lambda name: self._write(name, setting[name]), lacking))
-        return len(lacking), [outcome for outcome in outcomes if outcome is not None]
+        return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name]))
 
     def compare(self, setting: Setting) -> list[str]:
         """Read every WSS now; what is not as the setting needs it, one line each."""
@@ -138,33 +139,38 @@ class Lights:
                 return f"optical switch {name}: {xc} is gone"
             return None
 
-        return [line for line in self._pool.map(look, self.switches) if line is not None]
+        return self._on_all(self.switches, look)
 
     def remember(self) -> None:
         """Tell the site what was last read here."""
         for name, snapshot in list(self._seen.items()):
             self._site.remember(name, snapshot)
 
+    def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
+        """The work for every WSS, at the same time; what did not work, one line each."""
+        # The first in this thread, which would only wait: to wake one less takes less time.
+        others = [self._pool.submit(work, name) for name in names[1:]]
+        outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
+        return [outcome for outcome in outcomes if outcome is not None]
+
     def _write(self, name: str, wanted: frozenset[CrossConnect]) -> str | None:
+        """What did not work; None when the WSS carries what is wanted and nothing else."""
         driver = self._site.driver(name)
+        deadline = Deadline(WRITE_S + self.declared_s)
         try:
             for last in (False, True):
-                seen = self._seen.pop(name, None)
-                if seen is None:
-                    seen = self._site.look(name)
+                seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
                 plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen)
-                if not plan:
-                    self._seen[name] = seen
-                    return None
                 try:
-                    done = driver.apply(plan, timeout_s=WRITE_S + self.declared_s)
+                    if plan:
+                        seen = driver.apply(plan, timeout_s=deadline.check()).snapshot
                 except StaleRevision:
                     # Somebody else wrote, or the switch has lost its light: read it anew, once.
                     if last:
                         raise
                     continue
-                self._seen[name] = done.snapshot
-                return None
+                self._seen[name] = seen
+                break
         except UnavailableError as error:
             return str(error)
         except OpticalError as error:
@@ -173,8 +179,9 @@ class Lights:
 
 
 class RingConductor:
-    """Plays one job's score. ``sockets``: where each node's flow socket is to be, by GPU; ``ips``: of GPUs.
+    """Plays one job's plan. ``sockets``: where each node's flow socket is to be, by GPU; ``ips``: of GPUs.
 
+    ``lights`` are nobody else's from :meth:`start` to the end of :meth:`stop`, and not closed here.
     ``resumed``: another controller played before; the WSSs carry what it set. Raises OSError when a socket
     cannot be made; then nothing is left.
     """
@@ -182,7 +189,7 @@ class RingConductor:
     def __init__(
         self,
         job: str,
-        light: RingLight,
+        plan: RingPlan,
         lights: Lights,
         sockets: Mapping[str, Path],
         ips: Mapping[str, str],
@@ -191,11 +198,11 @@ class RingConductor:
         resumed: bool = False,
     ) -> None:
         self.job = job
-        self.light = light
-        self._lights = lights
+        self.plan = plan
+        self.lights = lights
         self._bus = bus
         self._gpu_of = {ip: gpu for gpu, ip in ips.items()}
-        self._core = Conductor(light.score, resumed=resumed)
+        self._core = Conductor([step.pairs for step in plan.steps], resumed=resumed)
         self._settle_at = time.monotonic() + SETTLE_S if resumed else None
         self._clients: dict[int, _Client] = {}
         self._doomed: list[_Client] = []
@@ -204,13 +211,16 @@ class RingConductor:
         self._lock = threading.Lock()
         self._set_ups: deque[SetUp] = deque(maxlen=KEPT)
         self._count = 0
-        self._refused = 0
-        self._changed_at = time.monotonic()
+        self._looked_at = time.monotonic()
+        #: What the second thread does and has yet to do, each with what follows.
+        self._tasks: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
+        self._second = ThreadPoolExecutor(1, thread_name_prefix=f"ring-{job}-wss")
         self._stopping = False
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = socket.socketpair()
-        self._wake.setblocking(False)
-        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+        for end in (self._wake, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: self._wake.recv(64))
         self._listeners: list[tuple[socket.socket, Path]] = []
         try:
             for node, path in sockets.items():
@@ -228,12 +238,17 @@ class RingConductor:
     def stop(self) -> None:
         """Hang up on every worker. The light stays as it is."""
         self._stopping = True
+        self._rouse()
+        if self._thread.ident is not None:
+            # It first ends what it does with the WSSs.
+            self._thread.join(2 * (WRITE_S + self.lights.declared_s))
+            if self._thread.is_alive():
+                log.error("ring %s: the conductor of job %s did not end", self.plan.ring, self.job)
+
+    def _rouse(self) -> None:
+        # A full pipe rouses, too; a closed one has nobody to rouse.
         with contextlib.suppress(OSError):
             self._waker.send(b".")
-        if self._thread.ident is not None:
-            self._thread.join(2 * WRITE_S + self._lights.declared_s)
-            if self._thread.is_alive():
-                log.error("ring %s: the conductor of job %s did not end", self.light.ring, self.job)
 
     def _listen(self, node: str, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -256,6 +271,7 @@ class RingConductor:
         for one, path in self._listeners:
             one.close()
             path.unlink(missing_ok=True)
+        self._second.shutdown(wait=True, cancel_futures=True)
         self._selector.close()
         self._wake.close()
         self._waker.close()
@@ -263,40 +279,35 @@ class RingConductor:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                now = time.monotonic()
-                due = self._changed_at + WATCH_S
+                due = self._looked_at + WATCH_S
                 if self._settle_at is not None:
                     due = min(due, self._settle_at)
-                for key, _ in self._selector.select(max(0.0, due - now)):
+                for key, _ in self._selector.select(max(0.0, due - time.monotonic())):
                     key.data()
+                while self._tasks and self._tasks[0][0].done():
+                    task, then = self._tasks.popleft()
+                    then(task.result())
                 now = time.monotonic()
                 if self._settle_at is not None and now >= self._settle_at:
                     self._settle_at = None
                     self._do(self._core.settle())
-                if now >= self._changed_at + WATCH_S:
+                if now >= self._looked_at + WATCH_S:
                     self._watch()
                 while self._doomed:
                     self._drop(self._doomed.pop())
         except Exception:
             # Workers see their connections close, and the job fails with that.
             log.exception("the conductor of job %s ends", self.job)
-            self._bus.publish("ring", ring=self.light.ring, job=self.job, state="failed", text="see the log")
+            self._bus.publish("ring", ring=self.plan.ring, job=self.job, state="failed", text="see the log")
         finally:
             self._shut()
 
     # What the core wants
 
     def _do(self, effects: list[Effect]) -> None:
-        queue = deque(effects)
-        due_at = time.monotonic()
-        made: tuple[int | None, int, float] | None = None
-        while queue:
-            effect = queue.popleft()
+        for effect in effects:
             if isinstance(effect, Configure):
-                step = self._core.step
-                switches, write_s, more = self._configure(effect.setting)
-                queue.extend(more)
-                made = (step, switches, write_s) if switches else made
+                self._configure(effect)
             elif isinstance(effect, Lit):
                 self._tell(effect.flow, {"lit": 0})
             elif isinstance(effect, Closed):
@@ -307,31 +318,50 @@ class RingConductor:
             else:
                 assert isinstance(effect, Lost)
                 self._tell(effect.flow, {"lost": 0, "reason": effect.reason}, over=True)
-        if made is not None:
-            set_up = SetUp(due_at, *made, total_s=time.monotonic() - due_at)
-            with self._lock:
-                self._count += 1
-                self._set_ups.append(set_up)
 
-    def _configure(self, setting: int) -> tuple[int, float, list[Effect]]:
-        """How many WSSs were written with success, how long that took, seconds, and what follows."""
-        began = time.monotonic()
-        written, problems = self._lights.set(self.light.settings[setting])
-        self._changed_at = ended = time.monotonic()
-        self._note(problems)
-        if problems:
-            return 0, 0.0, self._core.unconfigured(problems[0])
-        return written, ended - began, self._core.configured()
+    def _beside(self, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
+        """Have the second thread do something about the WSSs, and go on with what came out."""
+        task = self._second.submit(work)
+        self._tasks.append((task, then))
+        task.add_done_callback(lambda _: self._rouse())
+
+    def _configure(self, wanted: Configure) -> None:
+        due_at = time.monotonic()
+        setting = self.plan.steps[wanted.setting].cross_connects
+
+        def write() -> tuple[int, list[str], float]:
+            return *self.lights.set(setting), time.monotonic() - due_at
+
+        def written(outcome: tuple[int, list[str], float]) -> None:
+            switches, problems, write_s = outcome
+            self._looked_at = time.monotonic()
+            self._note(problems)
+            if problems:
+                self._do(self._core.unconfigured(problems[0]))
+                return
+            self._do(self._core.configured())
+            if switches:
+                set_up = SetUp(due_at, wanted.step, switches, write_s, time.monotonic() - due_at)
+                with self._lock:
+                    self._count += 1
+                    self._set_ups.append(set_up)
+
+        self._beside(write, written)
 
     def _watch(self) -> None:
-        self._changed_at = time.monotonic()
-        setting = self._core.setting
-        if setting is None:
+        self._looked_at = time.monotonic()
+        if self._tasks or self._core.setting is None:
             return
-        problems = self._lights.compare(self.light.settings[setting])
-        if problems:
-            self._note(problems)
-            self._do(self._core.darkened(problems[0]))
+        setting = self.plan.steps[self._core.setting].cross_connects
+
+        def looked(problems: list[str]) -> None:
+            self._looked_at = time.monotonic()
+            # When another setting is being made by now, that one will say how things are.
+            if problems and not self._tasks:
+                self._note(problems)
+                self._do(self._core.darkened(problems[0]))
+
+        self._beside(lambda: self.lights.compare(setting), looked)
 
     def _note(self, problems: list[str]) -> None:
         trouble = problems[0] if problems else None
@@ -339,7 +369,7 @@ class RingConductor:
             with self._lock:
                 self._trouble = trouble
             state = "lit" if trouble is None else "trouble"
-            self._bus.publish("ring", ring=self.light.ring, job=self.job, state=state, text=trouble)
+            self._bus.publish("ring", ring=self.plan.ring, job=self.job, state=state, text=trouble)
 
     # Workers
 
@@ -372,7 +402,6 @@ class RingConductor:
         try:
             effects = self._take(client, data)
         except (ValueError, RecursionError) as error:
-            self._refused += 1
             self._write(client, {"error": str(error)})
         else:
             self._do(effects)
@@ -440,7 +469,7 @@ class RingConductor:
 
     def document(self) -> dict[str, Any]:
         """Where it is. ``step`` counts on over iterations."""
-        step, steps = self._core.step, len(self.light.score.steps)
+        step, steps = self._core.step, len(self.plan.steps)
         return {
             "job": self.job,
             "steps": steps,
@@ -457,8 +486,8 @@ class RingConductor:
         figures: dict[str, Any] = {
             "job": self.job,
             "count": count,
-            "set_ups_per_iteration": self.light.set_ups,
-            "declared_s": self._lights.declared_s,
+            "set_ups_per_iteration": sum(set_up_steps(self.plan)),
+            "declared_s": self.lights.declared_s,
         }
         for name, pick in _FIGURES.items():
             values = [pick(one) for one in kept]

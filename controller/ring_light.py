@@ -1,46 +1,21 @@
-"""What a job on a WDM ring gets: every node's transmit table, a setting of the WSSs for each step. Pure."""
+"""Which ring a job gets and what it sets there: transmit tables, and the WSSs for each step. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from controller.errors import InvalidError
-from controller.onic.conductor import Score
 from controller.reservation import reserve
-from fabric.crossconnect import CrossConnect
 from fabric.schedules import Step, Steps, frozen, steps_named
 from fabric.topology import Fabric, WdmRing
-from fabric.wdm import Emit, plan_ring, set_up_steps
+from fabric.wdm import RingPlan, plan_ring
 
 #: Bytes of an element of the gradient.
 _ITEM_BYTES = 4
-
-Setting = Mapping[str, frozenset[CrossConnect]]
-
-
-@dataclass(frozen=True)
-class RingLight:
-    """``settings``: for each step, by WSS what it carries, complete.
-
-    ``transmit``: by node and peer the port and wavelength. ``set_ups``: how many steps of an iteration need
-    the WSSs changed.
-    """
-
-    ring: str
-    nodes: tuple[str, ...]
-    transmit: Mapping[str, Mapping[str, Emit]]
-    settings: tuple[Setting, ...]
-    score: Score
-    set_ups: int
-
-    @property
-    def switches(self) -> list[str]:
-        """The WSSs of the ring."""
-        return sorted(self.settings[0])
 
 
 def ring_of(fabric: Fabric, gpu: str) -> WdmRing | None:
@@ -52,8 +27,8 @@ def choose_ring(
     fabric: Fabric,
     holders: Mapping[str, str],
     wanted: Sequence[str] | int,
-    ring_name: str | None,
     grid_name: str | None = None,
+    ring_name: str | None = None,
 ) -> WdmRing | None:
     """The ring of a job; None for a job that is not meant for one.
 
@@ -73,12 +48,13 @@ def choose_ring(
         fitting = [ring for ring in rings if len(ring.nodes) == wanted]
         if not fitting and rings and (ring_name is not None or not fabric.grids):
             raise InvalidError(f"{wanted} GPUs: {_rule(rings[0])}")
+        if not fitting:
+            return None
         free = [ring for ring in fitting if not any(node in holders for node in ring.nodes)]
-        if free or not fitting:
-            return free[0] if free else None
-        reserve(fitting[0].nodes, holders, {}, fitting[0].nodes)
-        raise AssertionError("unreachable")
-    rings = [ring for gpu in wanted if (ring := ring_of(fabric, gpu)) is not None]
+        ring = (free or fitting)[0]
+        reserve(ring.nodes, holders, {}, ring.nodes)
+        return ring
+    rings = [found for gpu in wanted if (found := ring_of(fabric, gpu)) is not None]
     if not rings and ring_name is None:
         return None
     ring = rings[0] if ring_name is None else fabric.rings[ring_name]
@@ -132,7 +108,7 @@ def steps_of_job(ring: WdmRing, settings: Mapping[str, Any]) -> Steps:
     return Steps("linktest", ranks, 1, 1, lambda: iter([step]))
 
 
-def plan_light(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingLight:
+def plan_light(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
     """Everything that follows from what a job sends. Raises InvalidError naming what does not fit."""
     try:
         plan = plan_ring(fabric, ring, steps)
@@ -140,7 +116,4 @@ def plan_light(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingLight:
         raise InvalidError(f"{steps.name} on ring {ring.name}: {error}") from error
     if not any(step.pairs for step in plan.steps):
         raise InvalidError(f"{steps.name} on ring {ring.name}: nothing is sent")
-    homes = {pair: n for n, step in reversed(list(enumerate(plan.steps))) for pair in step.pairs}
-    score = Score(tuple(step.pairs for step in plan.steps), homes)
-    settings = tuple(step.cross_connects for step in plan.steps)
-    return RingLight(ring.name, ring.nodes, plan.transmit, settings, score, sum(set_up_steps(plan)))
+    return plan

@@ -10,10 +10,11 @@ While a job has a ring, its WSSs are the conductor's alone: nobody else changes 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
 from controller.optical_site import OpticalSite
 from controller.ring_conductor import Lights, RingConductor
-from controller.ring_light import RingLight, choose_ring, plan_light, ring_of, steps_of_job
+from controller.ring_light import choose_ring, plan_light, ring_of, steps_of_job
 from fabric.crossconnect import CrossConnect
 from fabric.topology import Fabric, WdmRing
+from fabric.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class RingSite:
         self._sockets = sockets
         self._bus = bus
         self._lock = threading.RLock()
-        self._playing: dict[str, tuple[RingConductor, Lights]] = {}
+        self._playing: dict[str, RingConductor] = {}
         #: The last conductor of each ring, for what it measured.
         self._last: dict[str, RingConductor] = {}
 
@@ -60,9 +62,9 @@ class RingSite:
         """End the conductors. Light and tables stay as they are; workers try until the next one comes."""
         with self._lock:
             playing, self._playing = dict(self._playing), {}
-        for conductor, lights in playing.values():
+        for conductor in playing.values():
             conductor.stop()
-            lights.close()
+            conductor.lights.close()
 
     # Planning
 
@@ -71,83 +73,79 @@ class RingSite:
         wanted: Sequence[str] | int,
         settings: Mapping[str, Any],
         holders: Mapping[str, str],
-        ring: str | None = None,
         grid: str | None = None,
-    ) -> RingLight | None:
+        ring: str | None = None,
+    ) -> RingPlan | None:
         """What a job would get; None for one that is not meant for a ring. Touches nothing.
 
         Raises as :func:`choose_ring`, :func:`steps_of_job`, :func:`plan_light`.
         """
-        chosen = choose_ring(self._fabric, holders, wanted, ring, grid)
+        chosen = choose_ring(self._fabric, holders, wanted, grid, ring)
         if chosen is None:
             return None
         return plan_light(self._fabric, chosen, steps_of_job(chosen, settings))
 
-    def plan_of(self, ring: str, settings: Mapping[str, Any]) -> RingLight:
+    def plan_of(self, ring: str, settings: Mapping[str, Any]) -> RingPlan:
         """The plan of a job whose ring is known. Raises InvalidError."""
         found = self._fabric.rings.get(ring)
         if found is None:
             raise InvalidError(f"there is no ring {ring}")
         return plan_light(self._fabric, found, steps_of_job(found, settings))
 
-    def check(self, light: RingLight) -> None:
+    def check(self, plan: RingPlan) -> None:
         """Ask every WSS and the agent. Raises the first error."""
 
         def look(name: str) -> None:
             self._site.look(name, timeout_s=3.0)
 
-        for error in _on_all(self._ring(light.ring).switches, look):
+        for error in _on_all(plan.switches, look):
             raise error
         self._need_agent().health()
 
     # A job's light
 
-    def light(self, job_id: str, light: RingLight) -> None:
+    def light(self, job_id: str, plan: RingPlan) -> None:
         """Set the light of the beginning and the transmit tables, then open the flow sockets.
 
         Raises ControllerError; what was done until then stays until :meth:`clear`.
         """
-        began = time.monotonic()
-        try:
-            lights = self._hold(job_id, light)
-            _, problems = lights.set(light.settings[0], exactly=True)
+        with self._lights(job_id, plan) as lights:
+            began = time.monotonic()
+            _, problems = lights.set(plan.steps[0].cross_connects, exactly=True)
             if problems:
-                raise UnavailableError(f"ring {light.ring}: {problems[0]}")
+                raise UnavailableError(f"ring {plan.ring}: {problems[0]}")
             lit = time.monotonic()
-            self._write_tables(light.ring, self._tables(light))
+            self._write_tables(plan.ring, self._tables(plan))
             tables = time.monotonic()
-            self._play(job_id, light, lights, resumed=False)
-        except ControllerError as error:
-            self._publish(job_id, light.ring, "failed", error=str(error))
-            raise
-        self._publish(job_id, light.ring, "lit", light_s=lit - began, tables_s=tables - lit)
+            self._play(job_id, plan, lights, resumed=False)
+        self._publish(job_id, plan.ring, "lit", light_s=lit - began, tables_s=tables - lit)
 
-    def adopt(self, job_id: str, light: RingLight) -> None:
+    def adopt(self, job_id: str, plan: RingPlan) -> None:
         """Take over a job that runs already: its light and tables stand, its workers come back."""
         try:
-            self._play(job_id, light, self._hold(job_id, light), resumed=True)
+            with self._lights(job_id, plan) as lights:
+                self._play(job_id, plan, lights, resumed=True)
         except ControllerError as error:
-            self._publish(job_id, light.ring, "failed", error=str(error))
+            log.error("job %s is not taken over: %s", job_id, error)
         else:
-            self._publish(job_id, light.ring, "adopted")
+            self._publish(job_id, plan.ring, "adopted")
 
     def clear(self, job_id: str, ring_name: str) -> list[str]:
         """Take a job's sockets, tables and light away; what did not work, one line each. May be repeated."""
         ring = self._ring(ring_name)
         with self._lock:
-            conductor, lights = self._playing.pop(job_id, (None, None))
+            conductor = self._playing.pop(job_id, None)
         if conductor is not None:
             conductor.stop()
-        if self._site.holder(ring.switches[0]) not in (None, job_id):
+        if self._site.hold(job_id, ring.switches) is not None:
             # The next job has the ring already; then all this is done.
             return []
-        self._site.hold(job_id, ring.switches)
         problems: list[str] = []
         try:
             self._write_tables(ring_name, {node: {} for node in ring.nodes})
         except ControllerError as error:
             problems.append(str(error))
-        lights = Lights(self._site, ring.switches) if lights is None else lights
+        lights = Lights(self._site, ring.switches) if conductor is None else conductor.lights
         try:
             problems += lights.set({name: frozenset() for name in ring.switches}, exactly=True)[1]
             lights.remember()
@@ -159,22 +157,31 @@ class RingSite:
         self._publish(job_id, ring_name, state, error=problems[0] if problems else None)
         return problems
 
-    def _hold(self, job_id: str, light: RingLight) -> Lights:
-        ring = self._ring(light.ring)
-        if (other := self._site.hold(job_id, ring.switches)) is not None:
-            raise ConflictError(f"ring {light.ring} is lit for job {other}")
-        return Lights(self._site, ring.switches)
-
-    def _play(self, job_id: str, light: RingLight, lights: Lights, *, resumed: bool) -> None:
-        sockets = {node: self._sockets[node] for node in light.nodes}
-        ips = {node: self._fabric.gpus[node].ip for node in light.nodes}
+    @contextlib.contextmanager
+    def _lights(self, job_id: str, plan: RingPlan) -> Iterator[Lights]:
+        """The ring's WSSs, for this job alone. Trouble is told, and then they are closed."""
         try:
-            conductor = RingConductor(job_id, light, lights, sockets, ips, self._bus, resumed=resumed)
+            if (other := self._site.hold(job_id, plan.switches)) is not None:
+                raise ConflictError(f"ring {plan.ring} is lit for job {other}")
+            lights = Lights(self._site, plan.switches)
+            try:
+                yield lights
+            except BaseException:
+                lights.close()
+                raise
+        except ControllerError as error:
+            self._publish(job_id, plan.ring, "failed", error=str(error))
+            raise
+
+    def _play(self, job_id: str, plan: RingPlan, lights: Lights, *, resumed: bool) -> None:
+        sockets = {node: self._sockets[node] for node in plan.nodes}
+        ips = {node: self._fabric.gpus[node].ip for node in plan.nodes}
+        try:
+            conductor = RingConductor(job_id, plan, lights, sockets, ips, self._bus, resumed=resumed)
         except OSError as error:
-            raise UnavailableError(f"ring {light.ring}: flow socket {error.strerror or error}") from error
+            raise UnavailableError(f"ring {plan.ring}: flow socket {error.strerror or error}") from error
         with self._lock:
-            self._playing[job_id] = conductor, lights
-            self._last[light.ring] = conductor
+            self._playing[job_id] = self._last[plan.ring] = conductor
         conductor.start()
 
     def _publish(self, job_id: str, ring: str, state: str, **more: Any) -> None:
@@ -182,13 +189,13 @@ class RingSite:
 
     # Transmit tables
 
-    def _tables(self, light: RingLight) -> dict[str, dict[str, Any]]:
+    def _tables(self, plan: RingPlan) -> dict[str, dict[str, Any]]:
         return {
             node: {
                 self._fabric.gpus[peer].ip: {"port": emit.port, "wavelength": emit.wavelength}
                 for peer, emit in peers.items()
             }
-            for node, peers in light.transmit.items()
+            for node, peers in plan.transmit.items()
         }
 
     def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -212,8 +219,8 @@ class RingSite:
     def troubles(self) -> list[str]:
         """Why light is not as it should be, one line for each ring."""
         with self._lock:
-            playing = [conductor for conductor, _ in self._playing.values()]
-        return [f"ring {c.light.ring}: {c.trouble}" for c in playing if c.trouble is not None]
+            playing = list(self._playing.values())
+        return [f"ring {c.plan.ring}: {c.trouble}" for c in playing if c.trouble is not None]
 
     def rings(self, holders: Mapping[str, str]) -> list[dict[str, Any]]:
         """Every ring in short."""
@@ -227,8 +234,6 @@ class RingSite:
         ring = self._ring(name)
         playing = self._conductor(name)
         last = self._last.get(name)
-        with self._lock:
-            lights = next((li for c, li in self._playing.values() if c.light.ring == name), None)
         seen = self._site.cross_connects()
         return {
             **self._overview(ring, holders),
@@ -239,7 +244,9 @@ class RingSite:
             "playing": None if playing is None else playing.document(),
             "statistics": None if last is None else last.statistics(),
             "lit": {
-                switch: [_pair(xc) for xc in sorted(lights.carries(switch) if lights else seen[switch])]
+                switch: [
+                    _pair(xc) for xc in sorted(playing.lights.carries(switch) if playing else seen[switch])
+                ]
                 for switch in ring.switches
             },
         }
@@ -266,12 +273,12 @@ class RingSite:
             "grid": None,
             "transmitters": "array",
             "control": None,
-            "transmit": {} if playing is None else self._tables(playing.light)[gpu],
+            "transmit": {} if playing is None else self._tables(playing.plan)[gpu],
         }
 
     def _conductor(self, ring: str) -> RingConductor | None:
         with self._lock:
-            return next((c for c, _ in self._playing.values() if c.light.ring == ring), None)
+            return next((c for c in self._playing.values() if c.plan.ring == ring), None)
 
     def _overview(self, ring: WdmRing, holders: Mapping[str, str]) -> dict[str, Any]:
         playing = self._conductor(ring.name)
@@ -289,17 +296,17 @@ class RingSite:
         return self._fabric.rings[name]
 
 
-def light_document(light: RingLight) -> dict[str, Any]:
+def ring_document(plan: RingPlan) -> dict[str, Any]:
     """A plan as the REST API shows it. ``set_ups``: changes of light in an iteration."""
     return {
-        "ring": light.ring,
-        "ranks": list(light.nodes),
-        "switches": sorted(light.settings[0]),
-        "steps": len(light.score.steps),
-        "set_ups": light.set_ups,
+        "ring": plan.ring,
+        "ranks": list(plan.nodes),
+        "switches": list(plan.switches),
+        "steps": len(plan.steps),
+        "set_ups": sum(set_up_steps(plan)),
         "transmit": {
             node: {peer: {"port": e.port, "wavelength": e.wavelength} for peer, e in peers.items()}
-            for node, peers in light.transmit.items()
+            for node, peers in plan.transmit.items()
         },
     }
 

@@ -265,11 +265,12 @@ class RingStep:
 class RingPlan:
     """What a job on ring ``ring`` sets: once the transmitters, then the WSSs step by step, round and round.
 
-    ``transmit``: for every node how it sends to each peer that it ever sends to.
+    ``transmit``: for every node how it sends to each peer that it ever sends to. ``switches``: the WSSs.
     """
 
     ring: str
     nodes: tuple[str, ...]
+    switches: tuple[str, ...]
     transmit: Mapping[str, Mapping[str, Emit]]
     steps: tuple[RingStep, ...]
 
@@ -315,6 +316,7 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
     return RingPlan(
         ring.name,
         nodes,
+        ring.switches,
         transmit,
         tuple(
             RingStep(now, {switch: lit[switch][number] for switch in ring.switches})

@@ -9,9 +9,6 @@ A step is over when every one of its transfers has been closed by its sender. Th
 for the next one, that one's setting is made. So light is never taken from a flow that has it, and flows of
 two steps are never lit at once.
 
-Flows without a step (link tests) are lit in a setting that has their pair of nodes, in order of arrival,
-while no flow of a step is lit.
-
 When connections break, a close may be lost, and who takes over from a conductor that died does not know what
 was closed before. Then, to the end of the iteration (who takes over: of the next one, since ranks may be one
 apart), a step counts as over when nobody asks for it, and who comes late with an earlier step is served
@@ -21,8 +18,7 @@ before anything new. That cannot get stuck, because a flow that is lit ends what
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 #: Sender and receiver, as GPU names.
@@ -32,9 +28,10 @@ Client = Hashable
 
 
 class Configure(NamedTuple):
-    """Set the WSSs, while nothing is lit; answer with ``configured`` or ``unconfigured``."""
+    """Set the WSSs for a step, while nothing is lit; answer with ``configured`` or ``unconfigured``."""
 
     setting: int
+    step: int
 
 
 class Lit(NamedTuple):
@@ -66,51 +63,26 @@ class Lost(NamedTuple):
 Effect = Configure | Lit | Closed | Failed | Lost
 
 
-@dataclass(frozen=True)
-class Score:
-    """What is played: ``steps``: the pairs of each step of one iteration, whose settings are 0, 1, …
-
-    ``homes``: for every pair that may have light at all, the setting it gets without a step. Raises
-    ValueError when there is no step or a step has a pair without a home.
-    """
-
-    steps: tuple[frozenset[Pair], ...]
-    homes: Mapping[Pair, int]
-
-    def __post_init__(self) -> None:
-        if not self.steps:
-            raise ValueError("a score needs at least one step")
-        for number, pairs in enumerate(self.steps):
-            for source, destination in sorted(pairs - self.homes.keys()):
-                raise ValueError(f"step {number}: {source} to {destination} has no home")
-
-
-class _Key(NamedTuple):
-    """What flows must have in common to be lit at once."""
-
-    setting: int
-    step: int | None
-
-
 class _Asked:
     """An open flow."""
 
-    __slots__ = ("client", "key", "lit", "pair")
+    __slots__ = ("client", "lit", "pair", "step")
 
-    def __init__(self, client: Client, pair: Pair, key: _Key) -> None:
-        self.client, self.pair, self.key = client, pair, key
+    def __init__(self, client: Client, pair: Pair, step: int) -> None:
+        self.client, self.pair, self.step = client, pair, step
         self.lit = False
 
 
 class Conductor:
     """Every method returns what is to be done, in order.
 
+    ``steps``: the pairs of each step of one iteration, at least one; the settings for them are 0, 1, …
     ``resumed``: flows may have been closed before this conductor was made. It then lights nothing until
     :meth:`settle`, which is called when whoever is there has had the time to ask.
     """
 
-    def __init__(self, score: Score, *, resumed: bool = False) -> None:
-        self._score = score
+    def __init__(self, steps: Sequence[frozenset[Pair]], *, resumed: bool = False) -> None:
+        self._steps = steps
         self._flows: dict[Flow, _Asked] = {}
         self._done: dict[int, set[Pair]] = {}
         self._step: int | None = None if resumed else 0
@@ -119,7 +91,8 @@ class Conductor:
         self._holding = resumed
         self._setting: int | None = None
         self._wanted: int | None = None
-        self._serving: _Key | None = None
+        #: The step whose flows may be lit.
+        self._serving: int | None = None
 
     # Looking
 
@@ -133,43 +106,43 @@ class Conductor:
         """The setting that stands; None while it changes."""
         return self._setting
 
-    def flows(self) -> list[tuple[Flow, Pair, int | None, bool]]:
+    def flows(self) -> list[tuple[Flow, Pair, int, bool]]:
         """Open flows in order of arrival: flow, pair, step, whether it is lit."""
-        return [(flow, one.pair, one.key.step, one.lit) for flow, one in self._flows.items()]
+        return [(flow, one.pair, one.step, one.lit) for flow, one in self._flows.items()]
 
     # What happens
 
     def open(self, flow: Flow, client: Client, pair: Pair, step: int | None = None) -> list[Effect]:
-        """``client`` (a connection) asks for light for ``pair``. ``flow`` is not open."""
-        home = self._score.homes.get(pair)
-        source, destination = pair
-        if home is None:
-            return [Failed(flow, f"{source} sends nothing to {destination} in this job")]
+        """``client`` (a connection) asks for light for ``pair``. ``flow`` is not open.
+
+        ``step`` is counted on over iterations; it may be left out where there is only one (a link test).
+        """
         if step is None:
-            key = _Key(home, None)
-        else:
-            setting = step % len(self._score.steps)
-            if step < 0 or pair not in self._score.steps[setting]:
-                return [Failed(flow, f"{source} sends nothing to {destination} in step {step}")]
-            key = _Key(setting, step)
-        self._flows[flow] = _Asked(client, pair, key)
+            if len(self._steps) > 1:
+                return [Failed(flow, f"there are {len(self._steps)} steps: say the step")]
+            step = self._step or 0
+        source, destination = pair
+        if step < 0 or pair not in self._steps[step % len(self._steps)]:
+            return [Failed(flow, f"{source} sends nothing to {destination} in step {step}")]
+        self._flows[flow] = _Asked(client, pair, step)
         return self._next()
 
     def close(self, flow: Flow) -> list[Effect]:
         """All of the flow is sent and acknowledged, or it is no longer wanted. ``flow`` is open."""
         asked = self._flows.pop(flow)
-        step = asked.key.step
-        if step is not None and (self._step is None or step >= self._step):
-            self._done.setdefault(step, set()).add(asked.pair)
+        if self._step is None or asked.step >= self._step:
+            self._done.setdefault(asked.step, set()).add(asked.pair)
         return [Closed(flow), *self._next()]
 
     def gone(self, client: Client) -> list[Effect]:
         """A connection has ended; its flows are no longer wanted, though they may come again."""
         mine = [flow for flow, asked in self._flows.items() if asked.client == client]
-        steps = [self._flows.pop(flow).key.step for flow in mine]
-        if any(step is not None for step in steps):
-            self._loosen(1)
-        return self._next() if mine else []
+        if not mine:
+            return []
+        for flow in mine:
+            del self._flows[flow]
+        self._loosen(1)
+        return self._next()
 
     def settle(self) -> list[Effect]:
         """Whoever has something to ask has had the time for it. Without effect unless ``resumed``."""
@@ -182,14 +155,13 @@ class Conductor:
         """The setting that was asked for stands."""
         assert self._wanted is not None
         self._setting, self._wanted = self._wanted, None
-        serving = self._serving
-        return self._light(serving) + self._next() if serving is not None else self._next()
+        return self._next()
 
     def unconfigured(self, reason: str) -> list[Effect]:
         """The setting that was asked for could not be made: who waits for it is told."""
         assert self._wanted is not None
         wanted, self._wanted, self._serving = self._wanted, None, None
-        waiting = [flow for flow, asked in self._flows.items() if asked.key.setting == wanted]
+        waiting = [f for f, asked in self._flows.items() if asked.step % len(self._steps) == wanted]
         for flow in waiting:
             del self._flows[flow]
         return [*(Failed(flow, reason) for flow in waiting), *self._next()]
@@ -208,52 +180,41 @@ class Conductor:
 
     def _loosen(self, iterations: int) -> None:
         if self._step is not None:
-            length = len(self._score.steps)
+            length = len(self._steps)
             self._strict_from = max(self._strict_from, (self._step // length + iterations) * length)
 
     def _next(self) -> list[Effect]:
         if self._holding or self._wanted is not None:
             return []
-        if any(asked.lit for asked in self._flows.values()):
-            # Who belongs to what is lit may join; everybody else waits for its end.
-            assert self._serving is not None
-            return self._light(self._serving)
-        key = self._choose()
-        if key is None:
+        if not any(asked.lit for asked in self._flows.values()):
+            # Else who belongs to what is lit may join; everybody else waits for its end.
+            self._serving = self._choose()
+        if self._serving is None:
             return []
-        self._serving = key
-        if key.setting == self._setting:
-            return self._light(key)
-        self._setting, self._wanted = None, key.setting
-        return [Configure(key.setting)]
-
-    def _light(self, key: _Key) -> list[Effect]:
+        setting = self._serving % len(self._steps)
+        if setting != self._setting:
+            self._setting, self._wanted = None, setting
+            return [Configure(setting, self._serving)]
         effects: list[Effect] = []
         for flow, asked in self._flows.items():
-            if not asked.lit and asked.key == key:
+            if not asked.lit and asked.step == self._serving:
                 asked.lit = True
                 effects.append(Lit(flow))
         return effects
 
-    def _choose(self) -> _Key | None:
-        """Whose turn it is, when nothing is lit."""
-        least: _Key | None = None
-        for asked in self._flows.values():
-            key = asked.key
-            if key.step is None or (self._step is not None and key.step < self._step):
-                return key
-            if least is None or least.step is None or key.step < least.step:
-                least = key
-        if least is None or least.step is None:
+    def _choose(self) -> int | None:
+        """The step whose turn it is, when nothing is lit."""
+        least = min((asked.step for asked in self._flows.values()), default=None)
+        if least is None:
             return None
         if self._step is None:
-            self._step = least.step
+            self._step = least
             self._loosen(2)
-        while self._step < least.step and self._over(self._step):
+        while self._step < least and self._over(self._step):
             self._done.pop(self._step, None)
             self._step += 1
-        return least if self._step == least.step else None
+        return least if least <= self._step else None
 
     def _over(self, step: int) -> bool:
-        pairs = self._score.steps[step % len(self._score.steps)]
+        pairs = self._steps[step % len(self._steps)]
         return step < self._strict_from or pairs <= self._done.get(step, set())

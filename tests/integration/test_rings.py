@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import time
@@ -21,7 +22,7 @@ from controller.bus import EventBus
 from controller.optical.registry import make_driver
 from controller.optical_site import OpticalSite
 from controller.ring_conductor import Lights, RingConductor
-from controller.ring_light import RingLight, plan_light, steps_of_job
+from controller.ring_light import plan_light, steps_of_job
 from fabric.crossconnect import CrossConnect
 from fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_controller_jobs import Run
@@ -231,9 +232,9 @@ class Script:
         stack.callback(self.site.close)
         # Before the conductor is made, so after it has stopped: it would set light anew.
         stack.callback(self.darken)
-        self.light: RingLight = plan_light(
-            FABRIC, FABRIC.rings["r"], steps_of_job(FABRIC.rings["r"], {"collective": collective})
-        )
+        ring = FABRIC.rings["r"]
+        self.plan = plan_light(FABRIC, ring, steps_of_job(ring, {"collective": collective}))
+        self.steps = [step.pairs for step in self.plan.steps]
         self.ips = {gpu: FABRIC.gpus[gpu].ip for gpu in NODES}
         self.sockets = {gpu: directory / gpu for gpu in NODES}
         self.stack = stack
@@ -252,7 +253,7 @@ class Script:
     def begin(self, *, resumed: bool) -> RingConductor:
         lights = Lights(self.site, SWITCHES)
         self.stack.callback(lights.close)
-        one = RingConductor("j", self.light, lights, self.sockets, self.ips, self.site.bus, resumed=resumed)
+        one = RingConductor("j", self.plan, lights, self.sockets, self.ips, self.site.bus, resumed=resumed)
         self.stack.callback(one.stop)
         one.start()
         return one
@@ -279,14 +280,14 @@ def script(run: Run, tmp_path: Path) -> Iterator[Script]:
 
 
 def test_each_step_finds_its_light_set_when_it_is_told(script: Script) -> None:
-    steps = script.light.score.steps
+    steps = script.steps
     flows = script.open(0, steps[0])
     for step in range(2 * len(steps)):
         ahead = script.open(step + 1, steps[(step + 1) % len(steps)])
         script.until(lambda flows=flows: all(flow.lit for flow in flows.values()))  # type: ignore[misc]
         assert not any(flow.lit for flow in ahead.values())
         carried = script.carried()
-        for name, group in script.light.settings[step % len(steps)].items():
+        for name, group in script.plan.steps[step % len(steps)].cross_connects.items():
             assert group <= carried[name]
         for (sender, _), flow in flows.items():
             script.workers[sender].close(flow)
@@ -296,18 +297,41 @@ def test_each_step_finds_its_light_set_when_it_is_told(script: Script) -> None:
 
 def test_light_that_went_is_found_and_set_again(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_conductor, "WATCH_S", 0.2)
-    flows = script.open(0, script.light.score.steps[0])
+    flows = script.open(0, script.steps[0])
     script.until(lambda: all(flow.lit for flow in flows.values()))
     flow = next(iter(flows.values()))
     number = flow.number
     script.darken()
     script.until(lambda: flow.number != number and flow.lit)
     assert "is gone" in flow.reason
-    assert script.light.settings[0][SWITCHES[0]] <= script.carried()[SWITCHES[0]]
+    assert script.plan.steps[0].cross_connects[SWITCHES[0]] <= script.carried()[SWITCHES[0]]
+
+
+def test_a_wss_that_hangs_holds_up_nobody_who_comes_and_asks(run: Run, script: Script) -> None:
+    flows = script.open(0, script.steps[0])
+    script.until(lambda: all(flow.lit for flow in flows.values()))
+    later = script.open(1, script.steps[1])
+    before, after = (step.cross_connects for step in script.plan.steps[:2])
+    hung = next(name for name in SWITCHES if not after[name] <= before[name])
+    pid = json.loads((run.state / f"{hung}.ready").read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    script.stack.callback(os.kill, pid, signal.SIGCONT)
+    for (sender, _), flow in flows.items():
+        script.workers[sender].close(flow)
+    script.until(lambda: script.conductor.document()["setting"] is None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        # The driver waits 5 s for an answer.
+        other.settimeout(2.0)
+        other.connect(str(script.sockets[NODES[0]]))
+        other.send(b"{}")
+        assert b"error" in other.recv(4096)
+    assert not any(flow.lit for flow in later.values())
+    os.kill(pid, signal.SIGCONT)
+    script.until(lambda: all(flow.lit for flow in later.values()))
 
 
 def test_a_new_conductor_serves_what_is_left_first(script: Script) -> None:
-    steps = script.light.score.steps
+    steps = script.steps
     flows = script.open(0, steps[0])
     script.until(lambda: all(flow.lit for flow in flows.values()))
     script.conductor.stop()

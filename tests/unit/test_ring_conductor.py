@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from controller import ring_conductor
 from controller.bus import EventBus
 from controller.errors import UnavailableError
-from controller.optical.base import Deadline
+from controller.optical.base import Deadline, Snapshot
 from controller.optical.errors import Unreachable
 from controller.optical_site import OpticalSite
 from controller.ring_conductor import Lights, RingConductor, quantile
@@ -24,16 +26,27 @@ from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
 
 FABRIC, RING = ring_fabric(5)
-LIGHT = plan_light(FABRIC, RING, steps_of_job(RING, {"collective": "wrht"}))
+PLAN = plan_light(FABRIC, RING, steps_of_job(RING, {"collective": "wrht"}))
 IPS = {gpu: FABRIC.gpus[gpu].ip for gpu in RING.nodes}
-FIRST = sorted(LIGHT.score.steps[0])
+FIRST = sorted(PLAN.steps[0].pairs)
 WAIT_S = 10.0
 
 
 class Stuck(Wss):
-    """A WSS that can be made to refuse writes."""
+    """A WSS that can be made to refuse writes, and to hang: not to answer before ``free`` is set."""
 
     stuck = False
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, 4, 1)
+        self.free, self.hangs = threading.Event(), threading.Event()
+        self.free.set()
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        if not self.free.is_set():
+            self.hangs.set()
+            self.free.wait(3 * WAIT_S)
+        return super()._read(deadline)
 
     def _add(self, batch: Any, deadline: Deadline) -> None:
         if self.stuck:
@@ -44,14 +57,16 @@ class Stuck(Wss):
 class Stage:
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory, self.stack = directory, stack
-        self.wss = {name: Stuck(name, 4, 1) for name in RING.switches}
+        self.wss = {name: Stuck(name) for name in RING.switches}
         self.bus = EventBus()
         site = OpticalSite(self.wss, {}, self.bus)
         lights = Lights(site, RING.switches)
         stack.callback(lights.close)
         sockets = {gpu: directory / gpu for gpu in RING.nodes}
-        self.conductor = RingConductor("j", LIGHT, lights, sockets, IPS, self.bus)
+        self.conductor = RingConductor("j", PLAN, lights, sockets, IPS, self.bus)
         stack.callback(self.conductor.stop)
+        for one in self.wss.values():
+            stack.callback(one.free.set)
         self.conductor.start()
 
     def connect(self, gpu: str) -> Worker:
@@ -81,7 +96,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def needed(step: int) -> set[tuple[str, CrossConnect]]:
-    return {(name, xc) for name, group in LIGHT.settings[step].items() for xc in group}
+    return {(name, xc) for name, group in PLAN.steps[step].cross_connects.items() for xc in group}
 
 
 def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
@@ -91,7 +106,7 @@ def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
     for worker in workers.values():
         assert worker.hear() == {"lit": "a"}
     assert needed(0) <= stage.carried()
-    (sender, receiver), *_ = sorted(LIGHT.score.steps[1])
+    (sender, receiver), *_ = sorted(PLAN.steps[1].pairs)
     ahead = stage.connect(sender)
     ahead.say(open=1, peer=IPS[receiver], step=1)
     for worker in workers.values():
@@ -124,8 +139,12 @@ def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
             {"failed": 1, "reason": "1.2.3.4: is not on the ring", "retry_after_s": 0.5},
         ),
         (
+            b'{"open": 1, "peer": "%s"}' % IPS["r1"].encode(),
+            {"failed": 1, "reason": "there are 4 steps: say the step", "retry_after_s": 0.5},
+        ),
+        (
             b'{"open": 1, "peer": "%s", "step": 0}' % IPS["r4"].encode(),
-            {"failed": 1, "reason": "r0 sends nothing to r4 in this job", "retry_after_s": 0.5},
+            {"failed": 1, "reason": "r0 sends nothing to r4 in step 0", "retry_after_s": 0.5},
         ),
     ],
 )
@@ -156,6 +175,56 @@ def test_a_wss_that_cannot_be_written_is_told_and_tried_again(stage: Stage) -> N
     assert stage.conductor.trouble is None
 
 
+def test_a_wss_that_hangs_holds_up_nobody_who_comes_closes_or_goes(stage: Stage) -> None:
+    hung = stage.wss["r-w1"]
+    hung.free.clear()
+    one, two = stage.connect("r0"), stage.connect("r2")
+    one.say(open=1, peer=IPS["r1"], step=0)
+    assert hung.hangs.wait(WAIT_S)
+    two.say(open=1, peer=IPS["r1"], step=0)
+    two.say(close=1)
+    assert two.hear() == {"closed": 1}
+    one.socket.close()
+    late = stage.connect("r0")
+    late.say(open=7, peer=IPS["r1"], step=0)
+    late.say()
+    assert late.hear() == {"error": 'neither "open" nor "close"'}
+    hung.free.set()
+    assert late.hear() == {"lit": 7}
+
+
+def test_a_wss_that_hangs_when_it_is_looked_after_holds_up_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_conductor, "WATCH_S", 0.1)
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"lit": 1}
+    hung = stage.wss["r-w1"]
+    hung.free.clear()
+    assert hung.hangs.wait(WAIT_S)
+    worker.say(close=1)
+    assert worker.hear() == {"closed": 1}
+    worker.say(open=2, peer=IPS["r1"], step=0)
+    assert worker.hear() == {"lit": 2}
+
+
+def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(stage: Stage) -> None:
+    hung = stage.wss["r-w1"]
+    hung.free.clear()
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert hung.hangs.wait(WAIT_S)
+    end = threading.Thread(target=stage.conductor.stop)
+    end.start()
+    assert worker.socket.recv(64) == b""
+    assert end.is_alive()
+    hung.free.set()
+    end.join(WAIT_S)
+    assert not end.is_alive()
+    assert needed(0) <= stage.carried()
+
+
 def test_what_another_wrote_meanwhile_is_noticed_by_the_next_write(stage: Stage) -> None:
     worker = stage.connect("r0")
     worker.say(open=1, peer=IPS["r1"], step=0)
@@ -168,13 +237,14 @@ def test_what_another_wrote_meanwhile_is_noticed_by_the_next_write(stage: Stage)
         others[sender].say(open=1, peer=IPS[receiver], step=0)
         assert others[sender].hear() == {"lit": 1}
         others[sender].say(close=1)
-    (sender, receiver), *_ = sorted(LIGHT.score.steps[1])
+    (sender, receiver), *_ = sorted(PLAN.steps[1].pairs)
     ahead = stage.connect(sender)
     ahead.say(open=2, peer=IPS[receiver], step=1)
     worker.say(close=1)
     assert ahead.hear() == {"lit": 2}
     lacking = {name for name, _ in needed(1) - stage.carried()}
-    written = {name for name in RING.switches if not LIGHT.settings[1][name] <= LIGHT.settings[0][name]}
+    before, after = (step.cross_connects for step in PLAN.steps[:2])
+    written = {name for name in RING.switches if not after[name] <= before[name]}
     assert written
     assert not lacking & written
 
@@ -183,7 +253,7 @@ def test_a_worker_that_hangs_up_takes_its_flows_with_it(stage: Stage) -> None:
     one, two = stage.connect("r0"), stage.connect("r0")
     one.say(open=1, peer=IPS["r1"], step=0)
     assert one.hear() == {"lit": 1}
-    two.say(open=1, peer=IPS["r1"])
+    two.say(open=1, peer=IPS["r1"], step=0)
     one.socket.close()
     assert two.hear() == {"lit": 1}
 
@@ -219,7 +289,7 @@ def test_a_socket_that_cannot_be_made_leaves_none(tmp_path: Path) -> None:
         sockets = {gpu: tmp_path / gpu for gpu in RING.nodes}
         sockets["r4"] = tmp_path / "nowhere" / "r4"
         with pytest.raises(OSError, match="nowhere"):
-            RingConductor("j", LIGHT, lights, sockets, IPS, EventBus())
+            RingConductor("j", PLAN, lights, sockets, IPS, EventBus())
         assert list(tmp_path.iterdir()) == []
 
 
