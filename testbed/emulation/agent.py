@@ -37,7 +37,7 @@ from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
 from testbed.emulation.onic.counting import read_light
-from testbed.emulation.onic.tables import TransmitTable, Transmitter
+from testbed.emulation.onic.tables import RouteTable, Transmitter
 from testbed.emulation.onic.wiring import array_wavelengths, onic_directory
 from testbed.emulation.openvswitch import OpenVSwitchError
 from testbed.lab import Lab
@@ -329,7 +329,7 @@ class Agent:
                 text = f"O-NIC {gpu}: {ip}: there is no wavelength {chosen.wavelength} (0..{wavelengths - 1})"
                 raise AgentError(422, text)
         try:
-            table = TransmitTable.open(self.lab.bpf_dir / f"onic-{gpu}")
+            table = RouteTable.open(self.lab.bpf_dir / f"onic-{gpu}")
             try:
                 with self._lock:
                     table.replace({ip: Transmitter(t.port, t.wavelength) for ip, t in wanted.items()})

@@ -316,6 +316,14 @@ def bucket_bytes(rate_bps: float) -> int:
     return math.ceil(FRAME_BYTES + rate_bps / 8 * TIMER_SLACK_S)
 
 
+def htb_bucket_bytes(rate_bps: float) -> int:
+    """Depth of an HTB class's bucket, for a rate in bits per second: what passes while a timer is late.
+
+    It need not hold a frame, which HTB lets go on credit; 1,600 is the least that tc would set.
+    """
+    return max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))
+
+
 def queue_bytes(rate_bps: float, queue_s: float) -> int:
     """Bytes that may wait at ``rate_bps`` bits per second for ``queue_s`` seconds; at least two frames."""
     return max(2 * FRAME_BYTES, math.ceil(rate_bps / 8 * queue_s))
@@ -349,7 +357,7 @@ def shape_wavelengths(
     length (measured: 0.5 s of a transfer at 25 Mbit/s took 0.97 of its time).
     """
     rate = f"{round(rate_bps)}bit"
-    slack = max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))
+    slack = htb_bucket_bytes(rate_bps)
     limit = max(queue_bytes(rate_bps, queue_s), least_queue_bytes)
     root = 0x10000
     with failing(f"interface {index}: {count} wavelengths of {rate}"):
@@ -381,7 +389,7 @@ def shape_shared(
     """
     rate = f"{round(rate_bps)}bit"
     share = f"{max(8000, round(rate_bps / (len(sources) + 1)))}bit"
-    slack = max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))
+    slack = htb_bucket_bytes(rate_bps)
     root, top, rest = 0x10000, 0x10001, 0x10002
     with failing(f"interface {index}: shared rate {rate}"):
         netlink.tc("replace", "htb", index, root, default=rest & 0xFFFF)

@@ -20,7 +20,7 @@ from fabric.schedules import Step, Steps, check_ranks, frozen
 from testbed.simulation.engine import Engine, Flow
 from testbed.simulation.maxmin import FloatArray
 from testbed.simulation.networks import Network
-from testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
+from testbed.simulation.phases import StepCost, check_cost, check_vector, needs_new_light, synchronous
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000
@@ -653,8 +653,7 @@ class _StepPlan:
         if job.cost.in_steps:
             self.set_up = job.cost.in_steps[number]
         elif job.cost.when == "new circuits" and number:
-            before = owner.plan[number - 1].step if len(owner.plan) >= number else None
-            self.set_up = before is None or not _circuits(step) <= _circuits(before)
+            self.set_up = needs_new_light(step, owner.plan[number - 1].step, len(job.ranks))
         self._routes: tuple[list[int], list[int], list[float]] | None = None
         self._one: dict[int, tuple[tuple[int, ...], float]] = {}
 
@@ -698,9 +697,3 @@ class _StepPlan:
         routes = self.owner.run.network.routes(self.owner.job.ranks, one, self.number)
         links = self.owner.run.links(routes.links.tolist())
         self._one[k] = (links, float(routes.latency_s[0]))
-
-
-def _circuits(step: Step) -> set[tuple[int, ...]]:
-    lanes = [0] * len(step) if step.wavelengths is None else step.wavelengths.tolist()
-    ways = [0] * len(step) if step.clockwise is None else step.clockwise.tolist()
-    return set(zip(step.sources.tolist(), step.destinations.tolist(), lanes, ways, strict=True))

@@ -119,8 +119,7 @@ class Phases:
                 kept.append(step)  # so that the identities stay theirs
             phase = known[key]
             if order and (order[-1], phase) not in lights:
-                lit = _circuits(phases[order[-1]], len(ranks))
-                lights[order[-1], phase] = not _within(_circuits(step, len(ranks)), lit)
+                lights[order[-1], phase] = needs_new_light(step, phases[order[-1]], len(ranks))
             new.append(lights[order[-1], phase] if order else True)
             order.append(phase)
         self._order = np.array(order, dtype=np.int64)
@@ -181,13 +180,14 @@ def _content(step: Step) -> object:
     return (digest.digest(), step.op)
 
 
+def needs_new_light(step: Step, before: Step, ranks: int) -> bool:
+    """Whether a step has a circuit that the step before it had not."""
+    return not np.isin(_circuits(step, ranks), _circuits(before, ranks)).all()
+
+
 def _circuits(step: Step, ranks: int) -> IntArray:
     """One number for each of the step's circuits: its ends, its wavelength and its direction."""
     ends = step.sources * ranks + step.destinations
     if step.wavelengths is None or step.clockwise is None:
         return ends
     return (step.wavelengths * ranks * ranks + ends) * 2 + step.clockwise
-
-
-def _within(now: IntArray, lit: IntArray) -> bool:
-    return bool(np.isin(now, lit).all())

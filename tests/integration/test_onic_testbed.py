@@ -33,8 +33,8 @@ from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT
 from testbed.emulation.onic.counting import read_onic, read_switch
-from testbed.emulation.onic.light import BpfLaser
-from testbed.emulation.onic.tables import Counters, RouteTable
+from testbed.emulation.onic.light import BpfLaser, BpfRoutes
+from testbed.emulation.onic.tables import Counters
 from testbed.emulation.onic.wiring import laser_ids
 from testbed.emulation.optical.datapath import Datapath
 from testbed.emulation.optical.lasers import Lasers
@@ -177,7 +177,7 @@ class Rig:
 
     def route_all(self) -> None:
         for node, peers in wavelength_map(self.grid, self.grid.nodes).items():
-            table = RouteTable.open(self.lab.bpf_dir / f"onic-{node}")
+            table = BpfRoutes.open(self.lab.bpf_dir / f"onic-{node}")
             routes = {self.fabric.gpus[peer].ip: way.port for peer, way in peers.items()}
             table.replace(routes)
             assert table.read() == routes

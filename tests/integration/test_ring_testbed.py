@@ -31,7 +31,7 @@ from fabric.wdm import ADD_CLOCKWISE, EAST, WEST, cross_connects
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.onic.counting import read_onic
-from testbed.emulation.onic.tables import Counters, RouteTable, TransmitTable, Transmitter
+from testbed.emulation.onic.tables import Counters, RouteTable, Transmitter
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
@@ -319,7 +319,7 @@ def test_payload_for_a_peer_that_is_not_in_the_table_is_counted(rig: Rig) -> Non
 def test_light_without_a_colour_is_dark(rig: Rig) -> None:
     rig.set_up((3, 0, COUNTER, 0))
     table = RouteTable.open(rig.lab.bpf_dir / "onic-r3")
-    table.replace({rig.ip(0): COUNTER})
+    table.replace({rig.ip(0): Transmitter(COUNTER)})
     table.close()
     with rig.connection(3, 0) as (near, _):
         before = rig.totals()
@@ -376,7 +376,7 @@ def test_a_transmit_table_is_checked_and_read_back(rig: Rig) -> None:
         return rig.http.put(f"/v1/onics/{gpu}/transmit", json=body)
 
     assert put("r0", good).json() == good
-    table = TransmitTable.open(rig.lab.bpf_dir / "onic-r0")
+    table = RouteTable.open(rig.lab.bpf_dir / "onic-r0")
     try:
         assert table.read() == {peer: Transmitter(0, 1)}
         refused = [

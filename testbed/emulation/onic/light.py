@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.emulation.onic.tables import RouteTable
+from testbed.emulation.onic.tables import RouteTable, Transmitter
 from testbed.emulation.optical.lasers import Lasers
 
 _NS = 1_000_000_000
@@ -50,7 +50,7 @@ class BpfLaser:
 
 
 class BpfRoutes:
-    """Which fibre port leads to each peer."""
+    """The fibre port whose tunable laser leads to each peer, by IPv4 address."""
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
@@ -64,7 +64,7 @@ class BpfRoutes:
         self._table.close()
 
     def replace(self, routes: Mapping[str, int]) -> None:
-        self._table.replace(routes)
+        self._table.replace({ip: Transmitter(port) for ip, port in routes.items()})
 
     def read(self) -> dict[str, int]:
-        return self._table.read()
+        return {ip: transmitter.port for ip, transmitter in self._table.read().items()}

@@ -63,24 +63,14 @@ def read_counters(table: ebpf.Map) -> Counters:
 
 
 class Transmitter(NamedTuple):
-    """One of the fixed transmitters of an O-NIC: fibre port and channel."""
+    """A transmitter of an O-NIC: its fibre port, and its channel in an array; None for a tunable laser."""
 
     port: int
-    wavelength: int
-
-
-def _replace(table: ebpf.Map, wanted: Mapping[bytes, bytes]) -> None:
-    """Makes these the whole table. A peer whose route stays is not touched."""
-    present = dict(table.items())
-    for peer in present.keys() - wanted.keys():
-        table.delete(peer)
-    for peer, route in wanted.items():
-        if present.get(peer) != route:
-            table.update(peer, route)
+    wavelength: int | None = None
 
 
 class RouteTable:
-    """The fibre port, with its tunable laser, that leads to each peer, by IPv4 address."""
+    """The transmitter that is used towards each peer, by IPv4 address."""
 
     def __init__(self, table: ebpf.Map) -> None:
         self._table = table
@@ -93,38 +83,22 @@ class RouteTable:
     def close(self) -> None:
         self._table.close()
 
-    def replace(self, routes: Mapping[str, int]) -> None:
-        """Makes these the whole table. A peer that keeps its port is not touched."""
-        _replace(self._table, {socket.inet_aton(ip): _ROUTE.pack(port, 0) for ip, port in routes.items()})
-
-    def read(self) -> dict[str, int]:
-        return {socket.inet_ntoa(peer): _ROUTE.unpack(route)[0] for peer, route in self._table.items()}
-
-
-class TransmitTable:
-    """The transmitter of an array that is used towards each peer, by IPv4 address."""
-
-    def __init__(self, table: ebpf.Map) -> None:
-        self._table = table
-
-    @classmethod
-    def open(cls, pins: Path) -> TransmitTable:
-        """Raises EbpfError."""
-        return cls(open_map(pins, "route_of_peer"))
-
-    def close(self) -> None:
-        self._table.close()
-
-    def replace(self, table: Mapping[str, Transmitter]) -> None:
-        """Makes this the whole table. A peer that keeps its transmitter is not touched."""
-        _replace(
-            self._table,
-            {socket.inet_aton(ip): _ROUTE.pack(port, channel + 1) for ip, (port, channel) in table.items()},
-        )
+    def replace(self, routes: Mapping[str, Transmitter]) -> None:
+        """Makes these the whole table. A peer that keeps its transmitter is not touched."""
+        wanted = {
+            socket.inet_aton(ip): _ROUTE.pack(port, 0 if channel is None else channel + 1)
+            for ip, (port, channel) in routes.items()
+        }
+        present = dict(self._table.items())
+        for peer in present.keys() - wanted.keys():
+            self._table.delete(peer)
+        for peer, route in wanted.items():
+            if present.get(peer) != route:
+                self._table.update(peer, route)
 
     def read(self) -> dict[str, Transmitter]:
         found = {}
-        for peer, value in self._table.items():
-            port, tag = _ROUTE.unpack(value)
-            found[socket.inet_ntoa(peer)] = Transmitter(port, tag - 1)
+        for peer, route in self._table.items():
+            port, tag = _ROUTE.unpack(route)
+            found[socket.inet_ntoa(peer)] = Transmitter(port, tag - 1 if tag else None)
         return found
