@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -32,19 +33,15 @@ NEVER = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "unset_
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Run]:
-    run = Run(GRID)
-    try:
+    with closing(Run(GRID)) as run:
         yield run
-    finally:
-        run.close()
 
 
 @pytest.fixture
 def run(shared: Run) -> Iterator[Run]:
     """The run with no job going on."""
     yield shared
-    for job in shared.api.get("/v1/jobs").json():
-        shared.api.delete(f"/v1/jobs/{job['id']}")
+    shared.cancel_all()
     shared.wait(lambda: not lit(shared), "light was left")
 
 

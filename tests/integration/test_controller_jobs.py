@@ -122,6 +122,10 @@ class Run:
                     return int(entry.name)
         raise AssertionError(f"no process of worker {worker}")
 
+    def cancel_all(self) -> None:
+        for job in self.api.get("/v1/jobs").json():
+            self.api.delete(f"/v1/jobs/{job['id']}")
+
     def close(self) -> None:
         self.api.close()
         for process in (self.controller, self.testbed):
@@ -147,11 +151,8 @@ def _remove_tree(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Run]:
-    run = Run()
-    try:
+    with contextlib.closing(Run()) as run:
         yield run
-    finally:
-        run.close()
 
 
 @pytest.fixture
@@ -160,8 +161,7 @@ def run(shared: Run) -> Iterator[Run]:
     answer = shared.api.put("/v1/circuits", json={"circuits": FABRIC["circuits"]})
     assert answer.status_code == 200, answer.text
     yield shared
-    for job in shared.api.get("/v1/jobs").json():
-        shared.api.delete(f"/v1/jobs/{job['id']}")
+    shared.cancel_all()
 
 
 def test_two_jobs_train_side_by_side(run: Run) -> None:

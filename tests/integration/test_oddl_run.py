@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed.lab import Lab
-from tests.integration.test_run import RunningCommand, assert_gone, free_ports
+from tests.integration.test_run import RunningCommand, assert_gone, running_command
 
 pytestmark = pytest.mark.root
 
@@ -20,17 +18,14 @@ MINI = Path(__file__).parents[1] / "data" / "mini_oddl.yaml"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningCommand]:
-    command = RunningCommand(
-        tmp_path / "runs", "--json", "--runtime", "namespace", *free_ports(), scenario=MINI
-    )
-    yield command
-    command.stop()
+    with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as command:
+        yield command
 
 
 def test_a_comparison_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
     code, output = running.end()
     assert code == 0, "\n".join(running.lines)
-    labs = [Lab(found[1]) for line in running.lines if (found := re.search(r"lab (\w+) is up", line))]
+    labs = running.labs()
     assert len(labs) == 2
     for lab in labs:
         assert_gone(lab)
@@ -67,7 +62,7 @@ def test_a_comparison_end_to_end(running: RunningCommand, tmp_path: Path) -> Non
 
 def test_ctrl_c_while_an_agent_is_away_leaves_nothing(running: RunningCommand) -> None:
     running.wait_for("agent of n1 killed")
-    labs = [Lab(found[1]) for line in running.lines if (found := re.search(r"lab (\w+) is up", line))]
+    labs = running.labs()
     running.process.send_signal(signal.SIGINT)
     code, output = running.end()
     assert code == 130

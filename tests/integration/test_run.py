@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
 DEADLINE_S = 150.0
+UP = r"lab (\w+) is up"
 
 
 class RunningCommand:
@@ -74,7 +76,11 @@ class RunningCommand:
         return code, "\n".join(self._output)
 
     def lab(self) -> Lab:
-        return Lab(self.wait_for(r"lab (\w+) is up")[1])
+        return Lab(self.wait_for(UP)[1])
+
+    def labs(self) -> list[Lab]:
+        """Those that have come up so far."""
+        return [Lab(found[1]) for line in list(self.lines) if (found := re.search(UP, line))]
 
     def stop(self) -> None:
         """For a test that failed: nothing may stay behind."""
@@ -85,9 +91,8 @@ class RunningCommand:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(10)
-        for line in self.lines:
-            if found := re.search(r"lab (\w+) is up", line):
-                clean(found[1])
+        for lab in self.labs():
+            clean(lab.id)
 
 
 def free_ports() -> list[str]:
@@ -99,11 +104,20 @@ def free_ports() -> list[str]:
     return ["--rest", f"127.0.0.1:{rest}", "--openflow", f"127.0.0.1:{openflow}"]
 
 
+@contextmanager
+def running_command(folder: Path, *arguments: str, scenario: Path = MINI) -> Iterator[RunningCommand]:
+    """A run with ports of its own that prints its result."""
+    command = RunningCommand(folder, "--json", *free_ports(), *arguments, scenario=scenario)
+    try:
+        yield command
+    finally:
+        command.stop()
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningCommand]:
-    command = RunningCommand(tmp_path / "runs", "--json", *free_ports())
-    yield command
-    command.stop()
+    with running_command(tmp_path / "runs") as command:
+        yield command
 
 
 def assert_gone(lab: Lab) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pytest
 from scenarios.comparison import Comparison, load
 from scenarios.progress import Reporter
 from scenarios.simulated import SimulationOptions, simulate
-from testbed.lab import Lab
-from tests.integration.test_run import RunningCommand, assert_gone, free_ports
+from tests.integration.test_run import RunningCommand, assert_gone, running_command
 
 pytestmark = pytest.mark.root
 
@@ -22,17 +20,14 @@ MINI = Path(__file__).parents[1] / "data" / "mini_wrht.yaml"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningCommand]:
-    command = RunningCommand(
-        tmp_path / "runs", "--json", "--runtime", "namespace", *free_ports(), scenario=MINI
-    )
-    yield command
-    command.stop()
+    with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as command:
+        yield command
 
 
 def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
     code, output = running.end()
     assert code == 0, "\n".join(running.lines)
-    labs = [Lab(found[1]) for line in running.lines if (found := re.search(r"lab (\w+) is up", line))]
+    labs = running.labs()
     assert len(labs) == 2
     for lab in labs:
         assert_gone(lab)
