@@ -49,9 +49,9 @@ def _figures(study: Study, result: Mapping[str, Any]) -> list[tuple[Figure | Non
         (
             _messages(study, result),
             "messages",
-            f"Time of an all-reduce over the size of the gradient, simulated: {at_base(study)}. Dashed: every transfer "
-            "striped over the wavelengths that its step leaves free; dotted: exchange at the top. A ring "
-            "marks where WRHT and the ring on one wavelength are as fast.",
+            f"Time of an all-reduce over the size of the gradient, simulated: {at_base(study)}. Dashed: "
+            "every transfer striped over the wavelengths that its step leaves free; dotted: exchange at the "
+            "top. A ring marks where WRHT and the ring on one wavelength are as fast.",
         ),
         (
             _fastest(study, result),

@@ -556,6 +556,8 @@ def _published(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
 
 def _agreement(result: Mapping[str, Any]) -> str:
     found = result["agreement"]
+    if not found["runs_compared"]:
+        return ""
     return (
         "<h2>Can this be believed?</h2>"
         '<div class="verdict good"><b>Simulation and closed forms agree.</b> <span>Largest relative '

@@ -177,7 +177,7 @@ def _verdict_on_striping(study: Study, result: Mapping[str, Any]) -> list[dict[s
             f"{format_time(known[best])}: {known['wrht'] / known[best]:.3g} times as long."
         )
     beyond = models_beyond(study, min(sizes.values()))[1]
-    return [_say("loses" if beyond else "note", text)]
+    return [_say("loses" if beyond else "wins", text)]
 
 
 def _verdict_on_charge(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -222,17 +222,14 @@ def _verdict_on_electrical(study: Study, result: Mapping[str, Any]) -> list[dict
     found = []
     base = study.sweeps.base
     electrical = study.sweeps.electrical
-    if "electrical-ring" not in study.sweeps.systems:
-        return []
     rows = [r for r in result["messages"] if r["charge"] == "each step" and r["set_up_s"] == base.set_up]
     by = {row["system"]: row for row in rows}
     mine = by["wrht"]
     for other in study.electrical:
-        better = [
-            size
-            for size, a, b in zip(mine["bytes"], mine["total_s"], by[other]["total_s"], strict=True)
-            if a is not None and b is not None and a < b
-        ]
+        pairs = list(zip(mine["total_s"], by[other]["total_s"], strict=True))
+        if any(None in pair for pair in pairs):
+            continue
+        better = [size for size, (a, b) in zip(mine["bytes"], pairs, strict=True) if a < b]
         title = SYSTEMS[other].title
         factor = electrical.oversubscription[0]
         where = f"a tree with trunks {factor:g}:1 and {format_time(electrical.latency)} per step"

@@ -331,10 +331,29 @@ def test_the_verdict_follows_the_numbers(done: tuple[Study, Path, dict[str, Any]
     assert any("WRHT beats a binary tree on one wavelength for every size" in text for text in texts)
     # Nothing is reproduced at 64 and 128 nodes, and it says so.
     assert any("80.81, 64.36, 82.12, 92.42 and 91.31 % are not reproduced" in text for text in texts)
-    free = replace(study, spec=study.spec.model_copy(update={"parameters": {}}))
-    assert verdict(free, {**result, "published": None}) == [
+    assert verdict(study, {**result, "published": None}) == [
         found for found in result["verdict"] if found["kind"] != "note"
     ]
+
+
+def test_only_what_is_about_the_paper_is_a_note(done: tuple[Study, Path, dict[str, Any]]) -> None:
+    study, _, result = done
+    late = [
+        pair | {"simulated_bytes": 1e12} if SYSTEMS[pair["other"]].striped else pair
+        for pair in result["crossovers"]["systems"]
+    ]
+    found = verdict(study, {**result, "crossovers": {**result["crossovers"], "systems": late}})
+    assert [entry["kind"] for entry in found if "WRHT wins only up to these sizes" in entry["text"]] == [
+        "wins"
+    ]
+
+
+def test_each_electrical_system_gets_its_verdict(done: tuple[Study, Path, dict[str, Any]]) -> None:
+    study, _, result = done
+    systems = tuple(name for name in study.sweeps.systems if name != "electrical-ring")
+    sweeps = study.sweeps.model_copy(update={"systems": systems})
+    found = verdict(replace(study, spec=study.spec.model_copy(update={"study": sweeps})), result)
+    assert any(entry["text"].startswith("Electrical recursive doubling on a tree") for entry in found)
 
 
 def test_a_report_can_be_made_again(done: tuple[Study, Path, dict[str, Any]]) -> None:
@@ -358,6 +377,10 @@ def test_of_a_study_that_was_cut_short_there_is_a_report(
     result = finish(folder)
     assert result["complete"] is False
     assert "This study is not complete" in (folder / "report.html").read_text(encoding="utf-8")
+    # Nothing is concluded from what was not simulated.
+    (folder / POINTS).write_text("", encoding="utf-8")
+    assert not [found for found in finish(folder)["verdict"] if "WRHT is faster" in found["text"]]
+    assert "closed forms agree" not in (folder / "report.html").read_text(encoding="utf-8")
     (folder / "environment.json").write_text('{"run": ', encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"environment\.json: it is not JSON"):
         finish(folder)
