@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -39,24 +40,28 @@ print(json.dumps(prints))
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
+def shared() -> Iterator[Run]:
     ensure_image(lambda _: None)
-    run = Run(STAR, runtime="docker")
-    try:
+    with closing(Run(STAR, runtime="docker")) as run:
         yield run
-    finally:
-        run.close()
+
+
+@pytest.fixture
+def run(shared: Run) -> Iterator[Run]:
+    """The run with no job going on."""
+    yield shared
+    shared.cancel_all()
 
 
 @pytest.fixture(scope="module")
-def expected(run: Run) -> dict[str, str]:
+def expected(shared: Run) -> dict[str, str]:
     """The hash of the parameters that one process ends with, by collective."""
     sizes = {name: size for pair in PAIRS for name, size in pair.items()}
     specs = [
         {"job": "x", "rank": 0, "world_size": size, "peers": ["10.0.0.1"] * size, "collective": name, **TRAIN}
         for name, size in sizes.items()
     ]
-    label = f"--label=ringlight.lab={run.lab.id}"
+    label = f"--label=ringlight.lab={shared.lab.id}"
     command = ["docker", "run", "--rm", "--interactive", "--network=none", label, image_tag()]
     command += ["python3", "-c", REFERENCE]
     done = subprocess.run(

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,15 @@ TRAIN = {"collective": "wrht", "gradient_bytes": 96400, "compute_s": 0.02, "iter
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Run]:
-    run = Run(RING)
-    try:
+    with closing(Run(RING)) as run:
         yield run
-    finally:
-        run.close()
 
 
 @pytest.fixture
 def run(shared: Run) -> Iterator[Run]:
     """The run with no job going on."""
     yield shared
-    for job in shared.api.get("/v1/jobs").json():
-        shared.api.delete(f"/v1/jobs/{job['id']}")
+    shared.cancel_all()
     shared.wait(lambda: idle(shared), "the ring was not cleared")
 
 
@@ -166,6 +162,8 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: R
     assert run.controller is not None
     run.controller.send_signal(signal.SIGKILL)
     run.controller.wait(10)
+    # It is away for longer than one try of anything takes, yet for less than workers wait, 15 s.
+    time.sleep(5.0)
     run.start_controller()
     assert run.job(red)["state"] == "RUNNING"
     run.wait_state(red, "SUCCEEDED")
@@ -175,16 +173,27 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: R
     )
 
 
-def test_a_wss_that_loses_its_light_gets_it_again(run: Run) -> None:
+def goes_dark(place: dict[str, Any]) -> None:
+    host, _, port = place["address"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as other:
+        other.sendall(b":oxc:swit:disc:all;*opc?\n")
+        assert other.recv(64) == b"1\n"
+
+
+def dies(place: dict[str, Any]) -> None:
+    os.kill(place["pid"], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("happens", [goes_dark, dies])
+def test_a_job_goes_on_when_a_wss_fails_and_is_back(
+    run: Run, happens: Callable[[dict[str, Any]], None]
+) -> None:
     red = submit(run, "red", iterations=30)
     run.wait_state(red, "READY")
     reference = expected(run, red)
     run.release(red)
     run.wait(lambda: len(run.events(red, "iteration")) > 20, "no iterations")
-    host, _, port = json.loads((run.state / "r-w2.ready").read_text())["address"].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as other:
-        other.sendall(b":oxc:swit:disc:all;*opc?\n")
-        assert other.recv(64) == b"1\n"
+    happens(json.loads((run.state / "r-w2.ready").read_text()))
     run.wait_state(red, "SUCCEEDED")
     check_training(run, red, 30, reference)
 
