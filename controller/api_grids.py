@@ -66,8 +66,7 @@ def router(controller: Controller) -> APIRouter:
     @routes.post("/arbiter/plan", tags=["grids"])
     def plan(body: LightRequest) -> dict[str, Any]:
         """What a job would get; refused as the job would be. Nothing is changed."""
-        wanted = body.ranks if body.ranks is not None else body.gpus or 0
-        found = jobs.light_plan(wanted, {"collective": body.collective}, body.grid, body.ring)
+        found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.grid, body.ring)
         if found is None:
             raise InvalidError("such a job is not for a grid or ring; name one")
         return ring_document(found) if isinstance(found, RingPlan) else plan_document(found)

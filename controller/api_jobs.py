@@ -18,9 +18,8 @@ def router(controller: Controller) -> APIRouter:
     @routes.post("/jobs", tags=["jobs"], status_code=201)
     def submit(body: JobRequest) -> dict[str, Any]:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
-        wanted = body.ranks if body.ranks is not None else body.gpus or 0
         return jobs.submit(
-            body.name, wanted, body.worker_settings(), hold=body.hold, grid=body.grid, ring=body.ring
+            body.name, body.wanted, body.worker_settings(), hold=body.hold, grid=body.grid, ring=body.ring
         )
 
     @routes.get("/jobs", tags=["jobs"])

@@ -21,6 +21,7 @@ from typing import Any
 from controller.bus import EventBus
 from controller.circuits import CircuitManager, Target
 from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
+from controller.job import linktest_targets
 from controller.onics import OnicSite
 from controller.optical_site import OpticalSite
 from controller.reservation import reserve
@@ -159,14 +160,9 @@ def check_traffic(grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any])
         except ValueError as error:
             raise InvalidError(f"collective {collective} on grid {grid.name}: {error}") from error
         return
-    to = (settings.get("linktest") or {}).get("to")
     ways = wavelength_map(grid, nodes)
-    for rank, target in enumerate(to if isinstance(to, list) else [to] * len(nodes)):
-        if target is None or target == rank:
-            continue
-        if not 0 <= target < len(nodes):
-            raise InvalidError(f"linktest.to: there is no rank {target}")
-        if nodes[target] not in ways[nodes[rank]]:
+    for rank, target in enumerate(linktest_targets(settings, len(nodes))):
+        if target is not None and nodes[target] not in ways[nodes[rank]]:
             raise InvalidError(
                 f"linktest on grid {grid.name}: ranks {rank} and {target} "
                 f"({nodes[rank]}, {nodes[target]}) share neither row nor column"

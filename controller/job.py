@@ -140,6 +140,13 @@ class Job:
         )
 
 
+def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None]:
+    """To which rank each one sends in a link test with these workers' settings; None: to nobody."""
+    to = (settings.get("linktest") or {}).get("to")
+    targets = to if isinstance(to, list) else [to] * ranks
+    return [None if target == rank else target for rank, target in enumerate(targets)]
+
+
 def note_event(job: Job, event: Mapping[str, Any]) -> None:
     """Take in one event of one of the job's workers."""
     job.events.append(dict(event))

@@ -13,7 +13,7 @@ from controller.agent import AgentClient
 from controller.arbiter import Arbiter, LightPlan
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
-from controller.job import Job, JobState, Rank, note_event, note_workers, progress
+from controller.job import Job, JobState, Rank, linktest_targets, note_event, note_workers, progress
 from controller.reservation import reserve
 from controller.rings import RingSite
 from controller.store import Store
@@ -487,7 +487,5 @@ def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | No
         spec["onic"] = flow_socket
     linktest = job.spec.get("linktest")
     if linktest is not None:
-        to = linktest.get("to")
-        target = to[rank] if isinstance(to, list) else to
-        spec["linktest"] = {**linktest, "to": None if target == rank else target}
+        spec["linktest"] = {**linktest, "to": linktest_targets(job.spec, len(peers))[rank]}
     return spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -57,18 +57,37 @@ class LinkTest(Body):
     to: int | list[int | None] | None = None
 
 
-class JobRequest(Body):
-    """``POST /v1/jobs``. ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` or ``ring`` if
-    one is given.
+class Place(Body):
+    """Where a job runs, and what it sends there. ``ranks``: GPUs in rank order, or ``gpus``: how many, of
+    ``grid`` or ``ring`` if one is given."""
 
-    Times in seconds, sizes in bytes, as emulated. ``hold``: stay READY until released.
-    """
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
     ranks: list[str] | None = Field(default=None, min_length=1)
     gpus: int | None = Field(default=None, ge=1)
     grid: str | None = None
     ring: str | None = None
+    collective: str
+
+    @model_validator(mode="after")
+    def _is_there(self) -> Self:
+        if (self.ranks is None) == (self.gpus is None):
+            raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
+        # A name that there is not is told here, whatever the number of ranks.
+        steps_named(self.collective, 1)
+        return self
+
+    @property
+    def wanted(self) -> list[str] | int:
+        """The GPUs in rank order, or how many."""
+        return self.ranks if self.ranks is not None else self.gpus or 0
+
+
+class JobRequest(Place):
+    """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
+
+    ``hold``: stay READY until released.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
     hold: bool = False
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "linktest"] = "train"
@@ -87,19 +106,18 @@ class JobRequest(Body):
     linktest: LinkTest | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> JobRequest:
-        if (self.ranks is None) == (self.gpus is None):
-            raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
-        # A name that there is not is told here, whatever the number of ranks.
-        steps_named(self.collective, 1)
+    def _fits(self) -> Self:
         if self.workload == "train":
             for name in ("gradient_bytes", "compute_s", "iterations"):
                 if getattr(self, name) is None:
                     raise ValueError(f"workload train needs {name}")
-        size = len(self.ranks) if self.ranks is not None else self.gpus
+        size = self.wanted if isinstance(self.wanted, int) else len(self.wanted)
         to = self.linktest.to if self.linktest is not None else None
         if isinstance(to, list) and len(to) != size:
             raise ValueError(f"linktest.to has {len(to)} entries for {size} ranks")
+        for target in to if isinstance(to, list) else [to]:
+            if target is not None and not 0 <= target < size:
+                raise ValueError(f"linktest.to: there is no rank {target}")
         return self
 
     def worker_settings(self) -> dict[str, Any]:
@@ -107,22 +125,10 @@ class JobRequest(Body):
         return self.model_dump(exclude={"name", "ranks", "gpus", "grid", "ring", "hold"}, exclude_none=True)
 
 
-class LightRequest(Body):
+class LightRequest(Place):
     """``POST /v1/arbiter/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
 
-    ranks: list[str] | None = Field(default=None, min_length=1)
-    gpus: int | None = Field(default=None, ge=1)
-    grid: str | None = None
-    ring: str | None = None
     collective: str = "halving-doubling"
-
-    @model_validator(mode="after")
-    def _fits(self) -> LightRequest:
-        if (self.ranks is None) == (self.gpus is None):
-            raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
-        # A name that there is not is told here, whatever the number of ranks.
-        steps_named(self.collective, 1)
-        return self
 
 
 class Release(Body):

@@ -295,10 +295,10 @@ class RingConductor:
                     self._watch()
                 while self._doomed:
                     self._drop(self._doomed.pop())
-        except Exception:
+        except Exception as error:
             # Workers see their connections close, and the job fails with that.
             log.exception("the conductor of job %s ends", self.job)
-            self._bus.publish("ring", ring=self.plan.ring, job=self.job, state="failed", text="see the log")
+            self._note([f"the conductor has ended: {error!r}"])
         finally:
             self._shut()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from controller.errors import InvalidError
+from controller.job import linktest_targets
 from controller.reservation import reserve
 from fabric.schedules import Step, Steps, frozen, steps_named
 from fabric.topology import Fabric, WdmRing
@@ -92,14 +93,8 @@ def steps_of_job(ring: WdmRing, settings: Mapping[str, Any]) -> Steps:
                 f"collective {collective}"
             )
         return steps
-    to = (settings.get("linktest") or {}).get("to")
-    pairs = []
-    for rank, target in enumerate(to if isinstance(to, list) else [to] * ranks):
-        if target is None or target == rank:
-            continue
-        if not 0 <= target < ranks:
-            raise InvalidError(f"linktest.to: there is no rank {target}")
-        pairs.append((rank, target))
+    targets = linktest_targets(settings, ranks)
+    pairs = [(rank, target) for rank, target in enumerate(targets) if target is not None]
     if not pairs:
         raise InvalidError("linktest.to: no rank sends anything")
     sources, destinations = (frozen([pair[k] for pair in pairs]) for k in (0, 1))

@@ -164,7 +164,9 @@ TRAIN = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.1, "it
         ({"iterations": 0}, "iterations"),
         ({"collective": "star"}, "star"),
         ({"name": "Red!"}, "name"),
-        ({"linktest": {"to": [1]}}, "linktest.to"),
+        ({"linktest": {"to": [1]}}, "linktest.to has 1 entries for 2 ranks"),
+        ({"linktest": {"to": 2}}, "linktest.to: there is no rank 2"),
+        ({"linktest": {"to": [None, -1]}}, "linktest.to: there is no rank -1"),
         ({"color": 1}, "color"),
     ],
 )

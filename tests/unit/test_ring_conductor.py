@@ -209,6 +209,19 @@ def test_a_wss_that_hangs_when_it_is_looked_after_holds_up_nobody(
     assert worker.hear() == {"lit": 2}
 
 
+def test_a_conductor_that_cannot_go_on_hangs_up_and_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(deadline: Deadline) -> Snapshot:
+        raise RuntimeError("a driver's fault")
+
+    monkeypatch.setattr(stage.wss["r-w1"], "_read", broken)
+    worker = stage.connect("r0")
+    worker.say(open=1, peer=IPS["r1"], step=0)
+    assert worker.socket.recv(64) == b""
+    assert stage.conductor.trouble == 'the conductor has ended: RuntimeError("a driver\'s fault")'
+
+
 def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(stage: Stage) -> None:
     hung = stage.wss["r-w1"]
     hung.free.clear()
