@@ -36,9 +36,9 @@ def show_check(study: Study, as_json: bool) -> None:
     base = sweeps.base
     typer.echo(
         f"{study.path}: sound. A study of {len(sweeps.systems)} all-reduces at {len(points)} points, "
-        f"{runs:,} "
-        f"runs and {len(todo) - len(points)} crossovers, about {base.nodes:,} nodes with {base.wavelengths} "
-        f"wavelengths of {format_rate(base.rate)}. It is only simulated: ringlight simulate {study.path}"
+        f"{runs:,} runs and {len(todo) - len(points)} crossovers, about {base.nodes:,} nodes with "
+        f"{base.wavelengths} wavelengths of {format_rate(base.rate)}. It is only simulated: ringlight "
+        f"simulate {study.path}"
     )
     place = study.base
     rows = []
@@ -76,9 +76,8 @@ def show_study(result: Mapping[str, Any]) -> None:
         typer.echo(f"{found['kind'].capitalize()}: {found['text']}")
     agreement = result["agreement"]
     typer.echo(
-        f"Simulated and analytic times differ by {agreement['largest_relative_difference']:.1e} at "
-        f"most, over "
-        f"{agreement['runs_compared']:,} runs."
+        f"Simulated and analytic times differ by {agreement['largest_relative_difference']:.1e} at most, "
+        f"over {agreement['runs_compared']:,} runs."
     )
     if not result["complete"]:
         typer.echo("This study is not complete.")

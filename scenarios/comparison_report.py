@@ -240,10 +240,8 @@ def _quicker(result: Mapping[str, Any], ratios: Mapping[str, Any]) -> str:
         return ""
     return (
         f"<p>That {text(', '.join(names))} took less time is no speed-up by light: the emulated packet "
-        "switch "
-        "(Open vSwitch) adds delay of its own to each step, and a node has two ports on the grid, which it "
-        "uses "
-        "at once where one step can begin before the other has ended.</p>"
+        "switch (Open vSwitch) adds delay of its own to each step, and a node has two ports on the grid, "
+        "which it uses at once where one step can begin before the other has ended.</p>"
     )
 
 
@@ -306,8 +304,8 @@ def _same_training(result: Mapping[str, Any]) -> str:
         f"<h2>Is it the same training?</h2>{said}{table(head, rows, 2)}"
         '<p class="quiet">All measured. Parameters: the first digits of their SHA-256. All alike: every rank '
         "and the same training in one process ended with them, bit by bit. A byte is lost when its rank "
-        "sent it "
-        "and the peer did not get it; what the network drops TCP sends again, counted in segments.</p>"
+        "sent it and the peer did not get it; what the network drops TCP sends again, counted in "
+        "segments.</p>"
     )
 
 
@@ -347,8 +345,7 @@ def _light(comparison: Comparison, name: str, result: Mapping[str, Any], figures
     return (
         f"<h2>The light on {text(name)}</h2>"
         "<p>The arbiter set the WSSs once, before the job. From then on the O-NICs' agents alone decide: a "
-        "flow "
-        "asks the receiver, tunes its laser, sends at the port's rate, and lets go. A port carries "
+        "flow asks the receiver, tunes its laser, sends at the port's rate, and lets go. A port carries "
         f"{rate} (emulated).</p>"
         f"{picture(figures.get(f'grid-{name}'))}{picture(figures.get(f'flows-{name}'))}"
         f"{set_up}<h3>What {'the agents' if how_known(result) == 'simulated' else 'the kernel'} counted</h3>"
@@ -515,13 +512,10 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
     return (
         "<h2>Where switching per flow stops paying</h2>"
         f"<p>Said to pay here as long as the all-reduce takes at most {tolerance:g} times as long as on the "
-        f"packet switch. The {result['settings']['collective']} all-reduce has {sweep['steps']} steps, "
-        "each of "
-        "which waits for one set-up: request, grant, tuning. The last column takes the set-up against a "
-        "whole "
-        f"iteration with {format_time(comparison.compute_s / comparison.time_scale)} of compute before it, "
-        "as "
-        "in training: then far more may be lost in each step.</p>"
+        f"packet switch. The {result['settings']['collective']} all-reduce has {sweep['steps']} steps, each "
+        "of which waits for one set-up: request, grant, tuning. The last column takes the set-up against a "
+        f"whole iteration with {format_time(comparison.compute_s / comparison.time_scale)} of compute before "
+        "it, as in training: then far more may be lost in each step.</p>"
         f"{_OVERLAP if how_known(result) == 'measured' else ''}"
         f"{picture(figures.get('sweep'))}{table(head, rows, 1)}"
         f"<details><summary>All points</summary>{table(point_head, points, 1)}</details>"

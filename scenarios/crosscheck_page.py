@@ -9,10 +9,11 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from scenarios.crosscheck import signed
 from scenarios.drawing import LIGHT, PALETTE, QUIET, STYLE, Plot, save
-from scenarios.page import hero, milliseconds, page, picture, row, table, tag, text
+from scenarios.page import assumptions, hero, milliseconds, page, picture, row, table, tag, text
 from scenarios.schema import Document
 
 _EMULATED, _SIMULATED = PALETTE[0], PALETTE[1]
@@ -75,7 +76,7 @@ def _differences(found: Mapping[str, Any]) -> Figure:
     axis.plot(whole, places, linestyle="", marker="o", color=_SIMULATED, markersize=6)
     axis.plot(alone, places, linestyle="", marker="o", markeredgecolor=_SIMULATED, markerfacecolor="none")
     axis.set_yticks(places, [_label(entry, found) for entry in entries])
-    axis.invert_yaxis()
+    axis.set_ylim(len(entries) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     axis.grid(axis="x", visible=True)
     reach = 1.15 * max(limit, *(abs(value) for value in (*whole, *alone)))
@@ -99,7 +100,8 @@ def _series(found: Mapping[str, Any]) -> Figure:
             numbers = range(1, len(values) + 1)
             axis.plot(numbers, values, color=colour, linestyle=style, linewidth=1.4, label=side)
         axis.set_title(_label(entry, found), fontsize=8.5)
-        axis.set_ylim(0)
+        axis.set_ylim(0, 1.15 * max(max(values) for values in entry["series"].values()))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0][0].set_ylabel("iteration, s")
     axes[-1][0].set_xlabel("iteration")
     axes[0][0].legend(loc="lower right", fontsize=7.5)
@@ -237,18 +239,13 @@ def _sides(found: Mapping[str, Any]) -> str:
         else "Its links were not measured."
     )
     judged = "".join(f"<li>{text(reason)}</li>" for reason in emulated["reasons"])
-    rows = [
-        f"<tr><td>{text(entry['what'])}</td><td style='white-space:nowrap'>{text(entry['value'])}</td>"
-        f"<td class='wide'>{text(entry['why'])}</td></tr>"
-        for entry in simulated.get("assumptions", ())
-    ]
     return (
         "<h2>The two sides</h2>"
         f"<p>Emulated: <code>{text(emulated['run'])}</code>, which calls itself "
         f'<b class="{emulated["fidelity"]}">{emulated["fidelity"]}</b>. {measured}</p>'
         f"{f'<ul>{judged}</ul>' if judged else ''}"
         f"<p>Simulated: <code>{text(simulated['run'])}</code>, with these assumptions, none of them fitted "
-        f"to an emulated run:</p>{table(['assumption', 'value', 'why'], rows, 9)}"
+        f"to an emulated run:</p>{assumptions(simulated)}"
     )
 
 

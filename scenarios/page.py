@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
 from scenarios.records import SIMULATED
-from scenarios.schema import Document
+from scenarios.schema import Document, ParameterSpec
 
 if TYPE_CHECKING:
     from scenarios.drawing import Plot
@@ -190,18 +190,23 @@ def limits(result: Mapping[str, Any], points: Sequence[str]) -> str:
     return f"<h2>What cannot be claimed</h2><ul>{items}</ul>"
 
 
-def rests_on(result: Mapping[str, Any]) -> str:
-    """In place of a verdict on the testbed: what a simulation takes for granted."""
+def assumptions(simulation: Mapping[str, Any]) -> str:
+    """The table of what a simulation takes for granted."""
     rows = [
         f"<tr><td>{text(entry['what'])}</td><td style='white-space:nowrap'>{text(entry['value'])}</td>"
         f"<td class='wide'>{text(entry['why'])}</td></tr>"
-        for entry in result["simulation"]["assumptions"]
+        for entry in simulation["assumptions"]
     ]
+    return table(["assumption", "value", "why"], rows, 9)
+
+
+def rests_on(result: Mapping[str, Any]) -> str:
+    """In place of a verdict on the testbed: what a simulation takes for granted."""
     return (
         "<h2>What the simulation rests on</h2>"
         "<p>The same fabric, schedules and planner as the emulation's. None of these was fitted to an "
         "emulated run; <code>ringlight crosscheck</code> sets the two side by side and says which is off.</p>"
-        f"{table(['assumption', 'value', 'why'], rows, 9)}"
+        f"{assumptions(result['simulation'])}"
     )
 
 
@@ -238,18 +243,20 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         if timer["median_ms"] is not None
         else "were not measured"
     )
+    missing = found["samples_missing"]
     cpu = [
         row(
             [
                 text(name),
                 f"{100 * (1 - busy['mean_busy']):.0f} %",
                 f"{100 * (1 - busy['p95_busy']):.0f} %",
-                f"{100 * found['samples_missing'].get(name, 0):.1f} %",
+                *([f"{100 * missing.get(name, 0):.1f} %"] if missing else []),
             ],
             1,
         )
         for name, busy in found["cpu"].items()
     ]
+    head = ["run", "idle CPU, mean", "idle CPU, worst 5 %", *(["samples missing"] if missing else [])]
     return (
         "<h2>Can this be believed?</h2>"
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{meaning}</span>'
@@ -259,7 +266,7 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         f"MTU 9000; a miss above 5 % is doubtful, above 10 % bad.</p>"
         f"{_links(found['links'], table(['link', 'direction', 'set', 'measured', 'ratio'], links, 2))}"
         f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {late}.</p>"
-        f"{table(['run', 'idle CPU, mean', 'idle CPU, worst 5 %', 'samples missing'], cpu, 1)}"
+        f"{table(head, cpu, 1)}"
     )
 
 
@@ -278,22 +285,29 @@ def _links(links: Sequence[Mapping[str, Any]], shown: str) -> str:
     )
 
 
-def settings(scenario: Document, result: Mapping[str, Any]) -> str:
+def parameters(named: Mapping[str, ParameterSpec], written: str, remark: str = "") -> str:
+    """A scenario's parameters, and its file as ``written``, folded away; ``remark``: HTML before them."""
     rows = [
         "<tr>"
         f"<td><code>{text(name)}</code></td><td style='white-space:nowrap'>{text(entry.value)}</td>"
         f"<td>{tag(entry.source)}</td><td class='wide'>{text(entry.why)}</td></tr>"
-        for name, entry in scenario.spec.parameters.items()
+        for name, entry in named.items()
     ]
-    scale, set_to = scenario.spec.scale, result["settings"]
     return (
-        "<h2>Parameters and where they come from</h2>"
+        f"<h2>Parameters and where they come from</h2>{remark}"
+        f"{table(['name', 'value', 'source', 'why'], rows, 9)}"
+        f"<details><summary>The scenario as run</summary><pre>{text(written)}</pre></details>"
+    )
+
+
+def settings(scenario: Document, result: Mapping[str, Any]) -> str:
+    scale, set_to = scenario.spec.scale, result["settings"]
+    remark = (
         f"<p>Emulated with D = {scale.time:g} and S = {scale.payload:g}: rates are divided by D·S, times "
         f"multiplied by D, gradients divided by S. So one iteration computes for "
         f"{format_time(set_to['compute_s'])} and all-reduces {format_size(set_to['gradient_bytes'])}.</p>"
-        f"{table(['name', 'value', 'source', 'why'], rows, 9)}"
-        f"<details><summary>The scenario as run</summary><pre>{text(scenario.text)}</pre></details>"
     )
+    return parameters(scenario.spec.parameters, scenario.text, remark)
 
 
 def environment_footer(environment: Mapping[str, Any], paper: str) -> str:

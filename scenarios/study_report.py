@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
 from scenarios import page as parts_of
-from scenarios.page import environment_footer, hero, number, page, picture, row, tag, text
+from scenarios.page import environment_footer, hero, number, page, parameters, picture, row, tag, text
 from scenarios.study import Study
 from scenarios.study_systems import CHARGES, SYSTEMS, WRHT
 from scenarios.study_verdict import wins_up_to
@@ -39,7 +39,7 @@ def render(
         _published(result, figures),
         _agreement(result),
         _limits(),
-        _parameters(study),
+        parameters(study.spec.parameters, study.text),
         environment_footer(
             environment, result["published"]["source"] if result["published"] else "the field"
         ),
@@ -166,10 +166,9 @@ def _systems(study: Study, result: Mapping[str, Any]) -> str:
         "A hierarchical ring has the group with the fewest steps that its wavelengths carry.</p>"
         f"{table(head, rows, 1)}"
         f'<p class="quiet">The electrical network is a tree of leaves with {electrical.leaf} GPUs at '
-        f"{format_rate(electrical.rate)} each, trunks oversubscribed {factor} (the first where nothing "
-        f"else is "
-        f"said), {format_time(electrical.latency)} for each step. Between leaves a flow takes whatever its "
-        "trunk leaves it, max-min fair.</p>"
+        f"{format_rate(electrical.rate)} each, trunks oversubscribed {factor} (the first where nothing else "
+        f"is said), {format_time(electrical.latency)} for each step. Between leaves a flow takes whatever "
+        "its trunk leaves it, max-min fair.</p>"
     )
 
 
@@ -233,9 +232,8 @@ def _crossovers(study: Study, result: Mapping[str, Any], figures: Mapping[str, P
     ]
     return (
         "<h2>Where WRHT stops winning</h2><p>The gradient up to which WRHT is faster. Against the ring on "
-        "one wavelength, set-up in each step, the model gives d* = a·B(2(N−1)−θ)/(θ−2(N−1)/N), θ "
-        "being WRHT's "
-        "steps.</p>"
+        "one wavelength, set-up in each step, the model gives d* = a·B(2(N−1)−θ)/(θ−2(N−1)/N), θ being "
+        "WRHT's steps.</p>"
         f"{picture(figures.get('crossovers'))}{''.join(tables)}"
         "<h3>By rate, against the ring, set-up in each step</h3>"
         f"{table(['a wavelength', '', f'up to {_SIMULATED}', _ANALYTIC], rates, 2)}"
@@ -326,11 +324,10 @@ def _steps(study: Study, result: Mapping[str, Any]) -> str:
         f"vectors at a representative {_SIMULATED}",
     ]
     return (
-        "<h2>Steps and wavelengths of WRHT</h2><p>With groups of m = 2w + 1 every representative has "
-        "w members "
-        "on each side. An exchange among k representatives needs k²/8 wavelengths (rounded up); where only "
-        "a smaller level fits, it is done there. In a ring too small to fill one group, the exchange may be "
-        f"the only step.</p>{table(head, rows, 1)}"
+        "<h2>Steps and wavelengths of WRHT</h2><p>With groups of m = 2w + 1 every representative has w "
+        "members on each side. An exchange among k representatives needs k²/8 wavelengths (rounded up); "
+        "where only a smaller level fits, it is done there. In a ring too small to fill one group, the "
+        f"exchange may be the only step.</p>{table(head, rows, 1)}"
     )
 
 
@@ -366,11 +363,11 @@ def _memory(study: Study, result: Mapping[str, Any]) -> str:
     last = result["groups"][-1]
     largest = max(study.sweeps.gradients, key=lambda name: study.sweeps.gradients[name])
     return (
-        "<h2>Memory at a representative</h2><p>A representative receives one whole gradient from "
-        "every member "
-        f"of its group in one step. With {last['vectors']} of {format_size(study.sweeps.gradients[largest])} "
-        f"that is {format_size(last['buffer_bytes'][largest])} for {text(largest)}, unless it adds as it "
-        "receives; the paper's readable text does not say. Smaller groups need less, and take more steps. At "
+        "<h2>Memory at a representative</h2><p>A representative receives one whole gradient from every "
+        f"member of its group in one step. With {last['vectors']} of "
+        f"{format_size(study.sweeps.gradients[largest])} that is "
+        f"{format_size(last['buffer_bytes'][largest])} for {text(largest)}, unless it adds as it receives; "
+        "the paper's readable text does not say. Smaller groups need less, and take more steps. At "
         f"{study.base.nodes:,} nodes, set-up in each step.</p>{table(head, rows, 1)}"
     )
 
@@ -410,10 +407,10 @@ def _reach(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot])
         *(f"time, {model} {_SIMULATED}" for model in models),
     ]
     return (
-        "<h2>How far light has to get</h2><p>The representatives of the upper levels are far apart. "
-        "Where light "
-        "does not get so far, groups are made smaller, and at last the vector goes from relay to relay, a "
-        f"step for each.</p>{picture(figures.get('reach'))}{table(head, cells, 1)}{_budget(study, result)}"
+        "<h2>How far light has to get</h2><p>The representatives of the upper levels are far apart. Where "
+        "light does not get so far, groups are made smaller, and at last the vector goes from relay to "
+        "relay, a step for "
+        f"each.</p>{picture(figures.get('reach'))}{table(head, cells, 1)}{_budget(study, result)}"
     )
 
 
@@ -436,16 +433,13 @@ def _budget(study: Study, result: Mapping[str, Any]) -> str:
     ]
     fixed = " − ".join(f"{value:g} ({text(name)})" for name, value in loss.fixed_db.items())
     return (
-        f"<h3>A budget of losses {_ANALYTIC}</h3><p>Reach = ⌊(launch − sensitivity − margin − fixed "
-        f"losses) / "
-        f"loss of a segment⌋ = ⌊({loss.launch_dbm:g} dBm + {-loss.sensitivity_dbm:g} dBm − "
-        f"{loss.margin_db:g} dB − {fixed}) / loss⌋; that leaves {found['budget_db']:.4g} dB. <b>These "
-        f"are not "
-        "the paper's values</b>, which could not be read: most are from another network of its first author "
-        "(on a chip), the launch power and the loss of a segment are assumed. Without relays the longest "
-        f"lightpath here passes {found['longest_segments']} segments, so each, with its node's switch, "
-        f"may cost "
-        f"{found['most_segment_db']:.2g} dB at most.</p>"
+        f"<h3>A budget of losses {_ANALYTIC}</h3><p>Reach = ⌊(launch − sensitivity − margin − fixed losses) "
+        f"/ loss of a segment⌋ = ⌊({loss.launch_dbm:g} dBm + {-loss.sensitivity_dbm:g} dBm − "
+        f"{loss.margin_db:g} dB − {fixed}) / loss⌋; that leaves {found['budget_db']:.4g} dB. <b>These are "
+        "not the paper's values</b>, which could not be read: most are from another network of its first "
+        "author (on a chip), the launch power and the loss of a segment are assumed. Without relays the "
+        f"longest lightpath here passes {found['longest_segments']} segments, so each, with its node's "
+        f"switch, may cost {found['most_segment_db']:.2g} dB at most.</p>"
         f"{table(['loss of a segment', 'reach', 'steps of WRHT'], rows, 1)}"
     )
 
@@ -487,9 +481,8 @@ def _left_out(study: Study, result: Mapping[str, Any]) -> str:
             "gradient added one after the other once a step has been received."
         )
     return (
-        f"<h2>What the model leaves out</h2><p>{' '.join(told)} Both are from a later code of the "
-        f"first author "
-        f"for another network, and off everywhere else on this page.</p>{''.join(parts)}"
+        f"<h2>What the model leaves out</h2><p>{' '.join(told)} Both are from a later code of the first "
+        f"author for another network, and off everywhere else on this page.</p>{''.join(parts)}"
         "<h3>Crossovers of WRHT (collect) with these counted, set-up in each step</h3>"
         f"{table(['counted', 'against', f'WRHT is faster up to {_SIMULATED}'], pairs, 2)}"
     )
@@ -544,9 +537,8 @@ def _published(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         how = f" The one that is exact is the mean of {each} % at {nodes} nodes."
     return (
         f"<h2>The paper's percentages</h2><p>{text(published['source'])}. The abstract does not say which "
-        "figure is against which system, nor nodes, wavelengths, rates, set-up or models. Ours are "
-        "means over "
-        f"{nodes} nodes at the base's rate, set-up and wavelengths, for up to {count} combinations of "
+        "figure is against which system, nor nodes, wavelengths, rates, set-up or models. Ours are means "
+        f"over {nodes} nodes at the base's rate, set-up and wavelengths, for up to {count} combinations of "
         "assumptions that the study has anyway. <b>With so many, one may come near by chance: near is not "
         f"reproduced.</b>{how}</p>{picture(figures.get('published'))}{table(head, rows, 9)}"
         '<p class="quiet">The last column says what would have to be assumed for the figure to come out, all '
@@ -564,8 +556,7 @@ def _agreement(result: Mapping[str, Any]) -> str:
         f"difference over {found['runs_compared']:,} all-reduces at {found['points']} points: "
         f"{found['largest_relative_difference']:.1e}; over {found['crossovers_compared']} crossovers: "
         f"{found['crossovers_largest_relative_difference']:.1e}. {found['runs_without_closed_form']} "
-        f"all-reduces "
-        "with the light's way counted have no closed form here.</span></div>"
+        "all-reduces with the light's way counted have no closed form here.</span></div>"
         if found["largest_relative_difference"] < 1e-6
         else "<h2>Can this be believed?</h2>"
         '<div class="verdict bad"><b>Simulation and closed forms disagree</b> <span>by '
@@ -584,16 +575,3 @@ def _limits() -> str:
         "Compute does not overlap with the all-reduce, and gradients are not cut into buckets.",
     ]
     return f"<h2>What cannot be claimed</h2><ul>{''.join(f'<li>{point}</li>' for point in points)}</ul>"
-
-
-def _parameters(study: Study) -> str:
-    rows = [
-        "<tr>"
-        f"<td><code>{text(name)}</code></td><td style='white-space:nowrap'>{text(entry.value)}</td>"
-        f"<td>{tag(entry.source)}</td><td class='wide'>{text(entry.why)}</td></tr>"
-        for name, entry in study.spec.parameters.items()
-    ]
-    return (
-        f"<h2>Parameters and where they come from</h2>{table(['name', 'value', 'source', 'why'], rows, 9)}"
-        f"<details><summary>The scenario as run</summary><pre>{text(study.text)}</pre></details>"
-    )

@@ -139,9 +139,9 @@ def _verdict_on_rings(study: Study, result: Mapping[str, Any]) -> list[dict[str,
         found.append(
             _say(
                 "loses" if above else "wins",
-                f"A hierarchical ring in groups of {ring['group']} takes {ring['steps']} steps instead "
-                f"of the "
-                f"ring's {result['systems']['ring']['steps']:,} and sends no more. Against it WRHT wins only "
+                f"A hierarchical ring in groups of {ring['group']} takes {ring['steps']} steps instead of "
+                f"the ring's {result['systems']['ring']['steps']:,} and sends no more. Against it WRHT wins "
+                "only "
                 f"up to {each}" + (f"; {_listed(above)} lie beyond." if above else "."),
             )
         )
@@ -165,8 +165,8 @@ def _verdict_on_striping(study: Study, result: Mapping[str, Any]) -> list[dict[s
     )
     text = (
         "WRHT gives each transfer one wavelength. Where the others may spread a transfer over all "
-        "wavelengths "
-        f"that their step leaves free, WRHT wins only up to these sizes, set-up in each step: {each}."
+        "wavelengths that their step leaves free, WRHT wins only up to these sizes, set-up in each step: "
+        f"{each}."
     )
     times = {name: result["models"]["each step"][gradient].get(name) for name in ("wrht", *others)}
     known = {name: found["total_s"] for name, found in times.items() if found}

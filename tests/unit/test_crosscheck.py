@@ -107,11 +107,7 @@ def test_difference_is_of_the_simulated_from_the_emulated(folder: Path) -> None:
 
 def test_a_longer_all_reduce_is_the_simulations_to_answer_for(folder: Path) -> None:
     simulated = side(folder)
-
-    def with_losses(event: Event) -> Event:
-        return stretched(event, 0.4, "all_reduce")
-
-    emulated = altered(simulated, with_losses)
+    emulated = altered(simulated, lambda event: stretched(event, 0.4, "all_reduce"))
     extra = [
         {"t": 0, "event": "done", "run": run.name, "job": job, "rank": rank, "retransmits": 900}
         for run in read_runs(simulated.events)
@@ -142,11 +138,7 @@ def test_late_timers_are_the_emulations_fault(folder: Path) -> None:
 
 def test_slow_links_are_the_emulations_fault(folder: Path) -> None:
     simulated = side(folder)
-
-    def slow(event: Event) -> Event:
-        return stretched(event, 0.25, "all_reduce")
-
-    emulated = altered(simulated, slow)
+    emulated = altered(simulated, lambda event: stretched(event, 0.25, "all_reduce"))
     events = [
         {**event, "measured_bps": event["measured_bps"] / 1.25} if event["event"] == "link_rate" else event
         for event in emulated.events
@@ -296,7 +288,7 @@ def test_one_fabric_is_compared_with_the_baseline_alone() -> None:
     with pytest.raises(ScenarioError, match="there is no fabric torus; there are"):
         trimmed(checked, ["torus"], None)
     with pytest.raises(ScenarioError, match="leave --fabric out"):
-        trimmed(load(BUNDLED), ["a"], None)  # type: ignore[arg-type]
+        trimmed(load(BUNDLED), ["a"], None)
 
 
 def check(path: Path, tmp_path: Path, **options: Any) -> None:

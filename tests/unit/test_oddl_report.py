@@ -63,6 +63,9 @@ def test_the_pages_stand_alone(
 def test_the_page_says_what_the_result_says(finished: tuple[Path, dict[str, Any]]) -> None:
     folder, result = finished
     said = words(folder)
+    # Nobody counts samples of a comparison, so none are said to be there.
+    assert "idle CPU" in said
+    assert "samples missing" not in said
     ratio = result["comparison"]["ratios"]["oddl"]
     for figure in (
         f"{ratio['training_time']:.4f}",
