@@ -20,6 +20,8 @@ from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, WdmRin
 
 #: Faceplate ports of a node's WSS.
 WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
+#: Ports of a node's O-NIC, by the way that their light goes round.
+CLOCKWISE, COUNTER = 0, 1
 
 
 def make_ring(name: str, nodes: int, wavelengths: int) -> WdmRing:
@@ -55,8 +57,8 @@ def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
     for i, (node, switch) in enumerate(zip(ring.nodes, ring.switches, strict=True)):
         after = ring.switches[(i + 1) % len(ring.nodes)]
         links += [
-            Link(Port(node, 0), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
-            Link(Port(node, 1), Port(switch, ADD_COUNTER), rate_bps, queue_s),
+            Link(Port(node, CLOCKWISE), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
+            Link(Port(node, COUNTER), Port(switch, ADD_COUNTER), rate_bps, queue_s),
             Link(Port(switch, EAST), Port(after, WEST), rate_bps, queue_s),
         ]
     return links
@@ -302,7 +304,7 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
         )  # fmt: skip
         for source, destination, wavelength, clockwise in rows:
             sender, receiver = nodes[source], nodes[destination]
-            emit = Emit(0 if clockwise else 1, wavelength)
+            emit = Emit(CLOCKWISE if clockwise else COUNTER, wavelength)
             before = transmit[sender].setdefault(receiver, emit)
             if before != emit:
                 raise ValueError(

@@ -12,15 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Arc, FancyArrowPatch
 
-from fabric.wdm import RingPlan, RingStep
+from fabric.wdm import CLOCKWISE, RingPlan, RingStep
 from scenarios.comparison import Comparison
 from scenarios.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, Plot, save, wavelength_colours
 from scenarios.page import how_known
 
 #: Most steps of which the light is drawn.
 MOST_STEPS = 8
-#: Port of a ring's O-NIC whose light goes clockwise.
-_CLOCKWISE = 0
 
 
 def draw(comparison: Comparison, result: Mapping[str, Any], folder: Path) -> list[Plot]:
@@ -135,7 +133,7 @@ def _one(axis: Axes, plan: RingPlan, step: RingStep, colours: Sequence[str]) -> 
     index = {node: number for number, node in enumerate(plan.nodes)}
     for source, destination in sorted(step.pairs):
         emit = plan.transmit[source][destination]
-        clockwise = emit.port == _CLOCKWISE
+        clockwise = emit.port == CLOCKWISE
         # Each wavelength has a circle of its own, outside the ring or inside.
         gap = 0.16 + 0.13 * emit.wavelength
         _path(axis, index[source], index[destination], n, clockwise, 1 + gap if clockwise else 1 - gap,

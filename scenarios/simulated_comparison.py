@@ -20,7 +20,7 @@ import numpy as np
 from controller.onic.protocol import Finished
 from fabric.schedules import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
-from fabric.wdm import RingPlan, set_up_steps
+from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps
 from scenarios.comparison import Comparison, grid_of, ring_of
 from scenarios.comparison_runner import Plan, plans
 from scenarios.progress import Reporter
@@ -41,8 +41,6 @@ PAUSE_S = 1.0
 #: benchmarks/flow_setup.py, four agents on two processors, 0.35 ms from request to light, in which two
 #: messages follow each other. It is the agents' own time and does not become longer with D.
 CONTROL_S, HANDLE_S = 150e-6, 25e-6
-#: Port of a ring's O-NIC whose light goes clockwise.
-CLOCKWISE = 0
 #: Lease of a grant, seconds (times D): the testbed's.
 LEASE_S = 2.0
 

@@ -389,8 +389,8 @@ def test_of_a_study_that_was_cut_short_there_is_a_report(
 class Killer(Reporter):
     """Kills whoever computes, once somebody has found something."""
 
-    def say(self, text: str) -> None:
-        super().say(text)
+    def say(self, text: str, style: str | None = None) -> None:
+        super().say(text, style)
         for child in multiprocessing.active_children():
             child.kill()
 
