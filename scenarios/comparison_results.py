@@ -49,6 +49,8 @@ BASELINE_OVER_MODEL = (1.01, 1.03)
 BASELINE_OVER_MODEL_OF_RINGS = (1.05, 1.10)
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
+#: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
+NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 #: The kernel's ways to lose a packet in a WSS; TCP sends it again.
 DROPS = ("dark_drops", "unset_drops", "blocked_drops", "unplugged_drops")
 
@@ -613,6 +615,7 @@ def _judge_light(run: Run, verdict: Verdict) -> None:
     light = light_figures(run)
     if light is None:
         return
-    for name in FORBIDDEN:
-        if light[name]:
-            verdict.add(2, f"{run.name}: {light[name]} {name.replace('_', ' ')}")
+    for level, names in ((2, FORBIDDEN), (1, NEVER_ON_RINGS if run.noted("ring") else ())):
+        for name in names:
+            if light[name]:
+                verdict.add(level, f"{run.name}: {light[name]} {name.replace('_', ' ')}")

@@ -18,7 +18,7 @@ from scenarios.comparison import Comparison
 from scenarios.comparison_results import build_comparison
 from scenarios.records import read_lines, read_object, read_runs
 from scenarios.results import build_result, utilisation_series
-from scenarios.schema import Document, read_text
+from scenarios.schema import Document, ScenarioError, read_text
 from scenarios.study import Study, load_any
 
 _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
@@ -26,7 +26,10 @@ _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
 
 
 def new_folder(parent: Path, scenario: Document | Study, suffix: str = "") -> Path:
-    """A new folder in ``parent``, called after the time and the scenario, with ``suffix``."""
+    """A new folder in ``parent``, called after the time and the scenario, with ``suffix``.
+
+    Raises ScenarioError when there can be none.
+    """
     wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.spec.name}{suffix}"
     name, number = wanted, 1
     while True:
@@ -35,6 +38,8 @@ def new_folder(parent: Path, scenario: Document | Study, suffix: str = "") -> Pa
         except FileExistsError:
             number += 1
             name = f"{wanted}-{number}"
+        except OSError as error:
+            raise ScenarioError(f"{parent}: no run folder can be made there: {error.strerror}") from None
         else:
             return parent / name
 

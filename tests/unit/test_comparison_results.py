@@ -135,6 +135,16 @@ def test_dark_drops_are_counted_and_not_condemned(comparison: Comparison) -> Non
     assert found["fidelity"]["verdict"] == "good"
 
 
+def test_on_a_ring_nobody_sends_into_the_dark(comparison: Comparison) -> None:
+    synthesis = Synthesis(comparison)
+    synthesis.links("ideal")
+    synthesis.run("ideal-1", "ideal")
+    synthesis.run("oddl-1", "oddl", light={"dark_drops": 5})
+    synthesis.add("ring", run="oddl-1", ring=None, set_ups=[])
+    fidelity = built(comparison, synthesis)["fidelity"]
+    assert (fidelity["verdict"], fidelity["reasons"]) == ("doubtful", ["oddl-1: 5 dark drops"])
+
+
 def test_lost_payload_is_no_run_to_believe(comparison: Comparison) -> None:
     found = pair(comparison, lost_bytes=8)
     assert found["fabrics"]["oddl"]["payload"]["lost_bytes"] == 8

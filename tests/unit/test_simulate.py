@@ -214,6 +214,16 @@ def test_bad_options_are_named(tmp_path: Path, option: str, value: str, said: st
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("no folder")
+    for scenario in (ROOT / "tests" / "data" / "mini.yaml", ROOT / "scenarios" / "wrht.yaml"):
+        done = ringlight("simulate", str(scenario), "--runs", str(tmp_path / "runs"))
+        assert done.returncode == 2
+        assert (
+            one_line(done) == f"ringlight: {tmp_path}/runs: no run folder can be made there: Not a directory"
+        )
+
+
 def test_zero_capacity_is_one_line(tmp_path: Path) -> None:
     raw = yaml.safe_load(BUNDLED.read_text())
     raw["parameters"]["uplink_rate"]["value"] = "0 Gbit/s"
