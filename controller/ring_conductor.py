@@ -118,11 +118,7 @@ class Lights:
 
         ``exactly``: also where a WSS carries all that is needed and more.
         """
-        lacking = [
-            name
-            for name in self.switches
-            if exactly or name not in self._seen or not setting[name] <= self.carries(name)
-        ]
+        lacking = [name for name in self.switches if exactly or not setting[name] <= self.carries(name)]
         return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name]))
 
     def compare(self, setting: Setting) -> list[str]:
@@ -356,8 +352,7 @@ class RingConductor:
 
         def looked(problems: list[str]) -> None:
             self._looked_at = time.monotonic()
-            # When another setting is being made by now, that one will say how things are.
-            if problems and not self._tasks:
+            if problems:
                 self._note(problems)
                 self._do(self._core.darkened(problems[0]))
 

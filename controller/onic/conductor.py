@@ -160,7 +160,7 @@ class Conductor:
     def unconfigured(self, reason: str) -> list[Effect]:
         """The setting that was asked for could not be made: who waits for it is told."""
         assert self._wanted is not None
-        wanted, self._wanted, self._serving = self._wanted, None, None
+        wanted, self._wanted = self._wanted, None
         waiting = [f for f, asked in self._flows.items() if asked.step % len(self._steps) == wanted]
         for flow in waiting:
             del self._flows[flow]
@@ -170,7 +170,7 @@ class Conductor:
         """The setting that stood stands no longer."""
         if self._wanted is not None:
             return []
-        self._setting = self._serving = None
+        self._setting = None
         lit = [flow for flow, asked in self._flows.items() if asked.lit]
         for flow in lit:
             del self._flows[flow]

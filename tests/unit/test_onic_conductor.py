@@ -46,6 +46,9 @@ def test_where_there_is_one_step_it_need_not_be_said() -> None:
     assert one.close(1) + one.open(3, "a", AB) == [Closed(1), Lit(3)], "as often as it is asked for"
     assert one.close(2) + one.close(3) + one.open(4, "a", AB, 1) == [Closed(2), Closed(3), Lit(4)]
     assert one.open(5, "b", BA) == [Lit(5)], "the step that is being played"
+    assert one.darkened("dark") == [Lost(4, "dark"), Lost(5, "dark")]
+    assert one.open(6, "a", AB) == [Configure(0, 1)]
+    assert one.unconfigured("away") == [Failed(6, "away")]
     heir = Conductor([frozenset({AB, BA})], resumed=True)
     assert heir.open(1, "a", AB) + heir.settle() == [Configure(0, 0)]
 
@@ -91,6 +94,15 @@ def test_who_takes_over_waits_until_all_could_ask_and_goes_on_with_the_least_ste
     assert one.step == 6
     assert one.configured() == [Lit(2)]
     assert one.close(2) == [Closed(2), Configure(1, 7)], "a's transfer of step 6 was over before"
+
+
+def test_who_takes_over_may_find_ranks_one_iteration_apart() -> None:
+    one = Conductor(RING, resumed=True)
+    assert one.open(1, "b", BA, 0) + one.open(2, "a", AB, 3) + one.settle() == [Configure(0, 0)]
+    assert one.configured() + one.close(1) == [Lit(1), Closed(1), Configure(1, 3)]
+    # a's transfer of step 2 was over before; b's was not, and comes late.
+    assert one.open(3, "b", BA, 2) + one.configured() == [Configure(0, 2)]
+    assert one.configured() + one.close(3) == [Lit(3), Closed(3), Configure(1, 3)]
 
 
 @dataclass

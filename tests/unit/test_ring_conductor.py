@@ -21,6 +21,7 @@ from controller.optical.errors import Unreachable
 from controller.optical_site import OpticalSite
 from controller.ring_conductor import Lights, RingConductor, quantile
 from controller.ring_light import plan_light, steps_of_job
+from controller.rings import RingSite
 from fabric.crossconnect import CrossConnect
 from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
@@ -90,7 +91,9 @@ class Worker:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    # So that only what happens wakes the conductor.
+    monkeypatch.setattr(ring_conductor, "WATCH_S", 3600.0)
     with ExitStack() as stack:
         yield Stage(tmp_path, stack)
 
@@ -231,6 +234,7 @@ def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(stage: Sta
     end = threading.Thread(target=stage.conductor.stop)
     end.start()
     assert worker.socket.recv(64) == b""
+    end.join(0.2)
     assert end.is_alive()
     hung.free.set()
     end.join(WAIT_S)
@@ -304,6 +308,14 @@ def test_a_socket_that_cannot_be_made_leaves_none(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="nowhere"):
             RingConductor("j", PLAN, lights, sockets, IPS, EventBus())
         assert list(tmp_path.iterdir()) == []
+
+
+def test_light_that_could_not_be_set_leaves_no_threads() -> None:
+    site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+    before = set(threading.enumerate())
+    with pytest.raises(UnavailableError, match="server agent"):
+        RingSite(FABRIC, site, None, {}, EventBus()).light("j", PLAN)
+    assert set(threading.enumerate()) == before
 
 
 def test_switches_are_held_for_one_job() -> None:
