@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +331,11 @@ def _set_up(run: Run) -> Figure:
     return figure
 
 
+def _colours() -> Iterator[str]:
+    """For as many curves as there are."""
+    return itertools.cycle(PALETTE[1:])
+
+
 # --- iterations -----------------------------------------------------------------------------------
 
 
@@ -340,7 +345,7 @@ def _iterations(comparison: Comparison, runs: Sequence[Run]) -> Figure:
     lowest = math.inf
     highest = 0.0
     few = len(comparison.settings) <= 3
-    for colour, name in zip(PALETTE[1:], comparison.settings, strict=False):
+    for colour, name in zip(_colours(), comparison.settings, strict=False):
         mine = runs_on(runs, name)
         if not mine:
             continue
@@ -419,10 +424,10 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
     markers = "os^Dv*"
     tunings = sorted({point["real"]["tuning_s"] for point in points})
     for colour, (size, group) in zip(
-        PALETTE[1:], itertools.groupby(points, key=lambda p: p["real"]["gradient_bytes"]), strict=False
+        _colours(), itertools.groupby(points, key=lambda p: p["real"]["gradient_bytes"]), strict=False
     ):
         mine = list(group)
-        for marker, tuning in zip(markers, tunings, strict=False):
+        for marker, tuning in zip(itertools.cycle(markers), tunings, strict=False):
             chosen = [point for point in mine if point["real"]["tuning_s"] == tuning]
             axis.plot(
                 [point["setup_ms"] for point in chosen],
@@ -468,11 +473,11 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
     sizes = list(dict.fromkeys(point["real"]["gradient_bytes"] for point in points))
     handles = [
         Line2D([], [], color=colour, linewidth=2, label=f"{size / 1e6:g} MB gradient")
-        for colour, size in zip(PALETTE[1:], sizes, strict=False)
+        for colour, size in zip(_colours(), sizes, strict=False)
     ]
     handles += [
         Line2D([], [], color=QUIET, linestyle="", marker=marker, label=f"tuning {_short_time(tuning)} (real)")
-        for marker, tuning in zip(markers, tunings, strict=False)
+        for marker, tuning in zip(itertools.cycle(markers), tunings, strict=False)
     ]
     axis.legend(handles=handles, fontsize=8, loc="upper left")
     return figure

@@ -128,6 +128,14 @@ def test_the_trace_has_every_change_of_light(wrht: tuple[Path, dict[str, Any]]) 
     assert {e["dur"] for e in changes} == {1000.0}
 
 
+def test_every_fabric_is_drawn_however_many(tmp_path: Path) -> None:
+    raw = yaml.safe_load((SCENARIOS.parent / "tests" / "data" / "mini_wrht.yaml").read_text())
+    raw["fabrics"] |= {f"ring{number}": raw["fabrics"]["wrht"] for number in range(5)}
+    folder, _ = simulated(parse_comparison(yaml.safe_dump(raw), "many.yaml"), tmp_path)
+    drawn = (folder / "plots" / "iterations.svg").read_text()
+    assert [name for name in raw["fabrics"] if f">{name}<" not in drawn] == []
+
+
 def test_a_slower_control_network_slows_the_all_reduce(tmp_path: Path) -> None:
     _, result = simulated(edited("oddl_sweep"), tmp_path)
     points = [p for p in result["sweep"]["points"] if p["real"]["tuning_s"] < 1e-6]
