@@ -126,7 +126,7 @@ def _verdict(result: Mapping[str, Any]) -> str:
         f'<li><b class="{classes[found["kind"]]}">{words[found["kind"]]}</b> {text(found["text"])}</li>'
         for found in result["verdict"]
     )
-    return f"<h2>Verdict</h2><p>Written from the numbers below; nothing was fitted.</p><ul>{items}</ul>"
+    return f"<h2>Verdict</h2><p>Written from the numbers below.</p><ul>{items}</ul>"
 
 
 def _systems(study: Study, result: Mapping[str, Any]) -> str:

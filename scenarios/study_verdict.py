@@ -317,12 +317,10 @@ def _verdict_on_figures(result: Mapping[str, Any]) -> list[dict[str, str]]:
     for figure in exact:
         text += (
             f"Of the paper's percentages {figure['percent']:.2f} % is reproduced exactly, taken as the one "
-            f"against {SYSTEMS[figure['taken_for']].title}: it is a ratio of numbers of steps. "
+            f"against {SYSTEMS[figure['taken_for']].title}: it is a ratio of numbers of steps, and the "
+            "parameters say whether nodes and wavelengths were inferred from it. "
         )
     if missed:
         listed = _listed([f"{figure['percent']:.2f}" for figure in missed])
-        text += (
-            f"{listed} % {'are' if len(missed) > 1 else 'is'} not reproduced: the paper's settings are not "
-            "known, and nothing here was fitted to them."
-        )
+        text += f"{listed} % {'are' if len(missed) > 1 else 'is'} not reproduced: its settings are not known."
     return [_say("note", text.strip())]
