@@ -128,7 +128,8 @@ class Lights:
             try:
                 self._seen[name] = self._site.look(name, timeout_s=2.0)
             except UnavailableError as error:
-                # It may still pass light; only what is read to be wrong is.
+                # It may still pass light; only what is read to be wrong is. The next step reads it again.
+                self._seen.pop(name, None)
                 log.warning("%s", error)
                 return None
             for xc in sorted(setting[name] - self.carries(name)):

@@ -60,8 +60,8 @@ class Stage:
         self.directory, self.stack = directory, stack
         self.wss = {name: Stuck(name) for name in RING.switches}
         self.bus = EventBus()
-        site = OpticalSite(self.wss, {}, self.bus)
-        lights = Lights(site, RING.switches)
+        self.site = OpticalSite(self.wss, {}, self.bus)
+        lights = Lights(self.site, RING.switches)
         stack.callback(lights.close)
         sockets = {gpu: directory / gpu for gpu in RING.nodes}
         self.conductor = RingConductor("j", PLAN, lights, sockets, IPS, self.bus)
@@ -210,6 +210,29 @@ def test_a_wss_that_hangs_when_it_is_looked_after_holds_up_nobody(
     assert worker.hear() == {"closed": 1}
     worker.say(open=2, peer=IPS["r1"], step=0)
     assert worker.hear() == {"lit": 2}
+
+
+def test_a_wss_that_was_away_counts_as_there_with_the_next_step(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_conductor, "WATCH_S", 0.05)
+    workers = {sender: stage.connect(sender) for sender, _ in FIRST}
+    for sender, receiver in FIRST:
+        workers[sender].say(open=1, peer=IPS[receiver], step=0)
+        assert workers[sender].hear() == {"lit": 1}
+    stage.wss["r-w1"].away = True
+    deadline = time.monotonic() + WAIT_S
+    while stage.site.view("r-w1").reachable and time.monotonic() < deadline:
+        time.sleep(0.001)
+    monkeypatch.setattr(ring_conductor, "WATCH_S", 3600.0)
+    stage.wss["r-w1"].away = False
+    (sender, receiver), *_ = sorted(PLAN.steps[1].pairs)
+    for worker in workers.values():
+        worker.say(close=1)
+    ahead = stage.connect(sender)
+    ahead.say(open=1, peer=IPS[receiver], step=1)
+    assert ahead.hear() == {"lit": 1}
+    assert stage.site.view("r-w1").error is None
 
 
 def test_a_conductor_that_cannot_go_on_hangs_up_and_says_so(
