@@ -6,6 +6,8 @@ Both are real processes that wait for their turn on a pipe. Each round runs ours
 alternating order, because only ratios within one run mean anything on a machine that does other work, and
 waits a while for that other work to pause; ``busy_turns`` counts the turns for which it did not.
 gloo comes with torch, in an environment of its own under build/ (made by --install-torch).
+``bytes_lent``: those that ours sent without copying them (containers/worker/lending.py); none where the
+machine does not allow it.
 Congestion control is the same for both: as root, both run on the loopback of one network namespace with
 what the testbed gives its workers (reno); ``--congestion-control host`` takes the host's loopback as it is.
 Bus bandwidth is 2(n-1)/n * S / t (nccl-tests), t from the first start to the last end of a rank.
@@ -74,14 +76,20 @@ class Team:
         ]  # fmt: skip
 
     def turn(self) -> list[dict[str, Any]]:
-        """One all-reduce on all ranks; what each measured."""
-        for word in ("prepare", "run"):
-            for member in self.members:
-                assert member.stdin is not None
-                member.stdin.write(word + "\n")
-                member.stdin.flush()
-            answers = [self._answer(member) for member in self.members]
+        """One all-reduce on all ranks; what each measured. Raises RuntimeError for a wrong sum."""
+        self._tell("prepare")
+        answers = self._tell("run")
+        # Only when all are done: whoever is done first would else take the processors from the others.
+        if not all(answer["right"] for answer in self._tell("check")):
+            raise RuntimeError(f"{self.name} gave a wrong sum")
         return answers
+
+    def _tell(self, word: str) -> list[dict[str, Any]]:
+        for member in self.members:
+            assert member.stdin is not None
+            member.stdin.write(word + "\n")
+            member.stdin.flush()
+        return [self._answer(member) for member in self.members]
 
     def _answer(self, member: subprocess.Popen[str]) -> dict[str, Any]:
         assert member.stdout is not None
@@ -99,14 +107,13 @@ class Team:
 
 def measure(team: Team, vector_bytes: float) -> dict[str, float]:
     answers = team.turn()
-    if not all(answer["right"] for answer in answers):
-        raise RuntimeError(f"{team.name} gave a wrong sum")
     n = len(answers)
     seconds = max(a["end"] for a in answers) - min(a["start"] for a in answers)
     return {
         "seconds": seconds,
         "bus_GBps": 2 * (n - 1) / n * vector_bytes / seconds / 1e9,
         "cpu_s": sum(a["cpu_s"] for a in answers),
+        "bytes_lent": sum(a["bytes_lent"] for a in answers),
     }
 
 
@@ -142,6 +149,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             "bus_GBps_best": max(v["bus_GBps"] for v in values),
             "seconds_median": statistics.median(v["seconds"] for v in values),
             "cpu_s_median": statistics.median(v["cpu_s"] for v in values),
+            "bytes_lent": values[-1]["bytes_lent"],
         }
     if python is None:
         result["gloo"] = None
@@ -230,12 +238,14 @@ def member(options: argparse.Namespace) -> None:
         answer: dict[str, object] = {}
         if word.strip() == "prepare":
             np.add(pattern, np.float32(options.rank), out=vector)
+        elif word.strip() == "check":
+            answer = {"right": bool(np.array_equal(vector, expected))}
         else:
             cpu, start = time.process_time(), time.monotonic()
-            all_reduce()
+            report = all_reduce()
             end = time.monotonic()
             answer = {"start": start, "end": end, "cpu_s": time.process_time() - cpu}
-            answer["right"] = bool(np.array_equal(vector, expected))
+            answer["bytes_lent"] = getattr(report, "bytes_lent", 0)
         print(json.dumps(answer), flush=True)
 
 

@@ -10,7 +10,8 @@ transfer. Nothing but numpy is imported.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,3 +96,27 @@ def apply_schedule(
             else:
                 part[:] = values
     return held
+
+
+def lendable(schedule: Schedule) -> tuple[bool, ...]:
+    """For each transfer: may its receiver read the sender's memory itself, instead of a copy made when sent?
+
+    It may if the sender's next receive into the chunk cannot come before this transfer has been received,
+    because what it brings was computed from it. What is not received into any more during the schedule may
+    be lent, too: the sender must know by other means when the last transfers have been received.
+    """
+    may = [True] * len(schedule.transfers)
+    # All by (rank, chunk). Bits stand for the chunk's transfers, in order: a chunk depends on no other.
+    known: defaultdict[tuple[int, int], int] = defaultdict(int)
+    lent: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    bits: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
+    for _, transfers in itertools.groupby(enumerate(schedule.transfers), key=lambda pair: pair[1].step):
+        now = [(k, next(bits[t.chunk]), t, known[t.source, t.chunk]) for k, t in transfers]
+        for k, bit, transfer, _ in now:
+            lent[transfer.source, transfer.chunk].append((k, bit))
+        for _, bit, transfer, brings in now:
+            place = (transfer.destination, transfer.chunk)
+            for earlier, its_bit in lent.pop(place, ()):
+                may[earlier] = bool(brings >> its_bit & 1)
+            known[place] |= brings | 1 << bit
+    return tuple(may)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -44,11 +45,11 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
     transport = Transport(
         schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s, flows, spec.peers
     )
-    with Beacons(spec) as beacons:
+    with contextlib.closing(transport), Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=describe(connections))
         started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
         events.write("started", at=started)
-        sent, received = _iterate(spec, replica, transport, events, started)
+        sent, received, lent = _iterate(spec, replica, transport, events, started)
         loss_last = replica.loss()
         held = describe(connections)
         part(connections, spec.peer_timeout_s)
@@ -60,6 +61,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         accuracy=replica.accuracy(),
         bytes_sent=sent,
         bytes_received=received,
+        bytes_lent=lent,
         connections=held,
         retransmits=sum(_retransmits(connection) for connection in connections.values()),
         max_beacon_gap_s=beacons.max_gap_s,
@@ -71,8 +73,9 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
 
 def _iterate(
     spec: WorkerSpec, replica: Replica, transport: Transport, events: EventLog, started: float
-) -> tuple[int, int]:
-    sent = received = 0
+) -> tuple[int, int, int]:
+    """Bytes sent, received and lent."""
+    sent = received = lent = 0
     compute_start = started
     for iteration in range(spec.iterations):
         loss = replica.compute(iteration)
@@ -81,12 +84,12 @@ def _iterate(
             time.sleep(left)
         compute_end = time.monotonic()
         report = transport.all_reduce(replica.buffer)
-        transport.wait_delivered()
         allreduce_end = time.monotonic()
         # What follows takes its time from the next iteration's emulated compute.
         replica.update(iteration)
         sent += report.bytes_sent
         received += report.bytes_received
+        lent += report.bytes_lent
         events.write(
             "iteration",
             i=iteration,
@@ -100,7 +103,7 @@ def _iterate(
             **_flow_figures(report) if spec.onic is not None else {},
         )
         compute_start = allreduce_end
-    return sent, received
+    return sent, received, lent
 
 
 def _flow_figures(report: AllReduceReport) -> dict[str, object]:

@@ -9,6 +9,10 @@ schedule). Everything before it is finished, so its bytes are ready at the sende
 connection on both sides, and a receive that would overwrite unsent bytes copies them aside instead of
 waiting. So it can always move.
 
+A rank is done when its peers have received all that it sent them. They say so by a receipt, one byte after
+all else that they have to say on that connection. Until then its memory may be lent to the connection
+instead of copied into it, where the schedule itself does not overwrite it sooner.
+
 With an O-NIC, payload is sent only under light: what one rank sends to another in one step is a burst, and
 a burst is one flow. It is opened when all of the burst is ready and closed when the peer's host has
 acknowledged its last byte, so that nothing is under way when the light goes out. A flow occupies the
@@ -35,16 +39,19 @@ import numpy as np
 import numpy.typing as npt
 
 from containers.worker.flows import Flow, Flows
-from fabric.collectives import Schedule, chunk_bounds
+from containers.worker.lending import Lender
+from fabric.collectives import Schedule, chunk_bounds, lendable
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
 SEGMENT_BYTES = 1024 * 1024
 #: A short chunk is cut into this many segments, so that a rank can send on while it still receives.
 SEGMENTS_PER_CHUNK = 8
 ITEM_BYTES = 4
+#: Shorter transfers are copied: they are too small for what lending costs by itself.
+LEND_BYTES = 64 * 1024
+RECEIPT = b"\6"
 #: Shorter stalls are not reported one by one: queues alone make them.
 STALL_S = 0.02
-ACKNOWLEDGEMENT_POLL_S = 0.0005
 #: The kernel wakes us when a burst is acknowledged; were that lost, we would notice after so long.
 DRAIN_POLL_S = 0.01
 #: Bytes at a time that are received before they can be used.
@@ -66,7 +73,7 @@ class PeerLost(Exception):
 
 @dataclass(frozen=True)
 class AllReduceReport:
-    """What one all-reduce moved.
+    """What one all-reduce moved. ``bytes_lent``: those of ``bytes_sent`` that were not copied to be sent.
 
     ``max_stall_s``: longest time, seconds, in which no byte moved in either direction. ``stalls``: when such
     times of at least STALL_S began and ended (CLOCK_MONOTONIC, seconds). With an O-NIC: ``flows`` opened,
@@ -75,6 +82,7 @@ class AllReduceReport:
 
     bytes_sent: int
     bytes_received: int
+    bytes_lent: int
     max_stall_s: float
     stalls: tuple[tuple[float, float], ...] = ()
     flows: int = 0
@@ -121,10 +129,10 @@ class _Receive:
 class _Send:
     """A transfer out of this rank; ``after`` is the last earlier receive into its chunk."""
 
-    __slots__ = ("after", "aside", "aside_end", "end", "sent", "start")
+    __slots__ = ("after", "aside", "aside_end", "end", "lent", "sent", "start")
 
-    def __init__(self, start: int, end: int, after: _Receive | None) -> None:
-        self.start, self.end, self.after = start, end, after
+    def __init__(self, start: int, end: int, after: _Receive | None, lent: bool) -> None:
+        self.start, self.end, self.after, self.lent = start, end, after, lent
         self.sent = self.aside_end = start
         self.aside: memoryview | None = None
 
@@ -150,13 +158,14 @@ class _Burst:
 class _Link:
     """One connection with its transfers in order, and how far they are.
 
-    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) only with an O-NIC.
+    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) only with an O-NIC;
+    ``lender``, and whether it ``owes`` a receipt or ``awaits`` one, only without.
     """
 
     __slots__ = (
-        "bursts", "can_read", "can_write", "early", "ended", "filled", "flow", "moved_at", "next_burst",
-        "next_receive", "next_send", "peer", "receives", "scratch", "scratch_items", "sends", "socket",
-        "unacknowledged", "watched",
+        "awaits", "bursts", "can_read", "can_write", "early", "ended", "filled", "flow", "lender", "moved_at",
+        "next_burst", "next_receive", "next_send", "owes", "peer", "receives", "scratch", "scratch_items",
+        "sends", "socket", "unacknowledged", "watched",
     )  # fmt: skip
 
     def __init__(self, peer: int, connection: socket.socket) -> None:
@@ -167,9 +176,10 @@ class _Link:
         # A peer may be so far ahead that these are bytes of the next all-reduce.
         self.early = bytearray()
         self.ended = False
+        self.lender: Lender | None = None
         self.scratch_items = np.empty(0, dtype=np.float32)
         self.scratch = memoryview(b"")
-        self.rewind()
+        self.rewind(by_flow=False)
 
     def make_scratch(self) -> None:
         """Room for the largest segment that is received to be added."""
@@ -177,10 +187,11 @@ class _Link:
         self.scratch_items = np.empty(max(segments, default=0) // ITEM_BYTES, dtype=np.float32)
         self.scratch = memoryview(self.scratch_items).cast("B")  # type: ignore[arg-type]
 
-    def rewind(self) -> None:
+    def rewind(self, by_flow: bool) -> None:
         self.next_send = self.next_receive = self.next_burst = self.filled = self.watched = 0
         self.flow: Flow | None = None
         self.unacknowledged = 0
+        self.owes, self.awaits = bool(self.receives) and not by_flow, bool(self.sends) and not by_flow
         self.can_read = self.can_write = True
         self.moved_at = time.monotonic()
         for send in self.sends:
@@ -193,7 +204,13 @@ class _Link:
             self.next_send < len(self.sends)
             or self.next_receive < len(self.receives)
             or self.next_burst < len(self.bursts)
+            or self.owes
+            or self.awaits
         )
+
+    def held(self) -> int:
+        """Bytes lent for which the socket had no room yet."""
+        return 0 if self.lender is None else self.lender.held
 
     def sendable(self, by_flow: bool) -> int:
         """Sends before this index may go now."""
@@ -230,10 +247,10 @@ class Transport:
     """Runs one schedule again and again over the same connections.
 
     ``connections``: a connected stream socket for each peer that ``peers_of`` names; they become
-    non-blocking and stay the caller's to close. ``length``: elements (float32) of the vector.
-    ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the O-NIC's
-    agent, without whose light nothing is sent; then ``addresses`` gives each rank's. Raises ValueError
-    when a connection is missing.
+    non-blocking and stay the caller's to close, as does the transport. ``length``: elements (float32) of the
+    vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the
+    O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's. Raises
+    ValueError when a connection is missing.
     """
 
     def __init__(
@@ -260,6 +277,8 @@ class Transport:
         for link in self._links:
             link.make_scratch()
             link.socket.setblocking(False)
+            if any(send.lent for send in link.sends):
+                link.lender = lender_for(link.socket)
             if flows is not None:
                 link.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _SOFTWARE | _TSONLY)
 
@@ -267,18 +286,21 @@ class Transport:
         link_of = {link.peer: link for link in self._links}
         bounds = [(a * ITEM_BYTES, b * ITEM_BYTES) for a, b in chunk_bounds(self._length, schedule.chunks)]
         steps = defaultdict(list)
-        for transfer in schedule.transfers:
+        # A receipt would need light of its own.
+        lent = lendable(schedule) if self._flows is None else [False] * len(schedule.transfers)
+        for transfer, may_lend in zip(schedule.transfers, lent, strict=True):
             if rank in (transfer.source, transfer.destination):
-                steps[transfer.step].append(transfer)
+                steps[transfer.step].append((transfer, may_lend))
         last_receive: dict[int, _Receive] = {}
         unguarded: dict[int, list[_Send]] = defaultdict(list)
         for step in sorted(steps):
             # A send takes what its rank had before the step: so all sends of the step come first.
             sends_before = {peer: len(link.sends) for peer, link in link_of.items()}
-            for transfer in steps[step]:
+            for transfer, may_lend in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.source == rank and start < end:
-                    send = _Send(start, end, last_receive.get(transfer.chunk))
+                    lend = may_lend and end - start >= LEND_BYTES
+                    send = _Send(start, end, last_receive.get(transfer.chunk), lend)
                     link_of[transfer.destination].sends.append(send)
                     unguarded[transfer.chunk].append(send)
             if self._flows is not None:
@@ -286,7 +308,7 @@ class Transport:
                     if sends := link.sends[sends_before[peer] :]:
                         needs = tuple(send.after for send in sends if send.after is not None)
                         link.bursts.append(_Burst(step, len(link.sends), needs))
-            for transfer in steps[step]:
+            for transfer, _ in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.destination == rank and start < end:
                     receive = _Receive(start, end, transfer.op == "reduce", last_receive.get(transfer.chunk))
@@ -297,6 +319,9 @@ class Transport:
     def all_reduce(self, vector: npt.NDArray[np.float32]) -> AllReduceReport:
         """Run the schedule in place on ``vector``, a contiguous 1-D float32 array.
 
+        Returns when the peers have received what this rank sent (with an O-NIC: when their hosts have
+        acknowledged it), as an RDMA send completes. It is the time that counts: a socket buffer is not scaled
+        down with the payload, it can hold a whole scaled gradient that has yet to cross the slowest link.
         Raises PeerLost when a peer closes or is silent for ``peer_timeout_s``, ValueError for another
         shape or type, OSError when the O-NIC's agent was away for as long.
         """
@@ -305,7 +330,8 @@ class Transport:
         data = memoryview(vector).cast("B")  # type: ignore[arg-type]
         links = self._links
         for link in links:
-            link.rewind()
+            link.rewind(self._flows is not None)
+        address = vector.ctypes.data
         poller = select.poll()
         link_of = {link.socket.fileno(): link for link in links}
         moved_at = time.monotonic()
@@ -318,12 +344,14 @@ class Transport:
                 self._flows.update()
             for link in links:
                 if link.can_write:
-                    progress |= self._write(link, data)
+                    progress |= self._write(link, data, address)
             for link in links:
                 if link.can_read or link.early:
                     progress |= self._read(link, data, vector)
-            if self._flows is not None:
-                for link in unfinished:
+            for link in unfinished:
+                if self._flows is None:
+                    changed |= self._settle(link)
+                else:
                     progress |= self._acknowledged(link)
                     changed |= self._switch(link, self._flows)
             if progress:
@@ -337,11 +365,16 @@ class Transport:
                 continue
             for link in links:
                 self._watch(poller, link)
-            self._wait(poller, link_of, unfinished, moved_at + self._peer_timeout_s)
+            if not self._wait(poller, link_of, unfinished, moved_at + self._peer_timeout_s):
+                if not any(self._delivers(link) for link in unfinished):
+                    self._give_up(unfinished)
+                moved_at = time.monotonic()
         self._steps_before += self._steps
+        sends = [send for link in links for send in link.sends]
         return AllReduceReport(
-            sum(send.end - send.start for link in links for send in link.sends),
+            sum(send.end - send.start for send in sends),
             sum(receive.end - receive.start for link in links for receive in link.receives),
+            sum(send.end - send.start for link in links if link.lender for send in link.sends if send.lent),
             max_stall_s,
             tuple(stalls),
             len(self._waits_s),
@@ -349,23 +382,38 @@ class Transport:
             sum(self._waits_s),
         )
 
-    def wait_delivered(self) -> None:
-        """Wait until the peers' hosts have acknowledged every byte sent, as an RDMA send completes.
-
-        A socket buffer is not scaled down with the payload: it can hold a whole scaled gradient, and
-        without this wait a rank would go on while what it sent has yet to cross the slowest link. Raises
-        PeerLost when the bytes left do not become fewer for ``peer_timeout_s``.
-        """
+    def close(self) -> None:
+        """Give back what it had beside the connections."""
         for link in self._links:
-            left = unacknowledged(link.socket)
-            deadline = time.monotonic() + self._peer_timeout_s
-            while left:
-                time.sleep(ACKNOWLEDGEMENT_POLL_S)
-                before, left = left, unacknowledged(link.socket)
-                if left < before:
-                    deadline = time.monotonic() + self._peer_timeout_s
-                elif time.monotonic() > deadline:
-                    raise PeerLost(link.peer, f"no byte acknowledged for {self._peer_timeout_s:g} s")
+            if link.lender is not None:
+                link.lender.close()
+                link.lender = None
+
+    @staticmethod
+    def _settle(link: _Link) -> bool:
+        """Give and take the receipts of a connection on which all else is done."""
+        if link.next_send < len(link.sends) or link.next_receive < len(link.receives):
+            return False
+        changed = False
+        # While the lender holds anything the socket is full: so no receipt overtakes that.
+        try:
+            if link.owes and link.can_write:
+                link.socket.send(RECEIPT)
+                link.owes, changed = False, True
+        except BlockingIOError:
+            link.can_write = False
+        except OSError as error:
+            raise PeerLost(link.peer, error.strerror or str(error)) from error
+        try:
+            if link.awaits and link.can_read:
+                if not link.socket.recv(len(RECEIPT)):
+                    raise PeerLost(link.peer, "it closed the connection")
+                link.awaits, changed = False, True
+        except BlockingIOError:
+            link.can_read = False
+        except OSError as error:
+            raise PeerLost(link.peer, error.strerror or str(error)) from error
+        return changed
 
     @staticmethod
     def _acknowledged(link: _Link) -> bool:
@@ -399,9 +447,9 @@ class Transport:
     def _watch(self, poller: select.poll, link: _Link) -> None:
         by_flow = self._flows is not None
         events = 0
-        if not link.can_read and (link.next_receive < len(link.receives) or by_flow):
+        if not link.can_read and (link.next_receive < len(link.receives) or link.awaits or by_flow):
             events |= select.POLLIN
-        if not link.can_write and link.next_send < link.sendable(by_flow):
+        if not link.can_write and (link.next_send < link.sendable(by_flow) or link.held() or link.owes):
             events |= select.POLLOUT
         if link.flow is not None:
             # The kernel's note that all is acknowledged comes as POLLERR.
@@ -415,7 +463,8 @@ class Transport:
 
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
-    ) -> None:
+    ) -> bool:
+        """Until something can be done; False when nothing could by ``deadline``."""
         until = deadline
         agent = -1
         if self._flows is not None:
@@ -429,7 +478,7 @@ class Transport:
         if agent >= 0:
             poller.unregister(agent)
         if not ready and time.monotonic() >= deadline:
-            self._give_up(unfinished)
+            return False
         for descriptor, events in ready:
             if descriptor == agent:
                 continue
@@ -442,6 +491,15 @@ class Transport:
                 raise PeerLost(link.peer, "it closed the connection")
             link.can_read = link.can_read or bool(events & ~select.POLLOUT)
             link.can_write = link.can_write or bool(events & ~select.POLLIN)
+        return True
+
+    @staticmethod
+    def _delivers(link: _Link) -> bool:
+        """Whether bytes sent have been acknowledged since the last look, and only the receipt is awaited."""
+        if not link.awaits:
+            return False
+        before, link.unacknowledged = link.unacknowledged, unacknowledged(link.socket)
+        return link.unacknowledged < before
 
     def _give_up(self, unfinished: list[_Link]) -> NoReturn:
         for_s = f"for {self._peer_timeout_s:g} s"
@@ -456,11 +514,23 @@ class Transport:
         silent = min(awaited or unfinished, key=lambda link: link.moved_at)
         if silent.flow is not None and not silent.flow.lit:
             raise PeerLost(silent.peer, f"no light to it {for_s}: {silent.flow.reason}")
+        if silent.next_send == len(silent.sends) and silent.next_receive == len(silent.receives):
+            raise PeerLost(silent.peer, f"it did not take what was sent {for_s}")
         raise PeerLost(silent.peer, f"no byte moved {for_s}")
 
-    def _write(self, link: _Link, data: memoryview) -> bool:
+    def _write(self, link: _Link, data: memoryview, address: int) -> bool:
+        """Send what may go now. ``address``: where ``data`` begins in memory."""
         progress = False
         last = link.sendable(self._flows is not None)
+        if link.lender is not None and (held := link.lender.held):
+            try:
+                link.lender.flush()
+            except OSError as error:
+                raise PeerLost(link.peer, error.strerror or str(error)) from error
+            progress = link.lender.held < held
+            if link.lender.held:
+                link.can_write = False
+                return progress
         while link.next_send < last:
             send = link.sends[link.next_send]
             ready = send.end if send.after is None else send.after.ready()
@@ -474,6 +544,8 @@ class Transport:
             try:
                 if link.flow is not None and link.next_send == last - 1 and send.sent + len(part) == send.end:
                     count = link.socket.sendmsg([part], _NOTE_WHEN_ACKNOWLEDGED)
+                elif send.lent and link.lender is not None:
+                    count = link.lender.send(address + send.sent, len(part))
                 else:
                     count = link.socket.send(part)
             except BlockingIOError:
@@ -486,9 +558,9 @@ class Transport:
             send.sent += count
             if send.sent == send.end:
                 link.next_send += 1
-                if link.flow is not None and link.next_send == last:
+                if link.next_send == last:
                     link.unacknowledged = unacknowledged(link.socket)
-            if count < len(part):
+            if count < len(part) or link.held():
                 link.can_write = False
                 break
         return progress
@@ -546,6 +618,14 @@ class Transport:
         if progress:
             link.moved_at = time.monotonic()
         return progress
+
+
+def lender_for(connection: socket.socket) -> Lender | None:
+    """A lender, or None where memory cannot be lent: then everything is copied, which always works."""
+    try:
+        return Lender(connection)
+    except OSError:
+        return None
 
 
 def read_notes(connection: socket.socket) -> None:
