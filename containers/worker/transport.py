@@ -199,14 +199,11 @@ class _Link:
         for receive in self.receives:
             receive.applied = receive.start
 
+    def transferred(self) -> bool:
+        return self.next_send == len(self.sends) and self.next_receive == len(self.receives)
+
     def unfinished(self) -> bool:
-        return (
-            self.next_send < len(self.sends)
-            or self.next_receive < len(self.receives)
-            or self.next_burst < len(self.bursts)
-            or self.owes
-            or self.awaits
-        )
+        return not self.transferred() or self.next_burst < len(self.bursts) or self.owes or self.awaits
 
     def held(self) -> int:
         """Bytes lent for which the socket had no room yet."""
@@ -366,7 +363,7 @@ class Transport:
             for link in links:
                 self._watch(poller, link)
             if not self._wait(poller, link_of, unfinished, moved_at + self._peer_timeout_s):
-                if not any(self._delivers(link) for link in unfinished):
+                if not self._delivers(unfinished):
                     self._give_up(unfinished)
                 moved_at = time.monotonic()
         self._steps_before += self._steps
@@ -392,7 +389,7 @@ class Transport:
     @staticmethod
     def _settle(link: _Link) -> bool:
         """Give and take the receipts of a connection on which all else is done."""
-        if link.next_send < len(link.sends) or link.next_receive < len(link.receives):
+        if not link.transferred():
             return False
         changed = False
         # While the lender holds anything the socket is full: so no receipt overtakes that.
@@ -494,12 +491,14 @@ class Transport:
         return True
 
     @staticmethod
-    def _delivers(link: _Link) -> bool:
-        """Whether bytes sent have been acknowledged since the last look, and only the receipt is awaited."""
-        if not link.awaits:
+    def _delivers(unfinished: list[_Link]) -> bool:
+        """Whether only receipts are awaited, and more has been acknowledged since the last look."""
+        if not all(link.transferred() and link.awaits for link in unfinished):
             return False
-        before, link.unacknowledged = link.unacknowledged, unacknowledged(link.socket)
-        return link.unacknowledged < before
+        before = sum(link.unacknowledged for link in unfinished)
+        for link in unfinished:
+            link.unacknowledged = unacknowledged(link.socket)
+        return sum(link.unacknowledged for link in unfinished) < before
 
     def _give_up(self, unfinished: list[_Link]) -> NoReturn:
         for_s = f"for {self._peer_timeout_s:g} s"
@@ -514,7 +513,7 @@ class Transport:
         silent = min(awaited or unfinished, key=lambda link: link.moved_at)
         if silent.flow is not None and not silent.flow.lit:
             raise PeerLost(silent.peer, f"no light to it {for_s}: {silent.flow.reason}")
-        if silent.next_send == len(silent.sends) and silent.next_receive == len(silent.receives):
+        if silent.transferred():
             raise PeerLost(silent.peer, f"it did not take what was sent {for_s}")
         raise PeerLost(silent.peer, f"no byte moved {for_s}")
 
