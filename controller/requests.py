@@ -65,7 +65,7 @@ class Place(Body):
     gpus: int | None = Field(default=None, ge=1)
     grid: str | None = None
     ring: str | None = None
-    collective: str
+    collective: str = "ring"
 
     @model_validator(mode="after")
     def _is_there(self) -> Self:
@@ -91,7 +91,6 @@ class JobRequest(Place):
     hold: bool = False
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "linktest"] = "train"
-    collective: str = "ring"
     gradient_bytes: int | None = Field(default=None, gt=0)
     compute_s: float | None = Field(default=None, ge=0)
     iterations: int | None = Field(default=None, ge=1)
@@ -127,8 +126,6 @@ class JobRequest(Place):
 
 class LightRequest(Place):
     """``POST /v1/arbiter/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
-
-    collective: str = "halving-doubling"
 
 
 class Release(Body):

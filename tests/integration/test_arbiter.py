@@ -55,9 +55,10 @@ def submit(run: Run, name: str, **more: Any) -> str:
 
 def refusal(run: Run, **body: Any) -> tuple[int, str]:
     """The same answer from the plan and from a job that was to be submitted."""
+    body = {"collective": "halving-doubling"} | body
     plan = run.api.post("/v1/arbiter/plan", json=body)
-    train = {"name": "no", "collective": "halving-doubling", "gradient_bytes": 96400, "compute_s": 0.0}
-    answer = run.api.post("/v1/jobs", json=train | {"iterations": 1} | body)
+    train = {"name": "no", "gradient_bytes": 96400, "compute_s": 0.0, "iterations": 1}
+    answer = run.api.post("/v1/jobs", json=train | body)
     assert (plan.status_code, plan.json()["detail"]) == (answer.status_code, answer.json()["detail"])
     assert "\n" not in answer.json()["detail"]
     return answer.status_code, answer.json()["detail"]
@@ -95,7 +96,7 @@ LIT = {
 
 def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
     assert lit(run) == {}
-    plan = run.api.post("/v1/arbiter/plan", json={"gpus": 4}).json()
+    plan = run.api.post("/v1/arbiter/plan", json={"gpus": 4, "collective": "halving-doubling"}).json()
     assert (plan["grid"], plan["ranks"]) == ("n", NODES)
     assert lit(run) == {}, "a plan changed something"
     red = submit(run, "red")

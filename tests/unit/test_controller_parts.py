@@ -16,7 +16,7 @@ from controller.bus import EventBus
 from controller.errors import StartError
 from controller.inventory import read_inventory, wait_for_inventory
 from controller.openflow.messages import PortStats
-from controller.requests import JobRequest
+from controller.requests import JobRequest, LightRequest
 from controller.stats import rates
 from controller.store import Store
 from fabric.crossconnect import CrossConnect
@@ -180,3 +180,7 @@ def test_job_requests_are_strict(change: dict[str, Any], said: str) -> None:
     }
     with pytest.raises(ValidationError, match=said):
         JobRequest.model_validate(TRAIN | change)
+
+
+def test_a_plan_is_for_the_collective_that_a_job_would_get() -> None:
+    assert LightRequest.model_validate({"gpus": 2}).collective == JobRequest.model_validate(TRAIN).collective
