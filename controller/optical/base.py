@@ -437,7 +437,7 @@ class OpticalSwitchDriver(ABC):
     def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
         """Make these (at most ``max_replace``) and remove all others in one write, which leaves those that
         stay untouched. Raises as `_remove`."""
-        raise Unsupported(f"{self.name}: has no write that replaces everything")
+        raise Unsupported("there is no write that replaces everything")
 
     def _open(self, deadline: Deadline) -> Identity:
         """Start a session and say who is there. Raises Unreachable, AuthFailed, ProtocolError."""
@@ -449,7 +449,7 @@ class OpticalSwitchDriver(ABC):
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         """Enable or disable one port. Raises as `_remove`."""
-        raise Unsupported(f"{self.name}: ports cannot be disabled")
+        raise Unsupported("ports cannot be disabled")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
         """Optical power in dBm of ports that have a meter."""
@@ -577,7 +577,7 @@ class OpticalSwitchDriver(ABC):
         if port not in self._capabilities.ports:
             raise NoSuchPort(port, f"there is no port {port}")
         if not self._capabilities.port_admin:
-            raise Unsupported(f"{self.name}: ports cannot be enabled or disabled")
+            raise Unsupported("ports cannot be enabled or disabled")
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             self._set_port_enabled(port, enabled, deadline)
@@ -624,12 +624,12 @@ class OpticalSwitchDriver(ABC):
     def _device(self, deadline: Deadline, reopen: bool = False) -> Iterator[None]:
         """The switch to oneself. Errors that leave carry no secret."""
         if not self._lock.acquire(timeout=max(0.0, deadline.left_s)):
-            raise DeadlineExceeded(f"{self.name}: busy with another request")
+            raise DeadlineExceeded("busy with another request")
         try:
             if reopen:
                 self._closed = False
             if self._closed:
-                raise Unreachable(f"{self.name}: the driver is closed")
+                raise Unreachable("the driver is closed")
             yield
         except OpticalError as error:
             error.args = tuple(self.redact(str(arg)) for arg in error.args)
@@ -647,7 +647,7 @@ class OpticalSwitchDriver(ABC):
         known = self._capabilities.ports
         if snapshot.ports.keys() != known:
             odd = sorted(snapshot.ports.keys() ^ known)
-            raise ProtocolError(f"{self.name}: reported other ports than it has: {odd[:8]}")
+            raise ProtocolError(f"reported other ports than it has: {odd[:8]}")
         try:
             check_matching(
                 xc
@@ -655,10 +655,10 @@ class OpticalSwitchDriver(ABC):
                 if state is not CrossConnectState.PENDING_DELETION
             )
         except MatchingError as error:
-            raise ProtocolError(f"{self.name}: impossible state: {error}") from None
+            raise ProtocolError(f"impossible state: {error}") from None
         for xc in snapshot.cross_connects:
             if xc.ingress not in known or xc.egress not in known:
-                raise ProtocolError(f"{self.name}: reported {xc}, which has no such ports")
+                raise ProtocolError(f"reported {xc}, which has no such ports")
         labelled = {
             replace(xc, name=xc.name or self._labels.get(xc)): state
             for xc, state in snapshot.cross_connects.items()
@@ -668,9 +668,7 @@ class OpticalSwitchDriver(ABC):
     def _apply(self, plan: Plan, deadline: Deadline, settle: bool) -> ApplyResult:
         before = self._reading(deadline)
         if before.revision != plan.base_revision:
-            raise StaleRevision(
-                f"{self.name}: the switch changed after the plan was made; nothing was written"
-            )
+            raise StaleRevision("the switch changed after the plan was made; nothing was written")
         check_ports_usable(before, plan.add)
         batches = self._writes(plan)
         timing = self._capabilities.timing
@@ -679,7 +677,7 @@ class OpticalSwitchDriver(ABC):
         ) + (timing.dark.typical_s if plan.add and settle else 0.0)
         if deadline.left_s < needed_s:
             raise DeadlineExceeded(
-                f"{self.name}: the plan needs about {needed_s:.3f} s, "
+                f"the plan needs about {needed_s:.3f} s, "
                 f"of which {max(0.0, deadline.left_s):.3f} s are left; nothing was written"
             )
 
@@ -738,10 +736,10 @@ class OpticalSwitchDriver(ABC):
         if refusal is not None:
             if result.snapshot.revision == before.revision:
                 raise refusal
-            raise PartialApply(f"{self.name}: partly done: {refusal}", result) from refusal
+            raise PartialApply(f"partly done: {refusal}", result) from refusal
         first = result.deviations[0]
         more = f" (and {len(result.deviations) - 1} more)" if len(result.deviations) > 1 else ""
-        raise ReadBackMismatch(f"{self.name}: {first.ingress}->{first.egress}: {first.reason}{more}", result)
+        raise ReadBackMismatch(f"{first.ingress}->{first.egress}: {first.reason}{more}", result)
 
     def _settled(self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool) -> Snapshot:
         """A reading once all is as planned, or as late as it could still become so."""
@@ -767,7 +765,7 @@ class OpticalSwitchDriver(ABC):
         """The error for an unknown outcome. Until a command still under way has landed, nothing is read."""
         late_s = self._capabilities.timing.lit_after_s(self._capabilities.max_batch)
         self._quiet_until = time.monotonic() + late_s
-        return Indeterminate(f"{self.name}: outcome unknown, read before retrying: {reason}")
+        return Indeterminate(f"outcome unknown, read before retrying: {reason}")
 
     def _remember_names(self, plan: Plan, after: Snapshot) -> None:
         """Names live here: no switch driven so far stores them."""

@@ -1,6 +1,7 @@
 """What can go wrong between the controller and an optical switch; one class per thing a caller does next.
 
-Every message is one line that names the switch's port or cross-connect. The classes fall into four groups:
+Every message is one line that names the switch's port or cross-connect; whoever shows it names the switch.
+The classes fall into four groups:
 
 - :class:`Rejected`: the request is wrong or does not fit; nothing was sent.
 - :class:`Unreachable`, :class:`DeadlineExceeded`, :class:`StaleRevision`: nothing was written; try again.

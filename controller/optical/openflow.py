@@ -167,15 +167,15 @@ class OpenFlowDriver(OpticalSwitchDriver):
     def _write(self, mods: Sequence[FlowMod], deadline: Deadline) -> None:
         """Send flow changes and their barrier; the drop flow first, where a restarted bridge lost it."""
         if self._dpid not in self._plane.connected():
-            raise Unreachable(f"{self.name}: bridge {self._dpid:#x} is not connected")
+            raise Unreachable(f"bridge {self._dpid:#x} is not connected")
         drop = [] if self._drop_seen else [FlowMod("add", DROP_PRIORITY, {}, (), self._owner)]
         timeout_s = deadline.check()
         try:
             self._plane.send_flows(self._dpid, [*drop, *mods], timeout_s=timeout_s)
         except SwitchRefusedError as error:
-            raise Refused(f"{self.name}: {error}") from error
+            raise Refused(str(error)) from error
         except OpenFlowError as error:
-            raise Indeterminate(f"{self.name}: {error}") from error
+            raise Indeterminate(str(error)) from error
         self._drop_seen = True
 
     @contextmanager
@@ -183,11 +183,11 @@ class OpenFlowDriver(OpticalSwitchDriver):
         try:
             yield
         except NotConnectedError as error:
-            raise Unreachable(f"{self.name}: {error}") from error
+            raise Unreachable(str(error)) from error
         except SwitchTimeoutError as error:
-            raise DeadlineExceeded(f"{self.name}: {error}") from error
+            raise DeadlineExceeded(str(error)) from error
         except OpenFlowError as error:
-            raise ProtocolError(f"{self.name}: {error}") from error
+            raise ProtocolError(str(error)) from error
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
         with self._asking():

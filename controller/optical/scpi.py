@@ -225,9 +225,9 @@ class ScpiClient:
             errors = self.errors(deadline)
         except OpticalError as error:
             self.close()
-            raise Indeterminate(f"{self.name}: no end of {line.split()[0]} seen: {error}") from error
+            raise Indeterminate(f"no end of {line.split()[0]} seen: {error}") from error
         if errors:
-            raise Refused(f"{self.name}: {line[:80]}: {'; '.join(errors)}")
+            raise Refused(f"{line[:80]}: {'; '.join(errors)}")
 
     def errors(self, deadline: Deadline) -> list[str]:
         """Empties the switch's error queue."""
@@ -247,7 +247,7 @@ class ScpiClient:
                 )
             except OSError as error:
                 host, port = self._address
-                raise Unreachable(f"{self.name}: no connection to {host}:{port}: {error}") from None
+                raise Unreachable(f"no connection to {host}:{port}: {error}") from None
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._buffer = LineBuffer()
         return self._socket
@@ -263,20 +263,20 @@ class ScpiClient:
                 connection.settimeout(limit.check())
                 data = connection.recv(1 << 16)
                 if not data:
-                    raise Unreachable(f"{self.name}: the switch closed the connection")
+                    raise Unreachable("the switch closed the connection")
                 lines = self._buffer.feed(data)
                 if not lines:
                     continue
                 if len(lines) > 1 or not self._buffer.empty:
-                    raise ProtocolError(f"{self.name}: more than one reply to {line[:40]}", str(lines[:3]))
+                    raise ProtocolError(f"more than one reply to {line[:40]}", str(lines[:3]))
                 log.debug("%s: %.200s -> %.200s", self.name, line, lines[0])
                 return lines[0]
         except TimeoutError:
             self.close()
-            raise DeadlineExceeded(f"{self.name}: no reply to {line[:40]}") from None
+            raise DeadlineExceeded(f"no reply to {line[:40]}") from None
         except OSError as error:
             self.close()
-            raise Unreachable(f"{self.name}: connection lost: {error}") from None
+            raise Unreachable(f"connection lost: {error}") from None
         except OpticalError:
             # What is still to come on this connection would be taken for the reply to the next question.
             self.close()
@@ -317,16 +317,13 @@ class ScpiDriver(OpticalSwitchDriver):
         identity = parse_identity(self._client.query("*idn?", deadline))
         size = parse_size(self._client.query(":oxc:swit:size?", deadline))
         if size != (self.size, self.size):
-            raise ProtocolError(
-                f"{self.name}: the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}"
-            )
+            raise ProtocolError(f"the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}")
         if self.wavelengths:
             # Asked only where it should know the answer: a real optical circuit switch does not.
             told = self._client.query(":oxc:swit:wav?", deadline).strip()
             if told != str(self.wavelengths):
                 raise ProtocolError(
-                    f"{self.name}: the switch tells {told} wavelengths apart, "
-                    f"the fabric says {self.wavelengths}"
+                    f"the switch tells {told} wavelengths apart, the fabric says {self.wavelengths}"
                 )
         return identity
 
@@ -337,10 +334,10 @@ class ScpiDriver(OpticalSwitchDriver):
         pairs = parse_pairs(self._client.query(":oxc:swit:conn:stat?", deadline), self.wavelengths)
         letters = parse_port_states(self._client.query(":oxc:swit:port:stat?", deadline))
         if len(letters) != 2 * self.size:
-            raise ProtocolError(f"{self.name}: {len(letters)} port states for {2 * self.size} ports")
+            raise ProtocolError(f"{len(letters)} port states for {2 * self.size} ports")
         used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
         if not self.wavelengths and len(used) != 2 * len(pairs):
-            raise ProtocolError(f"{self.name}: a port is connected twice", str(pairs))
+            raise ProtocolError("a port is connected twice", str(pairs))
         ports = {}
         for port, letter in enumerate(letters, start=1):
             lit = PortState.TUNED if port in used and letter == "E" else PortState.BLOCKED
@@ -366,7 +363,7 @@ class ScpiDriver(OpticalSwitchDriver):
             part = ports[start : start + MAX_POWER_PORTS]
             powers = parse_powers(self._client.query(f":pmon:pow? {format_ports(part)}", deadline))
             if len(powers) != len(part):
-                raise ProtocolError(f"{self.name}: {len(powers)} powers for {len(part)} ports")
+                raise ProtocolError(f"{len(powers)} powers for {len(part)} ports")
             found.update(zip(part, powers, strict=True))
         return found
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.bus import EventBus
+from controller.errors import UnavailableError
 from controller.optical.base import Bounds, Deadline, Identity, Timing
 from controller.optical.errors import (
     DeadlineExceeded,
@@ -20,7 +22,6 @@ from controller.optical.errors import (
     PartialApply,
     ProtocolError,
     Refused,
-    Unreachable,
 )
 from controller.optical.registry import make_driver
 from controller.optical.scpi import (
@@ -37,6 +38,7 @@ from controller.optical.scpi import (
     parse_powers,
     parse_size,
 )
+from controller.optical_site import OpticalSite
 from fabric.crossconnect import CrossConnect as XC
 from fabric.crossconnect import Mode
 
@@ -326,12 +328,12 @@ def test_a_replacement_is_one_line_that_names_the_whole_set() -> None:
     assert [line for line in lines if "opc" in line] == [":oxc:swit:conn:only (@1,2,3),(@5,7,6);*opc?"]
 
 
-def test_unreachable_names_the_address() -> None:
+def test_unreachable_names_the_address_and_the_switch_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     driver = ScpiDriver("ocs0", "127.0.0.1", port, 4)
-    with pytest.raises(Unreachable, match=f"ocs0: no connection to 127.0.0.1:{port}"):
-        driver.open()
+    with pytest.raises(UnavailableError, match=f"^optical switch ocs0: no connection to 127.0.0.1:{port}"):
+        OpticalSite({"ocs0": driver}, {}, EventBus()).look("ocs0")
 
 
 def test_timing_from_an_inventory_profile() -> None:
