@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from controller.bus import EventBus
 from controller.errors import UnavailableError
+from controller.onic.agent import flow_name
 from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
 from controller.optical.base import Deadline, Snapshot
 from controller.optical.errors import OpticalError, StaleRevision
@@ -410,15 +411,13 @@ class RingConductor:
         if not isinstance(request, dict):
             raise ValueError("not a JSON object")
         if "close" in request:
-            name = request["close"]
-            if not isinstance(name, int | str) or name not in client.flows:
+            name = flow_name(request, "close")
+            if name not in client.flows:
                 raise ValueError(f"flow {name!r} is not open")
             return self._core.close((client.number, name))
         if "open" not in request:
             raise ValueError('neither "open" nor "close"')
-        name, peer, step = request["open"], request.get("peer"), request.get("step")
-        if isinstance(name, bool) or not isinstance(name, int | str):
-            raise ValueError("open must be a number or a text")
+        name, peer, step = flow_name(request, "open"), request.get("peer"), request.get("step")
         if name in client.flows:
             raise ValueError(f"flow {name!r} is already open")
         if len(client.flows) >= MAX_FLOWS_PER_CLIENT:

@@ -189,6 +189,15 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
     return WavelengthMap(job, version, entries)
 
 
+def flow_name(request: Mapping[str, Any], key: str) -> int | str:
+    """What a worker calls the flow that it opens or closes. Raises ValueError."""
+    name = request[key]
+    # A bool would be equal to the number 0 or 1.
+    if isinstance(name, bool) or not isinstance(name, int | str):
+        raise ValueError(f"{key} must be a number or a text")
+    return name
+
+
 def _whole(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
@@ -528,17 +537,15 @@ class Agent:
             if not isinstance(request, dict):
                 raise ValueError("not a JSON object")
             if "open" in request:
-                self._open_flow(worker, request["open"], request.get("peer"))
+                self._open_flow(worker, flow_name(request, "open"), request.get("peer"))
             elif "close" in request:
-                self._close_flow(worker, request["close"])
+                self._close_flow(worker, flow_name(request, "close"))
             else:
                 raise ValueError('neither "open" nor "close"')
         except (ValueError, RecursionError) as error:
             self._write(worker, {"error": str(error)})
 
-    def _open_flow(self, worker: _Worker, name: object, peer: object) -> None:
-        if isinstance(name, bool) or not isinstance(name, int | str):
-            raise ValueError("open must be a number or a text")
+    def _open_flow(self, worker: _Worker, name: int | str, peer: object) -> None:
         flow = (worker.number, name)
         if flow in worker.flows:
             raise ValueError(f"flow {name!r} is already open")
@@ -554,12 +561,11 @@ class Agent:
         worker.flows[flow] = None
         self._do(self.core.open(time.monotonic(), flow, entry.agent))
 
-    def _close_flow(self, worker: _Worker, name: object) -> None:
+    def _close_flow(self, worker: _Worker, name: int | str) -> None:
         flow = (worker.number, name)
-        if isinstance(name, int | str) and flow in worker.flows:
-            self._do(self.core.close(time.monotonic(), flow))
-        else:
+        if flow not in worker.flows:
             raise ValueError(f"flow {name!r} is not open")
+        self._do(self.core.close(time.monotonic(), flow))
 
     def _write(self, worker: _Worker, document: Mapping[str, Any]) -> None:
         try:

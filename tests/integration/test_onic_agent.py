@@ -415,6 +415,7 @@ def test_bad_requests_of_a_worker_are_answered(rig: Rig) -> None:
     }
     assert worker.ask(open=1, peer=gpu_ip(1)) == {"lit": 1}
     assert "already open" in worker.ask(open=1, peer=gpu_ip(1))["error"]
+    assert worker.ask(close=True) == {"error": "close must be a number or a text"}
     assert worker.ask(close=1) == {"closed": 1}
 
 

@@ -163,6 +163,10 @@ def test_what_makes_no_sense_is_answered_and_changes_nothing(
     assert worker.hear() == {"lit": 1}
     worker.say(open=1, peer=IPS["r1"], step=0)
     assert worker.hear() == {"error": "flow 1 is already open"}
+    worker.say(close=True)
+    assert worker.hear() == {"error": "close must be a number or a text"}
+    worker.say(close=1)
+    assert worker.hear() == {"closed": 1}
 
 
 def test_a_wss_that_cannot_be_written_is_told_and_tried_again(stage: Stage) -> None:
