@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     monkeypatch.setattr(module, "SIMGRID_MODULES", tmp_path)
+    monkeypatch.setattr(module, "SIMGRID_ABSENT", tmp_path / "build/simgrid-absent", raising=False)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     return module
@@ -54,6 +57,33 @@ def test_without_simgrid_the_suite_goes_on(
     assert "python3-simgrid cannot be installed here: the comparison with SimGrid will be skipped" in (
         capsys.readouterr().err
     )
+
+
+def test_simgrid_is_asked_for_once_a_day(
+    launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; [ "$1" = update ]')
+    for _ in range(2):
+        launcher.install_simgrid()
+        assert "the comparison with SimGrid will be skipped" in capsys.readouterr().err
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"]
+    yesterday = time.time() - 90_000
+    os.utime(tmp_path / "build/simgrid-absent", (yesterday, yesterday))
+    launcher.install_simgrid()
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 2
+
+
+def test_a_program_that_hangs_is_ended_with_what_it_started(
+    launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_apt(tmp_path, f"/bin/sleep 60 & echo $! > {tmp_path}/pid; wait")
+    command = [str(tmp_path / "apt-get")]
+    assert not launcher.run(command, "Waiting", must=False, deadline_s=0.5)
+    with pytest.raises(SystemExit):
+        launcher.run(command, "Waiting", deadline_s=0.5)
+    assert "Waiting failed (not done after 0.5 s)" in capsys.readouterr().err
+    child = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
+    assert not child.exists() or not child.read_bytes()
 
 
 def test_a_package_that_is_needed_stops_it(launcher: ModuleType, tmp_path: Path) -> None:
