@@ -11,8 +11,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from scenarios.schema import ScenarioError, read_text
 
@@ -103,10 +104,25 @@ class Run:
         return [note for note in self.notes if note["event"] == event]
 
 
+class _Object(dict[str, Any]):
+    """A JSON object of a file, at any depth, that says where it stands when a key is asked for in vain."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._where = where
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise ScenarioError(
+            f"{self._where} lacks the key {key}; another version of ringlight may have made it"
+        )
+
+
 def read_object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file. Raises ScenarioError naming the file."""
+    """The object of a JSON file. Raises ScenarioError naming the file, later also for a key it lacks."""
     try:
-        found: dict[str, Any] = json.loads(read_text(path))
+        found: dict[str, Any] = json.loads(read_text(path), object_hook=partial(_Object, f"{path}: it"))
     except json.JSONDecodeError:
         raise ScenarioError(f"{path}: it is not JSON") from None
     return found
@@ -115,13 +131,14 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_lines(path: Path) -> list[Event]:
     """The objects of a file of JSON lines; a last line that a crash cut short is left out.
 
-    Raises ScenarioError naming the file, and the line when any other line is broken.
+    Raises ScenarioError naming the file, and the line when any other line is broken; later also for a
+    key that an object lacks.
     """
     lines = read_text(path).splitlines()
     events = []
     for number, line in enumerate(lines, start=1):
         try:
-            events.append(json.loads(line))
+            events.append(json.loads(line, object_hook=partial(_Object, f"{path}: line {number}")))
         except json.JSONDecodeError:
             if number == len(lines):
                 break

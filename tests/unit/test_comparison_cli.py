@@ -40,6 +40,21 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         assert "baseline: there is no fabric eps" in one_line(done)
 
 
+def test_an_event_that_lacks_a_key_is_one_line(tmp_path: Path) -> None:
+    comparison = load(SCENARIOS / "oddl_4.yaml")
+    assert isinstance(comparison, Comparison)
+    events = synthesize(comparison).events
+    number, event = next((n, e) for n, e in enumerate(events, 1) if e["event"] == "light")
+    next(iter(event["agents"].values())).pop("counters")
+    with RunFolder(tmp_path, comparison) as folder:
+        folder.environment(ENVIRONMENT)
+        for each in events:
+            folder.copy(each)
+    done = ringlight("report", str(folder.path))
+    assert done.returncode == 2
+    assert f"events.jsonl: line {number} lacks the key counters" in one_line(done)
+
+
 def test_up_asks_which_fabric() -> None:
     done = ringlight("up", "scenarios/oddl_4.yaml")
     assert done.returncode == 2
