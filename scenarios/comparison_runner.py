@@ -39,9 +39,10 @@ from scenarios.watch import Watch
 FLOWS_S = 2.0
 #: A worker waits so long for a peer or for light while something is made to go wrong, seconds.
 TROUBLE_PATIENCE_S = 60.0
-#: Likewise in an undisturbed run, besides twice the all-reduce by the model: a rank may have nothing to do in
-#: most steps of a tree.
+#: Likewise in an undisturbed run, besides the all-reduce.
 USUAL_PATIENCE_S = 15.0
+#: And so many times the all-reduce by the model: a rank may have nothing to do in most steps of a tree.
+EXCHANGE_PATIENCE = 2
 #: More than any trace has flows: asks for the cursor alone.
 _END_OF_TRACE = 1 << 60
 
@@ -121,8 +122,7 @@ def plans(comparison: Comparison, fabric: str, repeat: int) -> list[Plan]:
     """Every run on one fabric, in order."""
     title = comparison.spec.fabrics[fabric].title
     usual = job_settings(comparison, fabric)
-    exchange_s = comparison.all_reduce_s(fabric, usual["gradient_bytes"])
-    usual["peer_timeout_s"] = USUAL_PATIENCE_S + 2 * exchange_s
+    usual["peer_timeout_s"] = _peer_timeout_s(comparison, fabric, usual["gradient_bytes"])
     found = [
         Plan(
             f"{fabric}-{number}",
@@ -155,6 +155,13 @@ def plans(comparison: Comparison, fabric: str, repeat: int) -> list[Plan]:
     return found
 
 
+def _peer_timeout_s(
+    comparison: Comparison, fabric: str, gradient_bytes: float, set_up_s: float = 0.0
+) -> float:
+    """Emulated seconds that a worker waits for a peer; ``set_up_s``: of each step that waits for light."""
+    return USUAL_PATIENCE_S + EXCHANGE_PATIENCE * comparison.all_reduce_s(fabric, gradient_bytes, set_up_s)
+
+
 def _sweep_plans(
     comparison: Comparison, sweep: SweepSpec, fabric: str, usual: Mapping[str, Any]
 ) -> list[Plan]:
@@ -170,14 +177,17 @@ def _sweep_plans(
     scale = comparison.time_scale
     found = []
     for number, (delay_s, tuning_s, size) in enumerate(points, start=1):
+        gradient_bytes = scaled(size, comparison)
+        swept = fabric == sweep.fabric
+        faults = {"control_delay_s": delay_s * scale, "tuning_s": tuning_s * scale} if swept else None
+        wait_s = _peer_timeout_s(comparison, fabric, gradient_bytes, _allowance_s(faults))
         request = {
             **usual,
-            "gradient_bytes": scaled(size, comparison),
+            "gradient_bytes": gradient_bytes,
             "compute_s": sweep.compute * scale,
             "iterations": sweep.iterations,
-            "peer_timeout_s": TROUBLE_PATIENCE_S,
+            "peer_timeout_s": max(TROUBLE_PATIENCE_S, wait_s),
         }
-        swept = fabric == sweep.fabric
         found.append(
             Plan(
                 f"sweep-{fabric}-{number}",
@@ -185,7 +195,7 @@ def _sweep_plans(
                 "sweep",
                 request,
                 variant=str(number),
-                faults={"control_delay_s": delay_s * scale, "tuning_s": tuning_s * scale} if swept else None,
+                faults=faults,
                 point={"control_delay_s": delay_s, "tuning_s": tuning_s, "gradient_bytes": size},
             )
         )
@@ -264,7 +274,7 @@ class _LabRunner:
             self._note_grid(plan)
         at = self.session.release(ids.values())
         self.folder.event("released", run=plan.name, at=at)
-        expected = self.comparison.expected_s(self.fabric, plan.request, _allowance_s(plan))
+        expected = self.comparison.expected_s(self.fabric, plan.request, _allowance_s(plan.faults))
         trouble = _Trouble(self, plan)
 
         def each_round(watch: Watch) -> None:
@@ -328,9 +338,9 @@ class _LabRunner:
             self.folder.event("ring", run=plan.name, ring=ring, set_ups=set_ups)
 
 
-def _allowance_s(plan: Plan) -> float:
+def _allowance_s(faults: Mapping[str, float] | None) -> float:
     """Set-up time per step that a run's own delays bring, seconds."""
-    faults = plan.faults or {}
+    faults = faults or {}
     return 2 * faults.get("control_delay_s", 0.0) + faults.get("tuning_s", 0.0)
 
 

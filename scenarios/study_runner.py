@@ -38,8 +38,8 @@ def simulate_study(
 ) -> tuple[Path, dict[str, Any]]:
     """Run it all into a folder made below ``parent``; the folder and the object of result.json.
 
-    ``processes``: how many at once, by default one for each processor; 1 computes here. Raises ScenarioError
-    for a point that cannot be, UserError when a process is killed or all takes too long. Whatever happens, no
+    ``processes``: how many at once, by default one for each processor. Raises ScenarioError for a point
+    that cannot be, UserError when a process is killed or all takes too long. Whatever happens, no
     process is left.
     """
     began = time.monotonic()
@@ -66,11 +66,11 @@ def simulate_study(
 
 
 @contextmanager
-def _executor(processes: int) -> Iterator[Executor | None]:
-    """Processes to compute in, none for one; what has not begun when this ends is never begun."""
-    if processes == 1:
-        yield None
-        return
+def _executor(processes: int) -> Iterator[Executor]:
+    """Processes to compute in, even if only one: a point that takes too long can be ended nowhere else.
+
+    What has not begun when this ends is never begun.
+    """
     # Not forked: the process that simulates may have threads of its own.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
@@ -100,14 +100,10 @@ def _begin_worker() -> None:
 
 
 def _computed(
-    study: Study, executor: Executor | None, todo: Sequence[Task]
+    study: Study, executor: Executor, todo: Sequence[Task]
 ) -> Iterator[tuple[Task, dict[str, Any]]]:
     """Each task with what it found, in the order of their ends."""
     try:
-        if executor is None:
-            for task in todo:
-                yield task, work(task)
-            return
         futures = {executor.submit(work, task): task for task in todo}
         for future in as_completed(futures, timeout=DEADLINE_S):
             yield futures[future], future.result()

@@ -85,6 +85,20 @@ def test_ranks_wait_for_each_other_as_long_as_an_all_reduce_takes(name: str) -> 
             assert plan.request["peer_timeout_s"] > 15 + 1.5 * exchange_s
 
 
+def test_a_point_of_a_sweep_may_take_longer_than_trouble_does() -> None:
+    raw = yaml.safe_load((SCENARIOS / "oddl_sweep.yaml").read_text())
+    raw["sweep"] |= {"gradient": ["200 GB"], "control_delay": ["0 s", "2 s"]}
+    comparison = parse(yaml.safe_dump(raw, allow_unicode=True), "s.yaml")
+    assert isinstance(comparison, Comparison)
+    for fabric in ("ideal", "oddl"):
+        points = [plan for plan in plans(comparison, fabric, 1) if plan.kind == "sweep"]
+        assert points
+        for plan in points:
+            delay_s = (plan.faults or {}).get("control_delay_s", 0.0)
+            exchange_s = comparison.all_reduce_s(fabric, plan.request["gradient_bytes"], delay_s)
+            assert plan.request["peer_timeout_s"] > 1.5 * exchange_s > 60
+
+
 @pytest.mark.parametrize("name", [*BUNDLED, *RINGS])
 def test_every_parameter_is_used_and_explained(name: str) -> None:
     comparison = bundled(name)

@@ -16,7 +16,7 @@ import yaml
 from fabric import schedules, wdm
 from fabric.units import format_size
 from fabric.wrht import plan
-from scenarios import comparison
+from scenarios import comparison, study_runner
 from scenarios.cli_common import UserError
 from scenarios.progress import Reporter
 from scenarios.records import read_lines
@@ -402,6 +402,15 @@ def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["points"] < environment["points_expected"]
+
+
+def test_a_study_that_takes_too_long_is_given_up_on_one_processor_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_runner, "DEADLINE_S", 0.01)
+    with pytest.raises(UserError, match=r"s\.yaml: the study took more than 0\.01 s"):
+        simulate_study(study_of(small()), tmp_path, Reporter(), processes=1)
+    assert not multiprocessing.active_children()
 
 
 def test_several_processes_find_the_same(tmp_path: Path) -> None:
