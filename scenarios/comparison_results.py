@@ -26,6 +26,7 @@ from scenarios.fidelity import (
     judge_links,
     judge_parameters,
     judge_processors,
+    judge_switches,
     judge_timers,
     no_fidelity,
     parameters_identical,
@@ -583,6 +584,7 @@ def _fidelity(
         "links": judge_links(events, verdict),
         "timer": judge_timers(timed, comparison.compute_s, verdict),
         "cpu": judge_processors(runs, verdict),
+        "switches_restarted": judge_switches(runs, verdict),
         "samples_missing": {},
     }
     base = fabrics.get(comparison.spec.baseline)

@@ -68,6 +68,7 @@ def no_fidelity() -> dict[str, Any]:
         "links": [],
         "timer": timer,
         "cpu": {},
+        "switches_restarted": {},
         "samples_missing": {},
     }
 
@@ -129,6 +130,15 @@ def judge_processors(runs: Sequence[Run], verdict: Verdict) -> dict[str, Any]:
                 f"processors were {100 * statistics.mean(busy):.0f} % busy during {run.name}",
             )
     return cpu
+
+
+def judge_switches(runs: Sequence[Run], verdict: Verdict) -> dict[str, int]:
+    """How often optical switches died in each run and were started again by the testbed."""
+    restarted = {run.name: run.noted("switch_restarted") for run in runs}
+    for name, notes in restarted.items():
+        for switch in dict.fromkeys(note["switch"] for note in notes):
+            verdict.add(1, f"{name}: optical switch {switch} died and was started again")
+    return {name: sum(note["times"] for note in notes) for name, notes in restarted.items()}
 
 
 def judge_samples(

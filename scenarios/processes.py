@@ -269,6 +269,18 @@ class LabProcesses:
         self._controller = self._spawn("controller", self._controller_command())
         self._wait_for_controller()
 
+    def switches_restarted(self) -> dict[str, int]:
+        """How often the testbed has started each optical switch again since last asked, if it has."""
+        before = self.inventory["optical_switches"]
+        try:
+            self.inventory = json.loads((self.state / "inventory.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            # The testbed is ending; whoever tends it says so.
+            return {}
+        now = self.inventory["optical_switches"]
+        grown = {name: now[name].get("restarts", 0) - before[name].get("restarts", 0) for name in now}
+        return {name: times for name, times in grown.items() if times}
+
     def stop(self) -> None:
         """End both in order, then remove whatever of this lab is left. May be called again."""
         previous = {}

@@ -22,6 +22,7 @@ from scenarios.fidelity import (
     judge_parameters,
     judge_processors,
     judge_samples,
+    judge_switches,
     judge_timers,
     no_fidelity,
     parameters_identical,
@@ -452,6 +453,7 @@ def _fidelity(
         "links": judge_links(events, verdict),
         "timer": judge_timers(runs, scenario.compute_s, verdict),
         "cpu": judge_processors(runs, verdict),
+        "switches_restarted": judge_switches(runs, verdict),
         "samples_missing": judge_samples(runs, series, verdict),
     }
     for name, case in cases.items():

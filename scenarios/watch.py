@@ -65,6 +65,7 @@ class Watch:
                 failures += self._look()
                 self._samples()
             self._processors()
+            self._restarts()
             self._each_round(self)
             self._reporter.advance({name: self.done(name) for name in self._done}, self._totals)
             if self.left and time.monotonic() > self._deadline:
@@ -113,3 +114,9 @@ class Watch:
         if now >= self._next_load:
             self._next_load = now + LOAD_S
             self._folder.event("cpu", run=self.run, busy=round(self._load.busy(), 4))
+
+    def _restarts(self) -> None:
+        """The testbed starts a dead optical switch again by itself; a person should know."""
+        for switch, times in self._session.processes.switches_restarted().items():
+            self._folder.event("switch_restarted", run=self.run, switch=switch, times=times)
+            self._reporter.say(f"optical switch {switch} died and was started again")

@@ -355,7 +355,8 @@ class Testbed:
     def _on_restart(self, part: str, name: str, pid: int) -> None:
         with self._inventory_lock:
             if self.inventory:
-                self.inventory[part][name]["pid"] = pid
+                entry = self.inventory[part][name]
+                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + 1}
                 self._write_inventory()
 
     def _make_inventory(self) -> dict[str, Any]:

@@ -413,7 +413,7 @@ def test_an_optical_switch_that_dies_is_started_again_where_it_was_and_lit(
 
         until(lambda: entry()["pid"] != before["pid"], 10)
         until(lit, 10)
-        assert entry() == before | {"pid": entry()["pid"]}
+        assert entry() == before | {"pid": entry()["pid"], "restarts": 1}
         driver.converge({CrossConnect(1, 7)}, Mode.REPLACE)
         driver.close()
     assert (

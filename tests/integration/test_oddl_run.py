@@ -37,6 +37,7 @@ def test_a_comparison_end_to_end(running: RunningCommand, tmp_path: Path) -> Non
     assert printed["comparison"]["accuracy_equal"] is True
     assert printed["comparison"]["ratios"]["oddl"]["training_time"] > 0.5
     assert len(printed["fidelity"]["links"]) == 4 + 8
+    assert set(printed["fidelity"]["switches_restarted"].values()) == {0}
 
     oddl = printed["fabrics"]["oddl"]
     assert oddl["flows"]["count"] == oddl["flows"]["expected"] == 8 * 4 * 4

@@ -222,6 +222,24 @@ def test_a_killed_worker_is_one_line_with_rank_and_reason(running: RunningComman
     assert not (folder / "result.json").exists()
 
 
+def test_a_killed_switch_is_told_and_makes_the_run_doubtful(tmp_path: Path) -> None:
+    with running_command(tmp_path / "runs", "--runtime", "namespace") as running:
+        lab = running.lab()
+        (folder,) = (tmp_path / "runs").iterdir()
+        deadline = time.monotonic() + 60
+        while '"released"' not in (folder / "events.jsonl").read_text() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        inventory = json.loads((lab.state_dir / "inventory.json").read_text())
+        os.kill(inventory["optical_switches"]["ocs0"]["pid"], signal.SIGKILL)
+        code, output = running.end()
+        assert code == 0, "\n".join(running.lines)
+        assert any("optical switch ocs0 died and was started again" in line for line in running.lines)
+    fidelity = json.loads(output)["fidelity"]
+    assert fidelity["switches_restarted"] == {"a-fragmented-1": 1, "a-regrouped-1": 0, "live": 0}
+    assert "a-fragmented-1: optical switch ocs0 died and was started again" in fidelity["reasons"]
+    assert_gone(lab)
+
+
 def test_a_taken_port_is_one_line_before_anything_is_built(tmp_path: Path) -> None:
     labs = set(STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else set()
     with socket.socket() as taken:

@@ -145,6 +145,18 @@ def test_on_a_ring_nobody_sends_into_the_dark(comparison: Comparison) -> None:
     assert (fidelity["verdict"], fidelity["reasons"]) == ("doubtful", ["oddl-1: 5 dark drops"])
 
 
+def test_a_switch_that_was_started_again_makes_a_run_doubtful(comparison: Comparison) -> None:
+    synthesis = Synthesis(comparison)
+    synthesis.links("ideal")
+    synthesis.run("ideal-1", "ideal")
+    synthesis.run("oddl-1", "oddl")
+    synthesis.add("switch_restarted", run="oddl-1", switch="n-r0", times=1)
+    found = built(comparison, synthesis)["fidelity"]
+    assert found["switches_restarted"] == {"ideal-1": 0, "oddl-1": 1}
+    reason = "oddl-1: optical switch n-r0 died and was started again"
+    assert (found["verdict"], found["reasons"]) == ("doubtful", [reason])
+
+
 def test_lost_payload_is_no_run_to_believe(comparison: Comparison) -> None:
     found = pair(comparison, lost_bytes=8)
     assert found["fabrics"]["oddl"]["payload"]["lost_bytes"] == 8

@@ -58,6 +58,15 @@ def verdict(scenario: Scenario, synthesis: Synthesis) -> tuple[str, list[str]]:
     return fidelity["verdict"], fidelity["reasons"]
 
 
+def test_a_switch_that_was_started_again_makes_a_run_doubtful(scenario: Scenario) -> None:
+    synthesis = one_run(scenario)
+    synthesis.add("switch_restarted", run="a-regrouped-1", switch="ocs0", times=2)
+    found = build_result(scenario, synthesis.events, synthesis.series, ENVIRONMENT)["fidelity"]
+    assert found["switches_restarted"] == {"a-fragmented-1": 0, "a-regrouped-1": 2}
+    assert found["verdict"] == "doubtful"
+    assert "a-regrouped-1: optical switch ocs0 died and was started again" in found["reasons"]
+
+
 def test_the_paths_that_the_issue_names_are_there(result: dict[str, Any]) -> None:
     for case in ("a", "b"):
         entry = result["cases"][case]
