@@ -62,7 +62,7 @@ class Wss(OpticalSwitchDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         if self.away:
-            raise Unreachable(f"{self.name}: no session")
+            raise Unreachable("no session")
         state = dict.fromkeys(self.stand, CrossConnectState.CONNECTED)
         return Snapshot(
             self.name, state, dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))

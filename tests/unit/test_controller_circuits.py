@@ -44,7 +44,7 @@ class MemoryDriver(OpticalSwitchDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         if self.away:
-            raise Unreachable("ocs0: no session")
+            raise Unreachable("no session")
         state = dict.fromkeys(self.stand, CrossConnectState.CONNECTED)
         ports = dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))
         return Snapshot("ocs0", state, ports)
@@ -55,7 +55,7 @@ class MemoryDriver(OpticalSwitchDriver):
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         if self.refuse_add:
-            raise Refused("ocs0: mirror stuck")
+            raise Refused("mirror stuck")
         self.log.append("add")
         self.stand |= set(batch)
         time.sleep(self.capabilities().timing.dark.least_s)

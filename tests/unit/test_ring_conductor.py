@@ -51,7 +51,7 @@ class Stuck(Wss):
 
     def _add(self, batch: Any, deadline: Deadline) -> None:
         if self.stuck:
-            raise Unreachable(f"{self.name}: stuck")
+            raise Unreachable("stuck")
         super()._add(batch, deadline)
 
 
