@@ -174,8 +174,8 @@ def test_a_wss_that_cannot_be_written_is_told_and_tried_again(stage: Stage) -> N
     worker = stage.connect("r0")
     worker.say(open=1, peer=IPS["r1"], step=0)
     told = worker.hear()
-    assert told == {"failed": 1, "reason": "optical switch r-w1: r-w1: stuck", "retry_after_s": 0.5}
-    assert stage.conductor.trouble == "optical switch r-w1: r-w1: stuck"
+    assert told == {"failed": 1, "reason": "optical switch r-w1: stuck", "retry_after_s": 0.5}
+    assert stage.conductor.trouble == "optical switch r-w1: stuck"
     stage.wss["r-w1"].stuck = False
     worker.say(open=2, peer=IPS["r1"], step=0)
     assert worker.hear() == {"lit": 2}
