@@ -10,17 +10,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from containers.worker import transport
 from containers.worker.lending import PIPE_BYTES, Lender
 from containers.worker.transport import LEND_BYTES, RECEIPT, Transport
 from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, lendable
 from tests.unit.fabrics import COLLECTIVES
-from tests.unit.test_transport import Vectors, connected, random_vectors, same_bits, schedules, tcp_pair
+from tests.unit.test_transport import Vectors, connected, random_vectors, run, same_bits, schedules, tcp_pair
 
 #: One transfer of this many elements is long enough to be lent, and longer than a socket and a pipe hold.
 LONG = 2 * PIPE_BYTES
@@ -93,6 +95,14 @@ def test_any_schedule_that_lends_gives_the_same_bits(schedule: Schedule, seed: i
     with np.errstate(all="ignore"):
         expected = apply_schedule(schedule, vectors)
         assert same_bits(played(schedule, vectors, lendable(schedule), seed), expected)
+
+
+@settings(max_examples=15, deadline=None)
+@given(schedules(), st.integers(0, 1000))
+def test_any_schedule_over_connections_that_lend_all_they_may(schedule: Schedule, seed: int) -> None:
+    vectors = random_vectors(schedule.world_size, 60_001, seed)
+    with np.errstate(all="ignore"), patch.object(transport, "LEND_BYTES", 1):
+        assert same_bits(run(schedule, vectors, buffer_bytes=2048), apply_schedule(schedule, vectors))
 
 
 @pytest.mark.parametrize("name", ["recursive-doubling", "wrht-2-exchange"])
