@@ -160,6 +160,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def start(self) -> None:
         """Plug the links between switches and hand the bridges to Open vSwitch."""
+        if self.switches and not has_kernel_datapath():
+            openvswitch.keep_memory()
         ports = [
             port
             for link in self.fabric.links
