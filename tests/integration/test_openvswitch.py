@@ -25,7 +25,7 @@ def daemon(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     schema.write_text(json.dumps({"name": "empty", "tables": {}}))
     subprocess.run([tool, "create", tmp_path / "db", schema], check=True, timeout=10)
     control = tmp_path / "daemon.ctl"
-    command = [server, f"--unixctl={control}", "--remote=punix:db.sock", "-vconsole:off", f"{tmp_path}/db"]
+    command = [server, f"--unixctl={control}", "-vconsole:off", f"{tmp_path}/db"]
     with subprocess.Popen(command, cwd=tmp_path) as process:
         try:
             until(control.is_socket, 10)
