@@ -183,7 +183,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         links_s = _figures(ideal, lambda it: it.all_reduce_s) * (share / ratio - 1)
     light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
     set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
-    busy = [share for run in ours for t, share in run.cpu if run.released <= t <= run.ended]
+    busy = [share for run in ours for t, share, _ in run.cpu if run.released <= t <= run.ended]
     again = [done.get("retransmits", 0) for record in real for done in record.done.values()]
     rounds = sum(len(record.iterations) for record in real)
     return {

@@ -118,12 +118,22 @@ def judge_timers(runs: Sequence[Run], compute_s: float, verdict: Verdict) -> dic
 
 
 def judge_processors(runs: Sequence[Run], verdict: Verdict) -> dict[str, Any]:
-    """Busy share of the processors in each run."""
+    """Shares of the processors in each run: how busy they were, and what the hypervisor took of that.
+
+    The latter is no reason by itself: it shows in links and timers, whose reason it may be.
+    """
     cpu: dict[str, Any] = {}
     for run in runs:
-        busy = [share for t, share in run.cpu if run.released <= t <= run.ended]
-        if busy:
-            cpu[run.name] = {"mean_busy": statistics.mean(busy), "p95_busy": percentile(busy, 0.95)}
+        shares = [(busy, stolen) for t, busy, stolen in run.cpu if run.released <= t <= run.ended]
+        if shares:
+            busy = [share for share, _ in shares]
+            stolen = [share for _, share in shares if share is not None]
+            cpu[run.name] = {
+                "mean_busy": statistics.mean(busy),
+                "p95_busy": percentile(busy, 0.95),
+                "mean_stolen": statistics.mean(stolen) if stolen else None,
+                "p95_stolen": percentile(stolen, 0.95) if stolen else None,
+            }
             verdict.check(
                 cpu[run.name]["mean_busy"],
                 CPU_BUSY,

@@ -250,13 +250,18 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
                 text(name),
                 f"{100 * (1 - busy['mean_busy']):.0f} %",
                 f"{100 * (1 - busy['p95_busy']):.0f} %",
+                *(
+                    "not measured" if busy[key] is None else f"{100 * busy[key]:.1f} %"
+                    for key in ("mean_stolen", "p95_stolen")
+                ),
                 *([f"{100 * missing.get(name, 0):.1f} %"] if missing else []),
             ],
             1,
         )
         for name, busy in found["cpu"].items()
     ]
-    head = ["run", "idle CPU, mean", "idle CPU, worst 5 %", *(["samples missing"] if missing else [])]
+    head = ["run", "idle CPU, mean", "idle CPU, worst 5 %", "stolen CPU, mean", "stolen CPU, worst 5 %"]
+    head += ["samples missing"] if missing else []
     return (
         "<h2>Can this be believed?</h2>"
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{meaning}</span>'
@@ -267,6 +272,7 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         f"{_links(found['links'], table(['link', 'direction', 'set', 'measured', 'ratio'], links, 2))}"
         f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {late}.</p>"
         f"{table(head, cpu, 1)}"
+        "<p>Stolen is what the hypervisor gave to others; it may be why a link or a timer is late.</p>"
     )
 
 

@@ -94,7 +94,7 @@ class Run:
     circuits_before: tuple[tuple[str, str], ...]
     circuits: tuple[tuple[str, str], ...]
     regroup: Event | None = None
-    cpu: tuple[tuple[float, float], ...] = field(default=())
+    cpu: tuple[tuple[float, float, float | None], ...] = field(default=())
     notes: tuple[Event, ...] = field(default=())
     point: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
@@ -177,7 +177,7 @@ def _run(events: Sequence[Event]) -> Run:
         circuits_before=before,
         circuits=tuple((a, b) for a, b in after["circuits"]) if after else before,
         regroup=named.get("regrouped"),
-        cpu=tuple((e["t"], e["busy"]) for e in events if e["event"] == "cpu"),
+        cpu=tuple((e["t"], e["busy"], e.get("stolen")) for e in events if e["event"] == "cpu"),
         point=started.get("point") or {},
         simulated=started.get("simulated", False),
         notes=tuple(e for e in events if "rank" not in e and e["event"] not in _FIELDS),

@@ -113,7 +113,8 @@ class Watch:
         now = time.monotonic()
         if now >= self._next_load:
             self._next_load = now + LOAD_S
-            self._folder.event("cpu", run=self.run, busy=round(self._load.busy(), 4))
+            busy, stolen = self._load.shares()
+            self._folder.event("cpu", run=self.run, busy=round(busy, 4), stolen=round(stolen, 4))
 
     def _restarts(self) -> None:
         """The testbed starts a dead optical switch again by itself; a person should know."""

@@ -60,6 +60,7 @@ class Synthesis:
         live: tuple[int, Circuits] | None = None,
         late_s: float = 0.0004,
         busy: float = 0.3,
+        stolen: float = 0.01,
         reference: str = HASH,
     ) -> None:
         """One run; ``live`` is (iterations of the first job before the regroup, circuits after it)."""
@@ -138,7 +139,7 @@ class Synthesis:
         self._throughput(name, jobs, pace, released, ends)
         t = released
         while t < self.now:
-            self.add("cpu", t=t, run=name, busy=busy)
+            self.add("cpu", t=t, run=name, busy=busy, stolen=stolen)
             t += 0.5
         self.add("run_ended", run=name)
         self.now += 2

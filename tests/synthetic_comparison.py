@@ -58,6 +58,7 @@ class Synthesis:
         point: Mapping[str, float] | None = None,
         changes: Mapping[str, Any] | None = None,
         busy: float = 0.3,
+        stolen: float = 0.01,
         lost_bytes: int = 0,
         light: Mapping[str, int] | None = None,
         digest: str = HASH,
@@ -147,7 +148,7 @@ class Synthesis:
             self._light(name, "after", ranks, light or {})
         at = released
         while at < t:
-            self.add("cpu", t=at, run=name, busy=busy)
+            self.add("cpu", t=at, run=name, busy=busy, stolen=stolen)
             at += 0.5
         self.add("run_ended", t=t, run=name)
         self.now += 2

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.fidelity import parameters_identical, percentile
+from scenarios.environment import ProcessorLoad
+from scenarios.fidelity import Verdict, judge_processors, parameters_identical, percentile
 from scenarios.prediction import predict_completions
 from scenarios.records import read_lines, read_runs
 from scenarios.results import (
@@ -222,6 +223,30 @@ def test_the_verdict_can_be_bad(
     assert (about is None) == (reasons == [])
     if about is not None:
         assert all(about in reason for reason in reasons)
+
+
+def test_what_the_hypervisor_took_is_said(scenario: Scenario) -> None:
+    synthesis = one_run(scenario, stolen=0.02)
+    taken = [e for e in synthesis.events if e["event"] == "cpu" and e["run"] == "a-fragmented-1"]
+    for event in taken[:: len(taken) // 10]:
+        event["stolen"] = 0.3
+    cpu = judge_processors(read_runs(synthesis.events), Verdict())
+    first, second = cpu["a-fragmented-1"], cpu["a-regrouped-1"]
+    assert (second["mean_stolen"], second["p95_stolen"]) == (pytest.approx(0.02), 0.02)
+    assert first["mean_stolen"] == pytest.approx(sum(e["stolen"] for e in taken) / len(taken), rel=0.1)
+    assert first["p95_stolen"] == 0.3
+    for event in synthesis.events:
+        event.pop("stolen", None)
+    cpu = judge_processors(read_runs(synthesis.events), Verdict())
+    assert cpu["a-fragmented-1"] == {**first, "mean_stolen": None, "p95_stolen": None}
+
+
+def test_the_load_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([(1000, 400, 50), (1200, 500, 60), (1200, 500, 60)])
+    monkeypatch.setattr(ProcessorLoad, "_read", staticmethod(lambda: next(readings)))
+    load = ProcessorLoad()
+    assert load.shares() == (pytest.approx(0.5), pytest.approx(0.05))
+    assert load.shares() == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("kept", "expected"), [(0.99, "good"), (0.9, "doubtful"), (0.5, "bad")])
