@@ -94,6 +94,8 @@ def _serve(controller: Controller, token: str | None, rest: socket.socket, stopp
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=2,
+        # Longer than clients keep an idle connection, or one sends on it as it is closed (httpx: 5 s).
+        timeout_keep_alive=60,
     )
     server = uvicorn.Server(config)
     # uvicorn handles signals in the main thread only; there it would end the process before us.

@@ -522,7 +522,14 @@ class AgentServer:
         self._socket.bind(str(path))
         path.chmod(0o600)
         self._path = path
-        config = uvicorn.Config(make_app(agent), log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            make_app(agent),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            # Longer than the controller keeps an idle connection, or it sends on one as it is closed.
+            timeout_keep_alive=60,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="agent", daemon=True

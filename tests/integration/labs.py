@@ -11,6 +11,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +50,20 @@ def agent_client(testbed: Testbed) -> httpx.Client:
     """A client of the testbed's agent."""
     transport = httpx.HTTPTransport(uds=str(testbed.settings.state / "agent.sock"))
     return httpx.Client(transport=transport, base_url="http://agent", timeout=30)
+
+
+def asked_twice(connection: socket.socket, path: str, idle_s: float) -> list[int]:
+    """Statuses of two calls over one connection, with as long a pause as clients keep an idle one at most."""
+    http = HTTPConnection("server", timeout=10)
+    http.sock = connection
+    statuses = []
+    for pause_s in (idle_s, 0.0):
+        http.request("GET", path)
+        answer = http.getresponse()
+        answer.read()
+        statuses.append(answer.status)
+        time.sleep(pause_s)
+    return statuses
 
 
 def traces(lab: Lab) -> list[str]:

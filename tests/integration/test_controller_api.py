@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fabric.topology import Port, circuit_cross_connects, electrical_graph
 from testbed.emulation.optical.datapath import Datapath
 from tests.conformance.network import run
 from tests.integration.controller_rig import FABRIC, ControllerRig
+from tests.integration.labs import asked_twice
 
 pytestmark = pytest.mark.root
 
@@ -272,6 +274,12 @@ def test_events_stream(rig: ControllerRig) -> None:
             put_circuits(rig, SWAPPED)
             data = next(json.loads(x.removeprefix("data: ")) for x in lines if x.startswith("data: "))
     assert (data["event"], data["added"], data["problems"]) == ("circuits", 4, [])
+
+
+def test_a_connection_outlives_its_client_s_patience(rig: ControllerRig) -> None:
+    """Else a client may send on it as it is closed: httpx keeps an idle connection for 5 s."""
+    with socket.create_connection(("127.0.0.1", rig.rest), timeout=5) as connection:
+        assert asked_twice(connection, "/v1/health", 7.0) == [200, 200]
 
 
 def test_a_lost_flow_table_is_mended_on_reconnect(rig: ControllerRig) -> None:

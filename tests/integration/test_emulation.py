@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT, WORKER_UID
 from testbed.lab import Lab, new_lab
-from tests.integration.labs import NOBODY, agent_client, running_testbed, traces, until
+from tests.integration.labs import NOBODY, agent_client, asked_twice, running_testbed, traces, until
 
 pytestmark = pytest.mark.root
 
@@ -379,6 +380,13 @@ def test_requests_that_do_not_fit_are_refused(namespace_rig: Rig) -> None:
         assert text in answer.json()["detail"]
     assert namespace_rig.http.delete("/v1/workers/red-7").status_code == 404
     assert namespace_rig.report()["workers"] == []
+
+
+def test_a_connection_outlives_its_client_s_patience(namespace_rig: Rig) -> None:
+    """Else the controller may send on it as it is closed: httpx keeps an idle connection for 5 s."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(namespace_rig.lab.state_dir / "agent.sock"))
+        assert asked_twice(connection, "/v1/health", 7.0) == [200, 200]
 
 
 def test_release_writes_the_start_time(namespace_rig: Rig) -> None:
