@@ -315,7 +315,8 @@ def _variants(result: Mapping[str, Any]) -> str:
     ]
     return (
         "<h2>What the ring's order does</h2><p>The same GPUs on the same switches. An alternating ring "
-        "crosses between the packet switches at every step, a contiguous one only once in each direction.</p>"
+        "crosses between the packet switches at every step, a contiguous one only once in each direction. "
+        "The model has all jobs sending at once; where one computes while another sends, both are faster.</p>"
         f"{table(head, rows, 2)}"
     )
 
