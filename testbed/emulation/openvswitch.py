@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 10
 SEND_BUFFER_BYTES = 16 << 20
 RECEIVE_BUFFER_BYTES = 4 << 20
-#: Makes the process free a block of some 3 MB, after which it keeps twice as much at the end of its heap.
+#: The process frees a block at least as long, after which it keeps twice as much at the end of its heap.
 LONG_REQUEST_BYTES = 2_000_000
 
 _PID_FILE = Path("/var/run/openvswitch/ovs-vswitchd.pid")

@@ -27,7 +27,7 @@ from testbed import clean, services
 from testbed.emulation import netlink, openvswitch
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
-from testbed.emulation.nodes import ROOT, WORKER_UID
+from testbed.emulation.nodes import ROOT, WORKER_UID, has_kernel_datapath
 from testbed.lab import Lab, new_lab
 from tests.integration.labs import NOBODY, agent_client, asked_twice, running_testbed, traces, until
 
@@ -427,6 +427,15 @@ def test_an_optical_switch_that_dies_is_started_again_where_it_was_and_lit(
     assert (
         "optical switch ocs0 has ended (killed by SIGKILL); it is started again in 0.2 s" in caplog.messages
     )
+
+
+def test_open_vswitch_is_made_to_keep_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that does is tested with a daemon that no lab has been on (test_openvswitch)."""
+    answered = []
+    keep_memory = openvswitch.keep_memory
+    monkeypatch.setattr(openvswitch, "keep_memory", lambda: answered.append(keep_memory()))
+    with running(two_switches(), "namespace"):
+        assert answered == ([] if has_kernel_datapath() else [True])
 
 
 def test_an_optical_switch_made_of_open_vswitch() -> None:

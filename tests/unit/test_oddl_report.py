@@ -65,6 +65,7 @@ def test_the_page_says_what_the_result_says(finished: tuple[Path, dict[str, Any]
     said = words(folder)
     # Nobody counts samples of a comparison, so none are said to be there.
     assert "idle CPU" in said
+    assert "stolen CPU" in said
     assert "samples missing" not in said
     ratio = result["comparison"]["ratios"]["oddl"]
     for figure in (
