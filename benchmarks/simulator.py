@@ -115,6 +115,7 @@ def oddl(nodes: int) -> dict[str, Any]:
     begin = time.perf_counter()
     import numpy as np
 
+    from fabric.grid import wavelength_map
     from fabric.schedules import halving_doubling
     from fabric.schema import FabricSpec, build_fabric
     from testbed.simulation.engine import Engine
@@ -128,7 +129,7 @@ def oddl(nodes: int) -> dict[str, Any]:
     grid = fabric.grids["n"]
     engine = Engine()
     control = ControlNetwork(control_s=10e-6, handle_s=1e-6, jitter=0.2, seed=1)
-    plane = OnicPlane(engine, fabric, grid, grid.nodes, control)
+    plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control)
     job = Job("oddl", grid.nodes, halving_doubling(nodes), 64 * 2**20)
     found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["oddl"]
     waits = np.array(plane.waits_s)

@@ -25,19 +25,19 @@ from controller.job import linktest_targets
 from controller.onics import OnicSite
 from controller.optical_site import OpticalSite
 from controller.reservation import reserve
-from fabric.collectives import all_reduce
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.grid import (
-    COLUMN_PORT,
-    ROW_PORT,
+    Pair,
     Reach,
-    check_schedule,
     choose_nodes,
     cross_connects,
+    pairs_of,
     position,
+    sockets,
     wavelength_map,
 )
-from fabric.topology import Fabric, Grid, OpticalSwitch, Port
+from fabric.schedules import steps_named
+from fabric.topology import Fabric, Grid, OpticalSwitch
 
 log = logging.getLogger(__name__)
 
@@ -70,20 +70,17 @@ def grid_of(fabric: Fabric, gpu: str) -> Grid | None:
     return next((grid for grid in fabric.grids.values() if gpu in grid.nodes), None)
 
 
-def grid_ports(fabric: Fabric, grid: Grid, node: str) -> dict[int, Port]:
-    """The WSS faceplate that each port of a node's O-NIC is plugged into."""
-    row, column = position(grid, node)
-    return {
-        ROW_PORT: Port(grid.row_switches[row], column + 1),
-        COLUMN_PORT: Port(grid.column_switches[column], row + 1),
-    }
+def plan_light(
+    fabric: Fabric, grid: Grid, nodes: Sequence[str], pairs: Sequence[Pair] | None = None
+) -> LightPlan:
+    """Everything that follows from a job's nodes and from who sends to whom.
 
-
-def plan_light(fabric: Fabric, grid: Grid, nodes: Sequence[str]) -> LightPlan:
-    """Everything that follows from a job's nodes. Raises ValueError naming a node that is not there."""
+    Raises ValueError as :func:`fabric.grid.wavelength_map`.
+    """
+    ways = wavelength_map(grid, nodes, pairs)
     ports: dict[str, set[int]] = {}
     for node in nodes:
-        for port in grid_ports(fabric, grid, node).values():
+        for port in sockets(grid, node):
             switch = fabric.optical_switches[port.node]
             ports.setdefault(switch.name, set()).update(
                 (switch.ingress(port.number), switch.egress(port.number))
@@ -91,8 +88,8 @@ def plan_light(fabric: Fabric, grid: Grid, nodes: Sequence[str]) -> LightPlan:
     return LightPlan(
         grid.name,
         tuple(nodes),
-        wavelength_map(grid, nodes),
-        cross_connects(grid, fabric, nodes),
+        ways,
+        cross_connects(grid, fabric, ways),
         {name: frozenset(group) for name, group in ports.items()},
     )
 
@@ -148,25 +145,35 @@ def _named(
     return None if first is None else (first, nodes)
 
 
-def check_traffic(grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Whether everything that a job's workers will send is one optical hop. Raises InvalidError.
+def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> LightPlan:
+    """The plan of a job, in which everything that its workers will send is one optical hop.
 
-    ``settings``: the workers' (``workload``, ``collective``, ``linktest``).
+    ``settings``: the workers' (``workload``, ``collective``, ``linktest``). Raises InvalidError.
     """
     if settings.get("workload", "train") == "train":
-        collective = settings.get("collective", "ring")
-        try:
-            check_schedule(grid, nodes, all_reduce(collective, len(nodes)))
-        except ValueError as error:
-            raise InvalidError(f"collective {collective} on grid {grid.name}: {error}") from error
-        return
-    ways = wavelength_map(grid, nodes)
-    for rank, target in enumerate(linktest_targets(settings, len(nodes))):
-        if target is not None and nodes[target] not in ways[nodes[rank]]:
-            raise InvalidError(
-                f"linktest on grid {grid.name}: ranks {rank} and {target} "
-                f"({nodes[rank]}, {nodes[target]}) share neither row nor column"
-            )
+        what = f"collective {settings.get('collective', 'ring')}"
+    else:
+        what = "linktest"
+    rank_of = {node: rank for rank, node in enumerate(nodes)}
+    try:
+        pairs = _traffic(nodes, settings)
+        plan = plan_light(fabric, grid, nodes, pairs)
+        for a, b in pairs:
+            if b not in plan.maps[a]:
+                raise ValueError(
+                    f"ranks {rank_of[a]} and {rank_of[b]} ({a}, {b}) share neither row nor column"
+                )
+    except ValueError as error:
+        raise InvalidError(f"{what} on grid {grid.name}: {error}") from error
+    return plan
+
+
+def _traffic(nodes: Sequence[str], settings: Mapping[str, Any]) -> tuple[Pair, ...]:
+    """Who will send to whom. Raises ValueError for a collective that does not exist or fit."""
+    if settings.get("workload", "train") == "train":
+        return pairs_of(nodes, steps_named(settings.get("collective", "ring"), len(nodes)))
+    targets = linktest_targets(settings, len(nodes))
+    return tuple((nodes[rank], nodes[to]) for rank, to in enumerate(targets) if to is not None)
 
 
 def plan_document(plan: LightPlan) -> dict[str, Any]:
@@ -235,20 +242,16 @@ class Arbiter:
     ) -> LightPlan | None:
         """What a job would get; None for one that is not meant for a grid. Touches nothing.
 
-        Raises as :func:`choose` and :func:`check_traffic`.
+        Raises as :func:`choose` and :func:`plan_job`.
         """
         chosen = choose(self._fabric, holders, wanted, grid)
-        if chosen is None:
-            return None
-        check_traffic(*chosen, settings)
-        return plan_light(self._fabric, *chosen)
+        return None if chosen is None else plan_job(self._fabric, *chosen, settings)
 
-    def plan_of(self, grid: str, nodes: Sequence[str]) -> LightPlan:
+    def plan_of(self, grid: str, nodes: Sequence[str], settings: Mapping[str, Any]) -> LightPlan:
         """The plan of a job whose nodes are known. Raises InvalidError if the fabric has no such nodes."""
-        try:
-            return plan_light(self._fabric, self._fabric.grids[grid], nodes)
-        except (KeyError, ValueError) as error:
-            raise InvalidError(f"grid {grid}: {error}") from error
+        if grid not in self._fabric.grids:
+            raise InvalidError(f"there is no grid {grid}")
+        return plan_job(self._fabric, self._fabric.grids[grid], nodes, settings)
 
     def check(self, plan: LightPlan) -> None:
         """Ask every agent and every WSS of a plan. Raises the first error: UnavailableError, ConflictError
@@ -464,8 +467,8 @@ class Arbiter:
         at: dict[tuple[str, int], str] = {}
         nodes = []
         for index, node in enumerate(grid.nodes):
-            ports = grid_ports(self._fabric, grid, node)
-            at |= {(port.node, port.number): node for port in ports.values()}
+            ports = sockets(grid, node)
+            at |= {(port.node, port.number): node for port in ports}
             row, column = divmod(index, grid.columns)
             nodes.append(
                 {
@@ -474,7 +477,7 @@ class Arbiter:
                     "column": column,
                     "ip": self._fabric.gpus[node].ip,
                     "job": holders.get(node),
-                    "ports": [str(ports[number]) for number in sorted(ports)],
+                    "ports": [str(port) for port in ports],
                 }
             )
         lit = self._site.cross_connects()

@@ -86,7 +86,7 @@ class JobManager:
             if not job.state.ended:
                 log.info("adopting job %s", job.id)
                 if self._arbiter is not None and job.grid is not None and job.state is not JobState.PENDING:
-                    self._arbiter.adopt(job.id, self._arbiter.plan_of(job.grid, job.gpus))
+                    self._arbiter.adopt(job.id, self._arbiter.plan_of(job.grid, job.gpus, job.spec))
                 if self._rings is not None and job.ring is not None and job.state is not JobState.PENDING:
                     self._rings.adopt(job.id, self._rings.plan_of(job.ring, job.spec))
         self._thread.start()
@@ -305,7 +305,7 @@ class JobManager:
         error: ControllerError | None = None
         try:
             if self._arbiter is not None and job.grid is not None:
-                self._arbiter.light(job.id, self._arbiter.plan_of(job.grid, job.gpus))
+                self._arbiter.light(job.id, self._arbiter.plan_of(job.grid, job.gpus, job.spec))
             if self._rings is not None and job.ring is not None:
                 self._rings.light(job.id, self._rings.plan_of(job.ring, job.spec))
             if not job.state.ended:
@@ -357,7 +357,7 @@ class JobManager:
 
     def _clear_light(self, job: Job) -> None:
         if self._arbiter is not None and job.grid is not None:
-            arbiter, plan = self._arbiter, self._arbiter.plan_of(job.grid, job.gpus)
+            arbiter, plan = self._arbiter, self._arbiter.plan_of(job.grid, job.gpus, job.spec)
             self._until_clear(job, lambda: arbiter.clear(job.id, plan))
         if self._rings is not None and job.ring is not None:
             rings, ring = self._rings, job.ring

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fabric.grid import lines, sockets
 from fabric.topology import (
     Fabric,
     Gpu,
@@ -85,18 +86,25 @@ class GridSpec(Strict):
     """``rows`` × ``columns`` nodes, each with an O-NIC on its row's WSS and its column's WSS.
 
     A grid named n has GPUs n0, n1, … row by row, row switches n-r0, … and column switches n-c0, …; each
-    node is a server of its own. ``wavelengths``: channels of every WSS (without it, as many as its longer
-    side). ``tuning``: time a transmitter takes to change its wavelength.
+    node is a server of its own. One row (or one column) is one WSS for all, and one port for each node.
+    ``wavelengths``: channels of every WSS (without it, as many as its longer side; with fewer, the light of
+    a job is set for its collective). ``tuning``: time a transmitter takes to change its wavelength.
     """
 
-    rows: int = Field(ge=2, le=512)
-    columns: int = Field(ge=2, le=512)
+    rows: int = Field(ge=1, le=512)
+    columns: int = Field(ge=1, le=512)
     gpu: str = Field(min_length=1)
     rate: Rate
     queue: Duration = 0.02
     wavelengths: int | None = Field(default=None, ge=1, le=512)
     tuning: Duration = 10.5e-9
     wss: WssSpec = WssSpec()
+
+    @model_validator(mode="after")
+    def _has_nodes_to_join(self) -> GridSpec:
+        if self.rows * self.columns < 2:
+            raise ValueError("a grid needs at least 2 nodes")
+        return self
 
 
 class RingWssSpec(Strict):
@@ -180,11 +188,13 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     optical |= {switch.name: switch for switch in wss}
 
     onics = {
-        node: Onic(node, 2, spec.grids[name].tuning) for name, grid in grids.items() for node in grid.nodes
+        node: Onic(node, len(lines(grid)), spec.grids[name].tuning)
+        for name, grid in grids.items()
+        for node in grid.nodes
     }
     onics |= {onic.gpu: onic for ring in rings.values() for onic in ring_onics(ring)}
     limits = dict.fromkeys(gpus, (0, 0))
-    limits |= dict.fromkeys(onics, (0, 1))
+    limits |= {gpu: (0, onic.ports - 1) for gpu, onic in onics.items()}
     limits |= {s.name: (1, s.ports) for s in packet.values()}
     limits |= {s.name: (1, s.size) for s in optical.values()}
     links: list[Link] = []
@@ -230,20 +240,14 @@ def _grid_gpus(grid: Grid, spec: GridSpec, first: int) -> list[Gpu]:
 
 
 def _grid(name: str, spec: GridSpec) -> Grid:
-    radix = max(spec.rows, spec.columns)
-    wavelengths = radix if spec.wavelengths is None else spec.wavelengths
-    if wavelengths < radix:
-        raise ValueError(
-            f"grids.{name}.wavelengths: {wavelengths} wavelengths are too few for switches of {radix} ports"
-        )
     return Grid(
         name,
         spec.rows,
         spec.columns,
         tuple(f"{name}{index}" for index in range(spec.rows * spec.columns)),
-        tuple(f"{name}-r{row}" for row in range(spec.rows)),
-        tuple(f"{name}-c{column}" for column in range(spec.columns)),
-        wavelengths,
+        tuple(f"{name}-r{row}" for row in range(spec.rows) if spec.columns > 1),
+        tuple(f"{name}-c{column}" for column in range(spec.columns) if spec.rows > 1),
+        spec.wavelengths or max(spec.rows, spec.columns),
     )
 
 
@@ -256,12 +260,11 @@ def _wss(grid: Grid, spec: GridSpec) -> list[OpticalSwitch]:
 
 
 def _grid_links(grid: Grid, spec: GridSpec) -> list[Link]:
-    links = []
-    for index, node in enumerate(grid.nodes):
-        row, column = divmod(index, grid.columns)
-        ends = (Port(grid.row_switches[row], column + 1), Port(grid.column_switches[column], row + 1))
-        links += [Link(Port(node, port), end, spec.rate, spec.queue) for port, end in enumerate(ends)]
-    return links
+    return [
+        Link(Port(node, port), end, spec.rate, spec.queue)
+        for node in grid.nodes
+        for port, end in enumerate(sockets(grid, node))
+    ]
 
 
 def _port(where: str, text: str, limits: dict[str, tuple[int, int]]) -> Port:

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fabric.collectives import schedule_of
-from fabric.grid import check_schedule
+from fabric.grid import LightUse, Ways, light_use, ways_for
 from fabric.schedules import Steps, steps_named
 from fabric.schema import Duration, FabricSpec, Name, Size, Strict
 from fabric.topology import Fabric, Grid, Port, WdmRing
@@ -154,6 +153,16 @@ class Comparison(Document):
         ring = ring_of(found)
         return None if ring is None else plan_ring(found, ring, self.steps(fabric))
 
+    def ways(self, fabric: str) -> Ways | None:
+        """Which wavelengths of a fabric's grid lead from rank to rank; None where there is no grid."""
+        grid = grid_of(self.settings[fabric].fabric)
+        return None if grid is None else ways_for(grid, self.ranks(fabric), self.steps(fabric))
+
+    def light_use(self, fabric: str) -> LightUse | None:
+        """What an all-reduce asks of a grid's lasers and receivers; None where there is no grid."""
+        ways = self.ways(fabric)
+        return None if ways is None else light_use(ways, self.ranks(fabric), self.steps(fabric))
+
     def set_ups(self, fabric: str) -> int:
         """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""
         if grid_of(self.settings[fabric].fabric) is not None:
@@ -276,9 +285,9 @@ def _check_fabric(comparison: Comparison, name: str) -> None:
     what = f"{where}.collective" if own else "training.collective"
     collective = comparison.collective(name)
     try:
-        steps = comparison.steps(name)
+        comparison.steps(name)
         if grid is not None:
-            check_schedule(grid, comparison.ranks(name), schedule_of(steps))
+            comparison.ways(name)
         elif ring is not None:
             comparison.ring_plan(name)
     except ValueError as error:

@@ -16,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from fabric.collectives import Schedule, schedule_of
-from fabric.grid import ROW_PORT, position
+from fabric.grid import position
 from fabric.topology import Grid
 from scenarios import ring_plots
 from scenarios.comparison import Comparison, grid_of
@@ -251,7 +251,7 @@ def _timelines(comparison: Comparison, run: Run, index: int, most: int) -> Figur
     for flow in run.noted("flow"):
         if flow["gpu"] not in gpus or not begin - 0.001 <= flow["t_request"] <= end:
             continue
-        y = gpus.index(flow["gpu"]) + (-0.2 if flow["port"] == ROW_PORT else 0.2)
+        y = gpus.index(flow["gpu"]) + (-0.2 if flow["port"] == 0 else 0.2)
         seen.add(flow["wavelength"])
         for start, stop, colour in (
             (flow["t_request"], flow["t_lit"], QUIET),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import networkx as nx
 
-from fabric.grid import COLUMN_PORT, ROW_PORT
+from fabric.grid import lines
 from fabric.topology import Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
@@ -88,10 +88,12 @@ class LinkTest:
     def _onics(self, grid: Grid) -> None:
         """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
         count = grid.rows * grid.columns
-        row = [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)]
-        column = [(i + grid.columns) % count for i in range(count)]
-        for port, name, to in ((ROW_PORT, "rows", row), (COLUMN_PORT, "columns", column)):
-            test: Test = (f"light-{name}", list(grid.nodes), [*to])
+        next_in = {
+            "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
+            "column": [(i + grid.columns) % count for i in range(count)],
+        }
+        for port, name in enumerate(lines(grid)):
+            test: Test = (f"light-{name}s", list(grid.nodes), [*next_in[name]])
             for source, destination, rate in self._run([test]):
                 ends = [Port(gpu, port) for gpu in (source, destination)]
                 setting = min(self.scenario.fabric.link_at[end].rate_bps for end in ends)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from controller.onic.protocol import Finished
+from fabric.grid import ways_for
 from fabric.schedules import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps
@@ -244,7 +245,8 @@ class _Run:
             )
 
         times = scaled_times(LEASE_S, setting.time_scale)
-        plane = OnicPlane(engine, fabric, grid, job.ranks, control, times, done)
+        ways = ways_for(grid, job.ranks, job.steps)
+        plane = OnicPlane(engine, fabric, ways, control, times, done)
         network = self._network(fabric, job)
         found = simulate(network, [job], gate=plane, engine=engine, progress=self._progress)[job.name]
         self._note(

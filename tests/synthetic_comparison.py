@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabric.collectives import schedule_of
-from fabric.grid import reach
 from scenarios.comparison import Comparison, grid_of, job_settings, nic_rate_bps, scaled
 
 Event = dict[str, Any]
@@ -106,7 +105,7 @@ class Synthesis:
                     mine = [transfer for transfer in step if transfer.source == rank]
                     sending = 8 * len(mine) * request["gradient_bytes"] / schedule.chunks / rate
                     if grid is not None and mine:
-                        self._flow(name, grid, gpu, ranks[mine[0].destination], at, set_up_s, sending)
+                        self._flow(name, fabric, gpu, ranks[mine[0].destination], at, set_up_s, sending)
                         flows += 1
                     at += spent + sending
                 self.add(
@@ -154,10 +153,11 @@ class Synthesis:
         self.now += 2
 
     def _flow(
-        self, run: str, grid: Any, gpu: str, peer: str, at: float, set_up_s: float, sending_s: float
+        self, run: str, fabric: str, gpu: str, peer: str, at: float, set_up_s: float, sending_s: float
     ) -> None:
-        way = reach(grid, gpu, peer)
-        assert way is not None
+        ways = self.comparison.ways(fabric)
+        assert ways is not None
+        way = ways[gpu][peer]
         self.add(
             "flow",
             t=at + set_up_s + sending_s,

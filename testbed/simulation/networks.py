@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fabric.grid import COLUMN_PORT, ROW_PORT
+from fabric.grid import lines
 from fabric.schedules import Step
 from fabric.topology import (
     CrossConnects,
@@ -184,7 +184,7 @@ def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
 class GridNetwork:
     """O-NICs in a grid of WSSs: a transfer takes the sender's and the receiver's port of their row or column.
 
-    Nothing is shared inside a WSS, because its wavelengths form a Latin square. That a transmitter has one
+    Nothing is shared inside a WSS, because on each wavelength it is a matching. That a transmitter has one
     colour and a receiver one flow at a time is the agents' work (``testbed.simulation.onics``); without
     them flows would share the ports. Raises ValueError naming a node without link or capacity.
     """
@@ -195,18 +195,19 @@ class GridNetwork:
         self._latency_s = latency_s
         self._at = {node: index for index, node in enumerate(grid.nodes)}
         nodes = len(grid.nodes)
-        self.capacity_bps: FloatArray = np.empty(4 * nodes)
+        self._ports = len(lines(grid))
+        self.capacity_bps: FloatArray = np.empty(2 * self._ports * nodes)
         for index, node in enumerate(grid.nodes):
-            for port in (ROW_PORT, COLUMN_PORT):
+            for port in range(self._ports):
                 link = fabric.link_at.get(Port(node, port))
                 if link is None:
                     raise ValueError(f"grid {grid.name}: nothing is plugged into {node}:{port}")
                 rate = _positive(f"{node}:{port}", link.rate_bps * share)
-                self.capacity_bps[[2 * index + port, 2 * (nodes + index) + port]] = rate
+                self.capacity_bps[[self._ports * i + port for i in (index, nodes + index)]] = rate
 
     def key(self, link: int) -> Hashable:
         nodes = len(self.grid.nodes)
-        index, port = divmod(link, 2)
+        index, port = divmod(link, self._ports)
         return ("from" if index < nodes else "to", Port(self.grid.nodes[index % nodes], port))
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
@@ -223,10 +224,10 @@ class GridNetwork:
             raise ValueError(
                 f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) share neither row nor column"
             )
-        port = np.where(row, ROW_PORT, COLUMN_PORT)
+        port = np.where(row, 0, self._ports - 1)
         links = np.empty(2 * len(a), dtype=np.int64)
-        links[0::2] = 2 * a + port
-        links[1::2] = 2 * (len(self.grid.nodes) + b) + port
+        links[0::2] = self._ports * a + port
+        links[1::2] = self._ports * (len(self.grid.nodes) + b) + port
         return Routes(2 * np.arange(len(a) + 1), links, np.full(len(a), self._latency_s))
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from controller.onic import protocol
-from fabric.grid import COLUMN_PORT, ROW_PORT, wavelength_map
-from fabric.topology import Fabric, Grid
+from fabric.grid import Ways
+from fabric.topology import Fabric
 from testbed.simulation.engine import Engine
 
 
@@ -41,17 +41,17 @@ class ControlNetwork:
 
 
 class OnicPlane:
-    """The control units of all nodes of one job on a grid: a gate for ``testbed.simulation.jobs.simulate``.
+    """The control units of all nodes of the jobs on a grid: a gate for ``testbed.simulation.jobs.simulate``.
 
-    ``waits_s`` are the seconds from request to light of every flow that has had light so far; ``messages``
-    counts them by kind. ``overlaps`` counts light that came to a receiver which another still had: it is 0
-    unless the protocol is wrong. ``finished`` is called with the source and the life of every flow that had
-    light, once its receiver has confirmed its release. Raises ValueError as
-    :func:`fabric.grid.wavelength_map`.
+    ``ways`` are the jobs' wavelength maps (``fabric.grid.ways_for``), together. ``waits_s`` are the seconds
+    from request to light of every flow that has had light so far; ``messages`` counts them by kind.
+    ``overlaps`` counts light that came to a receiver which another still had: it is 0 unless the protocol is
+    wrong. ``finished`` is called with the source and the life of every flow that had light, once its receiver
+    has confirmed its release.
     """
 
     def __init__(
-        self, engine: Engine, fabric: Fabric, grid: Grid, nodes: Sequence[str],
+        self, engine: Engine, fabric: Fabric, ways: Ways,
         control: ControlNetwork | None = None, times: protocol.Times | None = None,
         finished: Callable[[str, protocol.Finished], None] | None = None,
     ) -> None:  # fmt: skip
@@ -59,8 +59,8 @@ class OnicPlane:
         self._told_finished = finished
         self._control = control or ControlNetwork()
         self._random = np.random.default_rng(self._control.seed)
-        ways_of = wavelength_map(grid, nodes)
-        self._tuning_s = {node: fabric.onics[node].tuning_s for node in nodes}
+        self._ways = ways
+        self._tuning_s = {node: fabric.onics[node].tuning_s for node in ways}
         self.waits_s: list[float] = []
         self.queued = 0
         self.messages: Counter[str] = Counter()
@@ -72,16 +72,15 @@ class OnicPlane:
         self._watched: set[str] = set()
         times = times or protocol.Times()
         self._look_s = times.retry_s / 2
-        self._row = {node: index // grid.columns for index, node in enumerate(grid.nodes)}
         reach: dict[object, protocol.Reach] = {}
         self._onics: dict[str, protocol.Onic] = {}
-        for node, peers in ways_of.items():
+        for node, peers in ways.items():
             onic = protocol.Onic(1, times, engine.now_s, ports=fabric.onics[node].ports, quarantine=False)
-            ways: Mapping[Hashable, protocol.Reach] = {
+            mine: Mapping[Hashable, protocol.Reach] = {
                 peer: reach.setdefault(way, protocol.Reach(way.port, way.wavelength))
                 for peer, way in peers.items()
             }
-            self._carry_out(node, onic.set_map(engine.now_s, ways))
+            self._carry_out(node, onic.set_map(engine.now_s, mine))
             self._onics[node] = onic
 
     # The gate.
@@ -193,8 +192,7 @@ class OnicPlane:
         if asked is None:
             return
         self.waits_s.append(self._engine.now_s - asked.opened_s)
-        port = ROW_PORT if self._row[asked.source] == self._row[asked.destination] else COLUMN_PORT
-        asked.receiver = (asked.destination, port)
+        asked.receiver = (asked.destination, self._ways[asked.source][asked.destination].port)
         if asked.receiver in self._lit_at:
             self.overlaps += 1
         self._lit_at[asked.receiver] = flow

@@ -25,7 +25,7 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.errors import PortClash
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, Mode
-from fabric.grid import cross_connects, reach, wavelength_map
+from fabric.grid import cross_connects, wavelength_map
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
 from testbed import clean
@@ -149,7 +149,9 @@ class Rig:
 
     def connect_all(self) -> None:
         """Every node reaches every other of its row and column."""
-        for name, wanted in cross_connects(self.grid, self.fabric, self.grid.nodes).items():
+        for name, wanted in cross_connects(
+            self.grid, self.fabric, wavelength_map(self.grid, self.grid.nodes)
+        ).items():
             driver = self.driver(name)
             driver.open()
             driver.converge(wanted, Mode.REPLACE)
@@ -185,8 +187,7 @@ class Rig:
 
     def light(self, a: str, b: str, wavelength: int | None = None, seconds: float = 3600) -> None:
         """a's laser towards b, or on another wavelength of the same port."""
-        way = reach(self.grid, a, b)
-        assert way is not None
+        way = wavelength_map(self.grid, self.grid.nodes)[a][b]
         laser = laser_ids(self.fabric, a)[way.port]
         now = time.monotonic_ns()
         colour = way.wavelength if wavelength is None else wavelength

@@ -14,8 +14,8 @@ import pytest
 from containers.worker.reference import train_in_one_process
 from containers.worker.spec import parse_spec
 from controller.onic.agent import FLOW_SOCKET, Agent, NullRoutes, Settings
-from fabric.collectives import all_reduce
-from fabric.grid import check_schedule, position, wavelength_map
+from fabric.grid import position, wavelength_map, ways_for
+from fabric.schedules import steps_named
 from fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_onic_agent import TIMES, WAIT_S, Light, manage
 from tests.unit.test_training import Crew, ended, of_kind
@@ -128,7 +128,7 @@ def check_done(workers: Crew) -> None:
 
 
 def test_training_under_light(tmp_path: Path) -> None:
-    check_schedule(GRID, NODES, all_reduce("halving-doubling", len(NODES)))
+    assert ways_for(GRID, NODES, steps_named("halving-doubling", len(NODES)))
     with training(tmp_path, 60, 20) as (workers, agents):
         start(workers)
         check_done(workers)

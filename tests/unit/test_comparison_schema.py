@@ -26,6 +26,7 @@ from scenarios.profiles import MODELS
 from scenarios.schema import Scenario, ScenarioError
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+ONE_ROW = {"rows": 1, "columns": 4, "gpu": "ascend-910", "rate": "100 Gbit/s"}
 BUNDLED = ("oddl_4", "oddl_16", "oddl_sweep")
 RINGS = ("wrht_9", "wrht_25")
 
@@ -192,9 +193,9 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         lambda raw: raw["fabrics"]["oddl"]["grids"]["n"].update(rows=4, wavelengths=4),
         ["fabrics", "ideal has 4", "oddl has 8"],
     ),
-    "fewer wavelengths than ports": (
-        set_at("fabrics", "oddl", "grids", "n", "wavelengths", value=1),
-        ["fabrics.oddl.grids.n", "1", "2"],
+    "fewer wavelengths than a node has partners": (
+        set_at("fabrics", "oddl", "grids", "n", value={**ONE_ROW, "wavelengths": 1}),
+        ["training.collective", "halving-doubling", "2 wavelengths in row 0", "there are 1"],
     ),
     "a GPU that is not plugged in": (
         lambda raw: raw["fabrics"]["ideal"]["links"].pop(),

@@ -3,21 +3,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fabric.collectives import all_reduce
 from fabric.crossconnect import CrossConnect, check_matching
 from fabric.grid import (
+    LightUse,
     Reach,
-    check_schedule,
     choose_nodes,
+    colour_pairs,
     cross_connects,
+    is_latin,
+    light_use,
+    lines,
+    pairs_of,
     position,
-    reach,
+    sockets,
     switch_count,
     wavelength_map,
+    ways_for,
 )
+from fabric.schedules import steps_named
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import (
     Fabric,
@@ -57,7 +63,7 @@ def arrivals(fabric: Fabric, lit: dict[str, frozenset[CrossConnect]]) -> dict[tu
     return found
 
 
-sides = st.integers(2, 7)
+sides = st.integers(1, 7)
 
 
 @settings(max_examples=40, deadline=None)
@@ -65,10 +71,11 @@ sides = st.integers(2, 7)
 def test_light_of_a_job_arrives_where_the_map_says_and_nowhere_else(
     rows: int, columns: int, spare: int, data: st.DataObject
 ) -> None:
+    assume(rows * columns > 1)
     fabric, grid = grid_fabric(rows, columns, wavelengths=max(rows, columns) + spare)
     job = data.draw(st.lists(st.sampled_from(grid.nodes), unique=True))
     ways = wavelength_map(grid, job)
-    lit = cross_connects(grid, fabric, job)
+    lit = cross_connects(grid, fabric, ways)
     expected = {
         (Port(a, way.port), way.wavelength): Port(b, way.port)
         for a, peers in ways.items()
@@ -83,15 +90,15 @@ def test_light_of_a_job_arrives_where_the_map_says_and_nowhere_else(
                 position(grid, a)[1] == position(grid, b)[1]
             )
             assert (b in ways[a]) == same_line
-            assert reach(grid, a, b) == ways[a].get(b)
 
 
 @settings(max_examples=40, deadline=None)
 @given(sides, sides, st.integers(0, 3))
 def test_the_map_of_a_whole_grid_is_a_latin_square(rows: int, columns: int, spare: int) -> None:
     """Per wavelength a matching; from a port every colour leads to another; at a port each is unique."""
+    assume(rows * columns > 1)
     fabric, grid = grid_fabric(rows, columns, wavelengths=max(rows, columns) + spare)
-    lit = cross_connects(grid, fabric, grid.nodes)
+    lit = cross_connects(grid, fabric, wavelength_map(grid, grid.nodes))
     assert set(lit) == set(fabric.optical_switches)
     for name, group in lit.items():
         size = fabric.optical_switches[name].size
@@ -105,19 +112,19 @@ def test_the_map_of_a_whole_grid_is_a_latin_square(rows: int, columns: int, spar
 def test_a_two_by_two_grid() -> None:
     fabric, grid = grid_fabric(2, 2)
     assert wavelength_map(grid, grid.nodes)["n0"] == {"n1": Reach(0, 1), "n2": Reach(1, 1)}
-    assert cross_connects(grid, fabric, ("n0", "n1")) == {
+    assert cross_connects(grid, fabric, wavelength_map(grid, ("n0", "n1"))) == {
         "n-r0": frozenset({CrossConnect(1, 4, 1), CrossConnect(2, 3, 1)})
     }
-    assert cross_connects(grid, fabric, ("n0", "n3")) == {}
+    assert cross_connects(grid, fabric, wavelength_map(grid, ("n0", "n3"))) == {}
     assert position(grid, "n2") == (1, 0)
 
 
 def test_nodes_that_are_not_there_are_named() -> None:
-    fabric, grid = grid_fabric(2, 2)
+    _, grid = grid_fabric(2, 2)
     with pytest.raises(ValueError, match="grid n has no node g0"):
-        reach(grid, "n0", "g0")
+        sockets(grid, "g0")
     with pytest.raises(ValueError, match="grid n has no node n4"):
-        cross_connects(grid, fabric, ("n0", "n4"))
+        wavelength_map(grid, ("n0", "n4"))
     with pytest.raises(ValueError, match="node n1 is named twice"):
         wavelength_map(grid, ("n0", "n1", "n1"))
 
@@ -150,6 +157,7 @@ def test_switch_count_is_what_a_grid_has(nodes: int) -> None:
 def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
     rows: int, columns: int, data: st.DataObject
 ) -> None:
+    assume(rows * columns > 1)
     _, grid = grid_fabric(rows, columns)
     free = data.draw(st.sets(st.sampled_from(grid.nodes), min_size=rows * columns // 2))
     count = data.draw(st.integers(1, rows * columns))
@@ -202,18 +210,109 @@ def test_what_does_not_fit_is_named() -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 4), (4, 4), (8, 4), (8, 8)])
 def test_halving_doubling_partners_are_one_hop_apart(rows: int, columns: int) -> None:
     _, grid = grid_fabric(rows, columns)
-    check_schedule(grid, grid.nodes, all_reduce("halving-doubling", len(grid.nodes)))
+    ways_for(grid, grid.nodes, steps_named("halving-doubling", len(grid.nodes)))
     nodes = choose_nodes(grid, set(grid.nodes) - {"n0"}, len(grid.nodes) // 4)
-    check_schedule(grid, nodes, all_reduce("halving-doubling", len(nodes)))
+    ways_for(grid, nodes, steps_named("halving-doubling", len(nodes)))
 
 
 def test_ranks_that_are_not_one_hop_apart_are_named() -> None:
     _, grid = grid_fabric(2, 2)
     with pytest.raises(ValueError, match=r"ranks 1 and 2 \(n1, n2\) share neither row nor column"):
-        check_schedule(grid, grid.nodes, all_reduce("ring", 4))
-    check_schedule(grid, ("n0", "n1", "n3", "n2"), all_reduce("ring", 4))
+        ways_for(grid, grid.nodes, steps_named("ring", 4))
+    ways_for(grid, ("n0", "n1", "n3", "n2"), steps_named("ring", 4))
     with pytest.raises(ValueError, match="3 nodes for a schedule of 4 ranks"):
-        check_schedule(grid, grid.nodes[:3], all_reduce("ring", 4))
+        ways_for(grid, grid.nodes[:3], steps_named("ring", 4))
+
+
+# Fewer wavelengths than ports
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("abcdefg"))))
+def test_pairs_are_coloured_with_as_few_colours_as_a_node_has_pairs(pairs: list[tuple[str, str]]) -> None:
+    colour = colour_pairs(pairs)
+    assert colour.keys() == set(pairs)
+    for end in (0, 1):
+        used = [(pair[end], k) for pair, k in colour.items()]
+        assert len(set(used)) == len(used)
+    most = max((sum(pair[end] == node for pair in colour) for end in (0, 1) for node in "abcdefg"), default=0)
+    assert set(colour.values()) <= set(range(most))
+
+
+def test_the_prototype_of_the_paper() -> None:
+    """Li et al., OFC 2024: one WSS, four nodes with one port, two wavelengths, halving-doubling."""
+    fabric, grid = grid_fabric(1, 4, wavelengths=2)
+    assert list(fabric.optical_switches) == ["n-r0"]
+    assert lines(grid) == ("row",)
+    assert {onic.ports for onic in fabric.onics.values()} == {1}
+    steps = steps_named("halving-doubling", 4)
+    ways = ways_for(grid, grid.nodes, steps)
+    # One wavelength for the partner i XOR 1, the other for i XOR 2.
+    assert ways == {f"n{i}": {f"n{i ^ 1}": Reach(0, 0), f"n{i ^ 2}": Reach(0, 1)} for i in range(4)}
+    lit = cross_connects(grid, fabric, ways)
+    assert lit["n-r0"] == {
+        CrossConnect(i + 1, 4 + 1 + (i ^ partner), k) for i in range(4) for k, partner in ((0, 1), (1, 2))
+    }
+    # Every receiver hears two nodes; each laser goes to the second wavelength and back.
+    assert light_use(ways, grid.nodes, steps) == LightUse(4, 4, 2, 4, 4, 8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([(1, 8), (8, 1), (4, 4), (2, 8)]), st.integers(0, 3), st.data())
+def test_light_set_for_a_collective_leads_where_the_map_says_and_nowhere_else(
+    shape: tuple[int, int], spare: int, data: st.DataObject
+) -> None:
+    rows, columns = shape
+    needed = max(rows, columns).bit_length() - 1
+    fabric, grid = grid_fabric(rows, columns, wavelengths=min(max(rows, columns) - 1, needed + spare))
+    assert not is_latin(grid)
+    nodes = choose_nodes(grid, grid.nodes, data.draw(st.sampled_from([2, 4, 8])))
+    steps = steps_named("halving-doubling", len(nodes))
+    ways = ways_for(grid, nodes, steps)
+    assert {(a, b) for a, peers in ways.items() for b in peers} == set(pairs_of(nodes, steps))
+    assert arrivals(fabric, cross_connects(grid, fabric, ways)) == {
+        (Port(a, way.port), way.wavelength): Port(b, way.port)
+        for a, peers in ways.items()
+        for b, way in peers.items()
+    }
+
+
+def test_wavelengths_that_are_too_few_are_named() -> None:
+    _, grid = grid_fabric(1, 8, wavelengths=2)
+    with pytest.raises(ValueError, match=r"needs 3 wavelengths in row 0, one for each .*; there are 2"):
+        ways_for(grid, grid.nodes, steps_named("halving-doubling", 8))
+    ways_for(grid, grid.nodes, steps_named("ring", 8))
+    with pytest.raises(ValueError, match="its light is set for a collective, and none is given"):
+        wavelength_map(grid, grid.nodes)
+    with pytest.raises(ValueError, match="node n7 is not one of the job's"):
+        wavelength_map(grid, grid.nodes[:2], [("n0", "n7")])
+    _, small = grid_fabric(2, 4, wavelengths=2)
+    with pytest.raises(ValueError, match="n0 and n5 share neither row nor column"):
+        wavelength_map(small, small.nodes, [("n0", "n5")])
+
+
+# What a collective asks of lasers and receivers
+
+
+@pytest.mark.parametrize(
+    ("shape", "collective", "use"),
+    [
+        # On 2 × 2 each of the two partners has a port of its own: nothing is shared, nothing retunes.
+        ((2, 2), "halving-doubling", LightUse(8, 0, 1, 8, 0, 0)),
+        ((1, 2), "halving-doubling", LightUse(2, 0, 1, 2, 0, 0)),
+        # Two partners in each row and each column: there and back, at every port.
+        ((4, 4), "halving-doubling", LightUse(32, 32, 2, 32, 32, 64)),
+        ((1, 8), "halving-doubling", LightUse(8, 8, 3, 8, 8, 32)),
+        ((1, 4), "ring", LightUse(4, 0, 1, 4, 0, 0)),
+    ],
+)
+def test_what_a_collective_asks_of_lasers_and_receivers(
+    shape: tuple[int, int], collective: str, use: LightUse
+) -> None:
+    _, grid = grid_fabric(*shape)
+    steps = steps_named(collective, len(grid.nodes))
+    found = light_use(ways_for(grid, grid.nodes, steps), grid.nodes, steps)
+    assert found == use
+    assert found.collisions_possible is (use.contended > 0)
 
 
 # The fabric
@@ -246,7 +345,9 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
     fabric = build_fabric(FabricSpec.model_validate(raw))
     lit = {
         **circuit_cross_connects(fabric, fabric.circuits),
-        **cross_connects(fabric.grids["n"], fabric, fabric.grids["n"].nodes),
+        **cross_connects(
+            fabric.grids["n"], fabric, wavelength_map(fabric.grids["n"], fabric.grids["n"].nodes)
+        ),
     }
     assert set(circuit_cross_connects(fabric, fabric.circuits)) == {"ocs0"}
     assert trace(fabric, lit, Port("n0", 0)) == (Port("n0", 0), Port("n-r0", 1))
@@ -262,11 +363,9 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
-        (
-            {"grids": {"n": grid_spec(2, 4, wavelengths=3)}},
-            r"grids\.n\.wavelengths: 3 wavelengths are too few for switches of 4 ports",
-        ),
-        ({"grids": {"n": grid_spec(1, 4)}}, r"grids\.n\.rows"),
+        ({"grids": {"n": grid_spec(2, 4, wavelengths=0)}}, r"grids\.n\.wavelengths"),
+        ({"grids": {"n": grid_spec(0, 4)}}, r"grids\.n\.rows"),
+        ({"grids": {"n": grid_spec(1, 1)}}, "a grid needs at least 2 nodes"),
         ({"grids": {"n": grid_spec(2, 2, wss={"profile": "magic"})}}, r"grids\.n\.wss\.profile"),
         ({"grids": {"n": grid_spec(2, 2, colour="red")}}, r"grids\.n\.colour"),
         ({"grids": {"n": grid_spec(2, 2), "n1": grid_spec(2, 6)}, "servers": {}}, None),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller.onic.protocol import Times
 from fabric import wdm
 from fabric.cost import RingJob, predict, ring_all_reduce_time
+from fabric.grid import light_use, wavelength_map, ways_for
 from fabric.placement import regroup
 from fabric.schedules import STEPS, halving_doubling, ring
 from fabric.topology import Port, circuit_cross_connects
@@ -372,7 +373,7 @@ def oddl(
     fabric = grid_fabric(side, side)
     grid = fabric.grids["n"]
     engine = Engine()
-    plane = OnicPlane(engine, fabric, grid, grid.nodes, control, **options)  # type: ignore[arg-type]
+    plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control, **options)  # type: ignore[arg-type]
     job = Job("a", grid.nodes, halving_doubling(side * side), vector)
     found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["a"]
     assert found.failed is None
@@ -409,10 +410,22 @@ def test_leases_are_renewed_while_a_long_flow_is_lit() -> None:
     assert plane.overlaps == 0
 
 
-def test_a_node_that_does_not_belong_is_named() -> None:
-    fabric = grid_fabric(2, 2)
+@pytest.mark.parametrize(("rows", "columns", "contended"), [(1, 4, True), (4, 1, True), (2, 2, False)])
+def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int, contended: bool) -> None:
+    fabric = grid_fabric(rows, columns, wavelengths=2)
+    grid = fabric.grids["n"]
     engine = Engine()
-    with pytest.raises(ValueError, match="grid n has no node x"):
-        OnicPlane(engine, fabric, fabric.grids["n"], ("n0", "x"))
+    steps = halving_doubling(4)
+    ways = ways_for(grid, grid.nodes, steps)
+    plane = OnicPlane(engine, fabric, ways, ControlNetwork(10e-6, 1e-6, jitter=1.0))
+    job = Job("a", grid.nodes, steps, MIB, iterations=20)
+    found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["a"]
+    assert found.failed is None
+    assert plane.overlaps == 0
+    assert light_use(ways, grid.nodes, steps).collisions_possible is contended
+    assert (plane.queued > 0) is contended
+
+
+def test_a_negative_time_is_named() -> None:
     with pytest.raises(ValueError, match="jitter is -1"):
         ControlNetwork(jitter=-1)

@@ -32,9 +32,9 @@ def one_step(pairs: list[tuple[int, int]]) -> Step:
     return Step(sources, destinations, frozen([0] * len(pairs)), frozen([1] * len(pairs)), "reduce")
 
 
-def grid_fabric(rows: int, columns: int) -> Fabric:
-    spec = {"grids": {"n": {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s"}}}
-    return build_fabric(FabricSpec.model_validate(spec))
+def grid_fabric(rows: int, columns: int, **values: object) -> Fabric:
+    grid = {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s", **values}
+    return build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
 
 
 @given(st.data())
