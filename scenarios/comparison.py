@@ -27,6 +27,7 @@ from scenarios.schema import (
     Scenario,
     ScenarioError,
     Setting,
+    check_paper,
     check_training,
     described,
     parse_scenario,
@@ -40,6 +41,9 @@ from scenarios.schema import (
 CONTROLLER = "controller"
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
 LEAST_GRADIENT_BYTES = 9640
+
+#: Parts of a comparison's page that may say something about a paper.
+PARTS = ("training_time", "same_training", "collectives", "sweep")
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -246,6 +250,7 @@ def _needs_faults(spec: ComparisonSpec, fabric: str) -> bool:
 def _check(comparison: Comparison) -> None:
     """Names that refer to other entries, and whether the job fits every fabric."""
     spec = comparison.spec
+    check_paper(spec.paper, PARTS, ["published"] if spec.published else [])
     _known(comparison, "baseline", spec.baseline)
     sizes = {name: len(setting.fabric.gpus) for name, setting in comparison.settings.items()}
     if len(set(sizes.values())) > 1:

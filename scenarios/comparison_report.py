@@ -17,6 +17,7 @@ from scenarios.page import (
     limits,
     lower_first,
     number,
+    of_paper,
     page,
     picture,
     row,
@@ -29,7 +30,6 @@ from scenarios.page import (
 if TYPE_CHECKING:
     from scenarios.drawing import Plot
 
-PAPER = "Li et al., OFC 2024"
 _NOTHING = {"collisions": 0, "receiver_overlaps": 0}
 
 
@@ -41,9 +41,9 @@ def render(
     parts = [
         _header(comparison, result),
         hero(_cards(result)),
-        ring_report.collectives(result, figures),
-        _training_time(result, figures),
-        _same_training(result),
+        ring_report.collectives(comparison, result, figures),
+        _training_time(comparison, result, figures),
+        _same_training(comparison, result),
         *(_light(comparison, name, result, figures) for name in result["fabrics"]),
         ring_report.light(comparison, result, figures),
         _troubles(result, figures),
@@ -51,7 +51,7 @@ def render(
         fidelity(comparison.compute_s, result),
         _limits(comparison, result, environment),
         settings(comparison, result),
-        environment_footer(environment, ring_report.PAPER if _has_rings(comparison) else PAPER),
+        environment_footer(environment, comparison.spec.paper),
     ]
     return page(f"Ringlight: {comparison.spec.name}", parts)
 
@@ -140,7 +140,7 @@ def _cards(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
+def _training_time(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     compared = result["comparison"]
     ratios = compared["ratios"] if compared else {}
     published = (compared or {}).get("published") or {}
@@ -209,11 +209,7 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
                 )
             )
     head = ["training", "time", "iteration", "all-reduce", "over a perfect network", "ratio"]
-    said = (
-        " The paper's training is longer and its machines are others: what compares is the ratio."
-        if published
-        else ""
-    )
+    said = of_paper(comparison.spec.paper, "training_time")
     verdicts = "".join(
         f'<p>The limit of {compared["limit"]:g} is <b class="{"good" if ratio["within_limit"] else "bad"}">'
         f"{'kept' if ratio['within_limit'] else 'not kept'}</b> by {text(name)}: training time "
@@ -225,7 +221,7 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
         "<h2>Training time</h2><p>From the common release of all ranks to the end of the last rank's last "
         "iteration; iteration and all-reduce are medians over ranks and iterations, waiting for slower ranks "
         f"included.{said} A perfect network sends every step at the port's rate and loses no time between "
-        f"steps {tag('analytic')}.</p>{verdicts}{_quicker(result, ratios)}{table(head, rows, 1)}"
+        f"steps {tag('analytic')}.</p>{verdicts}{_quicker(comparison, ratios, result)}{table(head, rows, 1)}"
         '<p class="quiet">* without set-up, steps one after the other.</p>'
         f"{picture(figures.get('iterations'))}"
         "<p><code>trace.json</code> in the run folder has every iteration, every flow and every change of "
@@ -233,10 +229,15 @@ def _training_time(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> st
     )
 
 
-def _quicker(result: Mapping[str, Any], ratios: Mapping[str, Any]) -> str:
-    """Says what a ratio below 1 is not."""
-    names = [name for name, ratio in ratios.items() if ratio["training_time"] < 1]
-    if not names or ring_report.rings(result) or how_known(result) == "simulated":
+def _quicker(comparison: Comparison, ratios: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Says what a ratio below 1 of a grid over a packet switch is not."""
+    base = comparison.settings[comparison.spec.baseline].fabric
+    names = [
+        name
+        for name, ratio in ratios.items()
+        if ratio["training_time"] < 1 and comparison.settings[name].fabric.grids
+    ]
+    if not names or not base.packet_switches or how_known(result) == "simulated":
         return ""
     return (
         f"<p>That {text(', '.join(names))} took less time is no speed-up by light: the emulated packet "
@@ -249,7 +250,7 @@ def _yes(holds: bool) -> str:
     return f'<b class="{"good" if holds else "bad"}">{"yes" if holds else "no"}</b>'
 
 
-def _same_training(result: Mapping[str, Any]) -> str:
+def _same_training(comparison: Comparison, result: Mapping[str, Any]) -> str:
     if how_known(result) == "simulated":
         return ""
     rows = []
@@ -298,7 +299,7 @@ def _same_training(result: Mapping[str, Any]) -> str:
         accuracies = (compared["published"] or {}).get("accuracy_percent")
         if accuracies:
             each = ", ".join(f"{name} {value:g} %" for name, value in accuracies.items())
-            said += f" The paper reports {each} {tag('published')} of another model on other data."
+            said += f" Published: {each}{of_paper(comparison.spec.paper, 'same_training')}."
         said += "</p>"
     return (
         f"<h2>Is it the same training?</h2>{said}{table(head, rows, 2)}"
@@ -523,45 +524,60 @@ def _sweep(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[s
 
 
 def _limits(comparison: Comparison, result: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    if _has_rings(comparison):
-        return limits(result, ring_report.limit_points(comparison, result))
-    rate = next(
-        format_rate(nic_rate_bps(setting, gpu))
-        for setting in comparison.settings.values()
-        for gpu in setting.fabric.gpus
+    """What the page does not show, from the fabrics themselves, and what the scenario says of its paper."""
+    emulated = how_known(result) != "simulated"
+    points = ring_report.limit_points(comparison, result) if _has_rings(comparison) else []
+    if not _has_rings(comparison):
+        points += _limits_of_rates(comparison) if emulated else []
+        points.append("GPU time is waiting of a fixed length; real GPUs vary.")
+    if emulated:
+        points += _limits_of_grids(comparison, environment)
+        points.append(
+            "The network trained is a small numpy model on 8 × 8 digits, its gradient padded to the scaled "
+            "size. Equal accuracy shows that the fabrics sum alike, not what "
+            f"{text(comparison.spec.training.model)} would reach. Traffic is TCP."
+        )
+    points.append("Seconds are those of the emulation. Ratios carry over to the real rates; times do not.")
+    return limits(result, points, comparison.spec.paper)
+
+
+def _limits_of_rates(comparison: Comparison) -> list[str]:
+    rate_bps = next(
+        nic_rate_bps(setting, gpu) for setting in comparison.settings.values() for gpu in setting.fabric.gpus
     )
-    points = [] if how_known(result) == "simulated" else _limits_of_emulation(comparison, rate, environment)
-    points += [
-        "GPU time is waiting of a fixed length, calibrated from the paper's ideal network with an assumed "
-        "batch; the paper states neither batch, precision nor overlap of computation with communication. At "
-        "four nodes both networks wait for GPUs most of the time, so any reasonable set-up gives near "
-        "parity: the sweep scenario shows where it ends.",
-        "The paper's result is that the light is no slower than an ideal switch. It is no speed-up, and "
-        "neither is this.",
-        "The paper does not give the wording of its handshake; the one here is the least that agrees with "
-        "it, with leases and queues added.",
-        "Seconds are those of the emulation. Ratios carry over to the real rates; absolute times do not.",
-    ]
-    return limits(result, points)
-
-
-def _limits_of_emulation(comparison: Comparison, rate: str, environment: Mapping[str, Any]) -> list[str]:
-    timings: Mapping[str, Any] = next(iter((environment.get("onic_timings") or {}).values()), {})
-    tuning = timings.get("tuning_s")
-    tuned = f" (set to {format_time(tuning)} as emulated)" if tuning is not None else ""
+    if comparison.rate_scale == 1:
+        return []
     return [
-        f"<b>10.5 ns tuning.</b> A laser is retuned by one write to a table in the kernel{tuned}; what is "
-        "seen here is the handshake of two processes, thousands of times longer. Nothing here measures "
-        "optics.",
-        f"<b>100 Gbit/s.</b> A port carries {rate}, so do ports of the packet switch. Handshakes are not "
-        f"scaled with it: the agents' own time stands for 1/{comparison.spec.scale.time:g} of itself, so a "
-        "real control network may be faster or slower than this one.",
-        "<b>ImageNet, ResNet-50, 80.2 %.</b> The network trained is a small numpy model on 8 × 8 digits; its "
-        "gradient is padded to the scaled size. Equal accuracy shows that both fabrics sum alike, not what "
-        "ResNet-50 would reach.",
-        "A node has one port at the packet switch and two on the grid, each at the same rate. One step "
-        "uses one port; where a rank can begin the next step early, it sends on both at once, which the "
-        "packet switch cannot give it. That hides a part of the set-ups.",
-        "Acknowledgements take the control network, as the light of a port goes one way; on the packet "
-        "switch they share the port. Traffic is TCP, not what an O-NIC's hardware would speak.",
+        f"<b>{format_rate(rate_bps * comparison.rate_scale)}.</b> A port carries {format_rate(rate_bps)}, on "
+        "every fabric."
     ]
+
+
+def _limits_of_grids(comparison: Comparison, environment: Mapping[str, Any]) -> list[str]:
+    """Of fabrics whose O-NICs switch for every flow; none otherwise."""
+    grids = [grid for s in comparison.settings.values() if (grid := grid_of(s.fabric)) is not None]
+    if not grids:
+        return []
+    fabrics = [setting.fabric for setting in comparison.settings.values() if setting.fabric.grids]
+    tuning = max(onic.tuning_s for fabric in fabrics for onic in fabric.onics.values())
+    timings: Mapping[str, Any] = next(iter((environment.get("onic_timings") or {}).values()), {})
+    as_set = timings.get("tuning_s")
+    tuned = f" (set to {format_time(as_set)} as emulated)" if as_set is not None else ""
+    points = [
+        f"<b>{format_time(tuning)} tuning.</b> A laser is retuned by one write to a table in the "
+        f"kernel{tuned}; what is seen here is the handshake of two processes. Nothing here measures optics.",
+        "<b>Handshakes.</b> They are not scaled with the rates: the agents' own time stands for "
+        f"1/{comparison.spec.scale.time:g} of itself, so a real control network may be faster or slower.",
+    ]
+    most = max(onic.ports for fabric in fabrics for onic in fabric.onics.values())
+    if most > 1 and any(setting.fabric.packet_switches for setting in comparison.settings.values()):
+        points.append(
+            f"A node has one port at the packet switch and {most} on the grid, each at the same rate. One "
+            "step uses one port; where a rank can begin the next step early, it sends on both at once, "
+            "which the packet switch cannot give it. That hides a part of the set-ups."
+        )
+    points.append(
+        "Acknowledgements of light take the control network, as the light of a port goes one way; on a "
+        "packet switch they share the port."
+    )
+    return points

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
 from scenarios.records import SIMULATED
-from scenarios.schema import Document, ParameterSpec
+from scenarios.schema import Document, PaperSpec, ParameterSpec
 
 if TYPE_CHECKING:
     from scenarios.drawing import Plot
@@ -171,8 +171,14 @@ def hero(cards: Sequence[tuple[str, str, str]]) -> str:
     return f'<dl class="hero">{items}</dl>' if cards else ""
 
 
-def limits(result: Mapping[str, Any], points: Sequence[str]) -> str:
-    """What the run does not show, as a list of HTML texts."""
+def of_paper(paper: PaperSpec | None, part: str) -> str:
+    """What the scenario's paper says there, after a space, as HTML; nothing without a paper."""
+    said = "" if paper is None else paper.says.get(part, "")
+    return f" {text(said)}" if said else ""
+
+
+def limits(result: Mapping[str, Any], points: Sequence[str], paper: PaperSpec | None) -> str:
+    """What the run does not show: a list of HTML texts, and what the scenario says about its paper."""
     first = {
         "docker": [],
         SIMULATED: [
@@ -186,8 +192,14 @@ def limits(result: Mapping[str, Any], points: Sequence[str]) -> str:
             "or files, and nothing here shows what containers would have done.</b>"
         ],
     )
-    items = "".join(f"<li>{point}</li>" for point in (*first, *points))
-    return f"<h2>What cannot be claimed</h2><ul>{items}</ul>"
+    return listed_limits([*first, *points], paper)
+
+
+def listed_limits(points: Iterable[str], paper: PaperSpec | None) -> str:
+    """What cannot be claimed: HTML texts, then what the scenario says cannot be claimed about its paper."""
+    about = {} if paper is None else paper.limits
+    listed = [*points, *(f"<b>{text(claim)}.</b> {text(why)}" for claim, why in about.items())]
+    return f"<h2>What cannot be claimed</h2><ul>{''.join(f'<li>{point}</li>' for point in listed)}</ul>"
 
 
 def assumptions(simulation: Mapping[str, Any]) -> str:
@@ -316,7 +328,8 @@ def settings(scenario: Document, result: Mapping[str, Any]) -> str:
     return parameters(scenario.spec.parameters, scenario.text, remark)
 
 
-def environment_footer(environment: Mapping[str, Any], paper: str) -> str:
+def environment_footer(environment: Mapping[str, Any], paper: PaperSpec | None) -> str:
+    after = "" if paper is None else f"After {text(paper.citation)}. "
     rows = []
     for key, value in environment.items():
         if isinstance(value, Mapping):
@@ -325,7 +338,7 @@ def environment_footer(environment: Mapping[str, Any], paper: str) -> str:
             rows.append(f"<tr><td>{text(key)}</td><td>{text(value)}</td></tr>")
     return (
         f"<footer><details><summary>Environment</summary>{table(['what', 'value'], rows, 9)}</details>"
-        f"<p>After {text(paper)}. Made by Ringlight from the files of this run folder; "
+        f"<p>{after}Made by Ringlight from the files of this run folder; "
         "<code>result.json</code> has every number, labelled measured, simulated, analytic, published or "
         "setting.</p>"
         "</footer>"

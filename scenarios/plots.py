@@ -58,7 +58,7 @@ def draw_all(
                         _figure3(scenario, case.watched, both, series),
                         folder,
                         f"figure3-{name}",
-                        f"{caption}: mean per GPU of the {case.watched} job, after figure 3 of the paper. "
+                        f"{caption}: mean per GPU of the {case.watched} job.{_said(scenario)} "
                         "Thin: 10 Hz samples; thick: moving average. Throughput is what the switch port "
                         "received from the container, at emulated rate.",
                     )
@@ -75,6 +75,11 @@ def draw_all(
                 )
             )
     return plots
+
+
+def _said(scenario: Scenario) -> str:
+    paper = scenario.spec.paper
+    return f" {paper.says['series']}" if paper is not None and "series" in paper.says else ""
 
 
 # --- throughput and utilisation -------------------------------------------------------------------

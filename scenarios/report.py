@@ -15,6 +15,7 @@ from scenarios.page import (
     lower_first,
     milliseconds,
     number,
+    of_paper,
     page,
     picture,
     row,
@@ -28,8 +29,6 @@ from scenarios.schema import Scenario
 
 if TYPE_CHECKING:
     from scenarios.drawing import Plot
-
-PAPER = "Yan et al., OFC 2022"
 
 
 def render(
@@ -47,7 +46,7 @@ def render(
         fidelity(scenario.compute_s, result),
         _limits(scenario, result),
         settings(scenario, result),
-        environment_footer(environment, PAPER),
+        environment_footer(environment, scenario.spec.paper),
     ]
     return page(f"Ringlight: {scenario.spec.name}", parts)
 
@@ -149,9 +148,8 @@ def _completion(scenario: Scenario, result: Mapping[str, Any]) -> str:
     shown = table(["completion time", "fragmented", "regrouped", "reduction"], rows, 1)
     return (
         "<h2>Completion time</h2>"
-        "<p>From the common release of both jobs to the end of the last rank's last iteration. The "
-        "emulated job is shorter than the paper's; reductions compare, seconds do not. One set of "
-        f"parameters serves all cases.</p>{shown}"
+        "<p>From the common release of all jobs to the end of the last rank's last iteration. One set of "
+        f"parameters serves all cases.{of_paper(scenario.spec.paper, 'completion')}</p>{shown}"
     )
 
 
@@ -323,22 +321,21 @@ def _variants(result: Mapping[str, Any]) -> str:
 
 def _limits(scenario: Scenario, result: Mapping[str, Any]) -> str:
     points = [
-        "The paper states neither link rates nor batch size, data set, iterations or its changes to VGG16. "
-        "The oversubscription, batch and iterations here were derived from its four completion times, so "
-        "agreement with those times supports the explanation (fair sharing of one oversubscribed link by "
-        "alternating rings); it is no independent confirmation of the paper.",
         "GPU time is waiting of a fixed length; real GPUs vary and overlap computation with communication.",
         *(
             []
             if result["runtime"] == SIMULATED
             else [
-                f"Traffic is TCP ({text(scenario.spec.tcp.congestion_control)}), not RoCEv2.",
+                f"Traffic is TCP ({text(scenario.spec.tcp.congestion_control)}), not RDMA.",
                 "The network trained is a small numpy model; its gradient is padded to the scaled size. "
-                "Losses show that training works, not how VGG16 would do.",
+                f"Losses show that training works, not how {text(scenario.spec.training.model)} would do.",
             ]
         ),
         "Seconds are those of the emulation. Ratios carry over to the real rates; absolute times do not.",
-        "The dark time is that of the emulated optical switch's profile. The paper does not state its own, "
-        "nor whether reconfiguration is inside its completion times.",
+        *(
+            ["Dark times are those of the emulated optical switches' profiles."]
+            if scenario.fabric.optical_switches
+            else []
+        ),
     ]
-    return limits(result, points)
+    return limits(result, points, scenario.spec.paper)

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_time
 from scenarios.comparison import Comparison, nic_rate_bps, ring_of
-from scenarios.page import how_known, lower_first, number, picture, row, table, tag, text
+from scenarios.page import how_known, lower_first, number, of_paper, picture, row, table, tag, text
 
 if TYPE_CHECKING:
     from scenarios.drawing import Plot
-
-PAPER = "Dai et al., WRHT (arXiv 2207.10982), as far as its abstracts tell"
 
 
 def rings(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -77,7 +75,7 @@ def _model_s(fabric: Mapping[str, Any]) -> float:
     return float(fabric["ideal_allreduce_s"] + fabric["ring"]["set_ups_per_allreduce"] * each_s)
 
 
-def collectives(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
+def collectives(comparison: Comparison, result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     """The collectives side by side."""
     if not rings(result):
         return ""
@@ -114,15 +112,34 @@ def collectives(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     how = tag(how_known(result))
     return (
         "<h2>The collectives</h2>"
-        "<p>WRHT (wavelength reused hierarchical tree) cuts the ring into groups of up to 2w + 1 neighbours, "
-        "w the wavelengths in each direction; all send their whole gradient to the middle of their group at "
-        "once, then the middles do the same, and the sum goes back the same way. Few steps, but each carries "
-        "the whole gradient: it pays where a step's set-up is long beside its transfer. A ring all-reduce "
-        "has many steps of 1/N of the gradient, and its light never changes. Light set: how often in one "
-        "all-reduce the switches must be set anew.</p>"
+        f"<p>{_described(result)}Light set: how often in one all-reduce the switches must be set anew."
+        f"{of_paper(comparison.spec.paper, 'collectives')}</p>"
         f"{picture(figures.get('allreduce'))}{table(head, rows, 2)}"
         f'<p class="quiet">Median all-reduce {how} and by the model {tag("analytic")}: transfers one step '
         "after the other at the full rate, without set-up and with the median one of the run.</p>"
+    )
+
+
+#: What a collective does, by the beginning of its name; the first that matches.
+_COLLECTIVES = (
+    (
+        "wrht",
+        "WRHT (wavelength reused hierarchical tree) cuts the ring into groups of up to 2w + 1 neighbours, "
+        "w the wavelengths in each direction; all send their whole gradient to the middle of their group at "
+        "once, then the middles do the same, and the sum goes back the same way. Few steps, but each carries "
+        "the whole gradient: it pays where a step's set-up is long beside its transfer. ",
+    ),
+    (
+        "ring",
+        "A ring all-reduce has many steps of 1/N of the gradient, and its light never changes. ",
+    ),
+)
+
+
+def _described(result: Mapping[str, Any]) -> str:
+    used = [fabric["collective"] for fabric in result["fabrics"].values()]
+    return "".join(
+        said for name, said in _COLLECTIVES if any(collective.startswith(name) for collective in used)
     )
 
 
@@ -202,8 +219,7 @@ def _counted(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 _OF_EMULATION = (
-    "Acknowledgements and everything else but payload take the control network. Traffic is TCP.",
-    "The network trained is a small numpy model on 8 × 8 digits, its gradient padded to the scaled size. "
+    "Acknowledgements and everything else but payload take the control network.",
     "GPU time is waiting of a fixed length. Different collectives add in different orders, so their "
     "parameters may differ in the last bits; each is compared with the same order in one process.",
 )
@@ -227,20 +243,12 @@ def limit_points(comparison: Comparison, result: Mapping[str, Any]) -> list[str]
         "milliseconds and is not scaled."
     )
     return [
-        "<b>The paper's percentages.</b> Its rings have up to thousands of nodes and (by inference) 64 "
-        "wavelengths; its text was not available beyond the abstracts. "
-        f"{comparison.world_size} nodes show that the algorithm works in containers and what a step costs, "
-        "not those figures: <code>scenarios/wrht.yaml</code> is about them.",
-        "<b>Crossover.</b> At this gradient a step takes far longer than a set-up, so the bytes decide, and "
-        "WRHT sends more of them through its busiest link than a ring all-reduce does. It wins where "
-        "gradients are small, set-ups long or nodes many.",
-        f"<b>Micro-rings.</b>{programs}{said} Nothing here is about optics itself: loss, crosstalk and reach "
-        "play no part.",
+        f"<b>Optics.</b>{programs}{said} Nothing here is about optics itself: loss, crosstalk and reach play "
+        "no part.",
         "The optical fabrics move in step: no rank begins a step before all have ended the last, because the "
         "light is set for all at once. On the packet switch a rank goes on when it can.",
         "A node has one port of the rate of ONE wavelength at the packet switch, and at the ring two ports "
         "with all wavelengths each. The ring all-reduce uses one wavelength of one direction: striping it "
         "over all of them would make it that much quicker, and is not done here.",
         *([] if how_known(result) == "simulated" else _OF_EMULATION),
-        "Seconds are those of the emulation. Ratios carry over to the real rates; absolute times do not.",
     ]

@@ -131,6 +131,35 @@ class LinkTestSpec(Strict):
     duration: Annotated[Duration, Field(gt=0)] = 0.8
 
 
+class PaperSpec(Strict):
+    """The paper that a scenario is after: all that its pages say about it. Without one they say nothing.
+
+    ``citation``: as the pages' foot has it. ``says``: sentences by the part of the page that shows them.
+    ``limits``: what cannot be claimed about the paper, each with the reason.
+    """
+
+    citation: Annotated[str, Field(min_length=1)]
+    says: dict[str, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
+    limits: dict[str, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
+
+
+#: Parts of a regrouping's page that may say something about a paper.
+PARTS = ("completion", "series", "utilisation")
+
+
+def check_paper(paper: PaperSpec | None, parts: Iterable[str], published: Iterable[str]) -> None:
+    """Raises ValueError for a part that the page does not have, and for published figures without a paper.
+
+    ``published``: the keys of such figures in the file.
+    """
+    for key in published:
+        if paper is None:
+            raise ValueError(f"{key}: of which paper? The section paper is missing")
+    for part in paper.says if paper is not None else ():
+        if part not in parts:
+            raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
+
+
 class CommonSpec(Strict):
     """What every kind of scenario says."""
 
@@ -140,6 +169,7 @@ class CommonSpec(Strict):
     parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], ParameterSpec] = Field(
         default_factory=dict
     )
+    paper: PaperSpec | None = None
     training: TrainingSpec
     tcp: TcpSpec = TcpSpec()
     link_test: LinkTestSpec = LinkTestSpec()
@@ -362,6 +392,9 @@ def check_training(document: Document) -> None:
 def _check(scenario: Scenario) -> None:
     """What pydantic cannot see: names that refer to other entries, sizes against the fabric."""
     spec = scenario.spec
+    check_paper(
+        spec.paper, PARTS, [f"cases.{name}.published" for name, c in spec.cases.items() if c.published]
+    )
     if spec.training.collective != "ring":
         raise ValueError("training.collective: a regrouping is planned and predicted for rings only")
     lit = {port.node for circuit in scenario.fabric.circuits for port in circuit}

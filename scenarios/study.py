@@ -18,9 +18,11 @@ from pydantic import Field
 from fabric.schema import Duration, Name, Rate, Size, Strict
 from scenarios.comparison import Comparison, parse
 from scenarios.schema import (
+    PaperSpec,
     ParameterSpec,
     Scenario,
     ScenarioError,
+    check_paper,
     parse_yaml,
     problems_of,
     read_text,
@@ -140,12 +142,17 @@ class SweepsSpec(Strict):
     published: PublishedSpec | None = None
 
 
+#: Parts of a study's page that may say something about a paper.
+PARTS = ("systems", "memory", "loss", "left_out", "published")
+
+
 class StudySpec(Strict):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
     description: str
     parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], ParameterSpec] = Field(
         default_factory=dict
     )
+    paper: PaperSpec | None = None
     study: SweepsSpec
 
 
@@ -217,6 +224,7 @@ def parse_study(text: str, path: str) -> Study:
 def _check(study: Study) -> None:
     """What pydantic cannot see. Raises ValueError beginning with the key."""
     sweeps = study.sweeps
+    check_paper(study.spec.paper, PARTS, ["study.published"] if sweeps.published else [])
     for index, name in enumerate(sweeps.systems):
         _known(f"study.systems[{index}]", name)
         if name in sweeps.systems[:index]:

@@ -93,7 +93,7 @@ def _figures(study: Study, result: Mapping[str, Any]) -> list[tuple[Figure | Non
         (
             _published(result),
             "published",
-            "The paper's percentages (lines) and every one of ours that the study has anyway (dots, "
+            "Published percentages (lines) and every one of ours that the study has anyway (dots, "
             "simulated): each gradient, both ways to charge the set-up, with and without the exchange; "
             "triangles: from the number of steps alone.",
         ),

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_size, format_time
 from scenarios import page as parts_of
-from scenarios.page import environment_footer, hero, number, page, parameters, picture, row, tag, text
+from scenarios.page import (
+    environment_footer,
+    hero,
+    listed_limits,
+    number,
+    of_paper,
+    page,
+    parameters,
+    picture,
+    row,
+    tag,
+    text,
+)
 from scenarios.study import Study
 from scenarios.study_systems import CHARGES, SYSTEMS, WRHT
 from scenarios.study_verdict import wins_up_to
@@ -36,13 +48,11 @@ def render(
         _memory(study, result),
         _reach(study, result, figures),
         _left_out(study, result),
-        _published(result, figures),
+        _published(study, result, figures),
         _agreement(result),
-        _limits(),
+        _limits(study),
         parameters(study.spec.parameters, study.text),
-        environment_footer(
-            environment, result["published"]["source"] if result["published"] else "the field"
-        ),
+        environment_footer(environment, study.spec.paper),
     ]
     return page(f"Ringlight: {study.spec.name}", parts)
 
@@ -121,7 +131,7 @@ def _cards(study: Study, result: Mapping[str, Any]) -> list[tuple[str, str, str]
 
 def _verdict(result: Mapping[str, Any]) -> str:
     classes = {"wins": "good", "loses": "bad", "note": "quiet"}
-    words = {"wins": "Wins.", "loses": "Loses.", "note": "The paper."}
+    words = {"wins": "Wins.", "loses": "Loses.", "note": "Published."}
     items = "".join(
         f'<li><b class="{classes[found["kind"]]}">{words[found["kind"]]}</b> {text(found["text"])}</li>'
         for found in result["verdict"]
@@ -162,8 +172,8 @@ def _systems(study: Study, result: Mapping[str, Any]) -> str:
         f"<h2>Who is compared</h2><p>At the base point: {base.nodes:,} nodes, {base.wavelengths} wavelengths "
         f"of {format_rate(base.rate)} in each direction. An all-reduce takes set-ups · a + gradients · d/B: "
         "WRHT has the fewest set-ups and sends the most. Striped systems spread every transfer over the "
-        "wavelengths that its step leaves free; <i>WRHT, idle wavelengths striped</i> is not in the paper. "
-        "A hierarchical ring has the group with the fewest steps that its wavelengths carry.</p>"
+        "wavelengths that its step leaves free. A hierarchical ring has the group with the fewest steps that "
+        f"its wavelengths carry.{of_paper(study.spec.paper, 'systems')}</p>"
         f"{table(head, rows, 1)}"
         f'<p class="quiet">The electrical network is a tree of leaves with {electrical.leaf} GPUs at '
         f"{format_rate(electrical.rate)} each, trunks oversubscribed {factor} (the first where nothing else "
@@ -366,8 +376,8 @@ def _memory(study: Study, result: Mapping[str, Any]) -> str:
         "<h2>Memory at a representative</h2><p>A representative receives one whole gradient from every "
         f"member of its group in one step. With {last['vectors']} of "
         f"{format_size(study.sweeps.gradients[largest])} that is "
-        f"{format_size(last['buffer_bytes'][largest])} for {text(largest)}, unless it adds as it receives; "
-        "the paper's readable text does not say. Smaller groups need less, and take more steps. At "
+        f"{format_size(last['buffer_bytes'][largest])} for {text(largest)}, unless it adds as it "
+        f"receives.{of_paper(study.spec.paper, 'memory')} Smaller groups need less, and take more steps. At "
         f"{study.base.nodes:,} nodes, set-up in each step.</p>{table(head, rows, 1)}"
     )
 
@@ -435,9 +445,8 @@ def _budget(study: Study, result: Mapping[str, Any]) -> str:
     return (
         f"<h3>A budget of losses {_ANALYTIC}</h3><p>Reach = ⌊(launch − sensitivity − margin − fixed losses) "
         f"/ loss of a segment⌋ = ⌊({loss.launch_dbm:g} dBm + {-loss.sensitivity_dbm:g} dBm − "
-        f"{loss.margin_db:g} dB − {fixed}) / loss⌋; that leaves {found['budget_db']:.4g} dB. <b>These are "
-        "not the paper's values</b>, which could not be read: most are from another network of its first "
-        "author (on a chip), the launch power and the loss of a segment are assumed. Without relays the "
+        f"{loss.margin_db:g} dB − {fixed}) / loss⌋; that leaves {found['budget_db']:.4g} "
+        f"dB.{of_paper(study.spec.paper, 'loss')} Without relays the "
         f"longest lightpath here passes {found['longest_segments']} segments, so each, with its node's "
         f"switch, may cost {found['most_segment_db']:.2g} dB at most.</p>"
         f"{table(['loss of a segment', 'reach', 'steps of WRHT'], rows, 1)}"
@@ -481,14 +490,14 @@ def _left_out(study: Study, result: Mapping[str, Any]) -> str:
             "gradient added one after the other once a step has been received."
         )
     return (
-        f"<h2>What the model leaves out</h2><p>{' '.join(told)} Both are from a later code of the first "
-        f"author for another network, and off everywhere else on this page.</p>{''.join(parts)}"
+        f"<h2>What the model leaves out</h2><p>{' '.join(told)} Off everywhere else on this page."
+        f"{of_paper(study.spec.paper, 'left_out')}</p>{''.join(parts)}"
         "<h3>Crossovers of WRHT (collect) with these counted, set-up in each step</h3>"
         f"{table(['counted', 'against', f'WRHT is faster up to {_SIMULATED}'], pairs, 2)}"
     )
 
 
-def _published(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
+def _published(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
     published = result["published"]
     if published is None:
         return ""
@@ -521,7 +530,7 @@ def _published(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
             )
         )
     head = [
-        "paper",
+        "published",
         "taken to be against",
         "",
         f"closest of ours {_SIMULATED}",
@@ -536,13 +545,13 @@ def _published(result: Mapping[str, Any], figures: Mapping[str, Plot]) -> str:
         each = ", ".join(f"{value:.2f}" for value in steps["each"])
         how = f" The one that is exact is the mean of {each} % at {nodes} nodes."
     return (
-        f"<h2>The paper's percentages</h2><p>{text(published['source'])}. The abstract does not say which "
-        "figure is against which system, nor nodes, wavelengths, rates, set-up or models. Ours are means "
+        f"<h2>The published percentages</h2><p>{text(published['source'])}."
+        f"{of_paper(study.spec.paper, 'published')} Ours are means "
         f"over {nodes} nodes at the base's rate, set-up and wavelengths, for up to {count} combinations of "
         "assumptions that the study has anyway. <b>With so many, one may come near by chance: near is not "
         f"reproduced.</b>{how}</p>{picture(figures.get('published'))}{table(head, rows, 9)}"
         '<p class="quiet">The last column says what would have to be assumed for the figure to come out, all '
-        "else as in the base; it is not a claim that the paper assumed it.</p>"
+        "else as in the base; it is not a claim that this was assumed.</p>"
     )
 
 
@@ -565,7 +574,7 @@ def _agreement(result: Mapping[str, Any]) -> str:
     )
 
 
-def _limits() -> str:
+def _limits(study: Study) -> str:
     points = [
         "Steps are synchronised: nobody begins one before all have ended the one before. That suits WRHT, "
         "whose steps are like that anyway; a real ring would run ahead where it can.",
@@ -574,4 +583,4 @@ def _limits() -> str:
         "Set-up is one time for the whole ring, whatever changes. No light is lost and no packet sent twice.",
         "Compute does not overlap with the all-reduce, and gradients are not cut into buckets.",
     ]
-    return f"<h2>What cannot be claimed</h2><ul>{''.join(f'<li>{point}</li>' for point in points)}</ul>"
+    return listed_limits(points, study.spec.paper)

@@ -316,7 +316,7 @@ def _verdict_on_figures(result: Mapping[str, Any]) -> list[dict[str, str]]:
     text = ""
     for figure in exact:
         text += (
-            f"Of the paper's percentages {figure['percent']:.2f} % is reproduced exactly, taken as the one "
+            f"Of the published percentages {figure['percent']:.2f} % is reproduced exactly, taken as the one "
             f"against {SYSTEMS[figure['taken_for']].title}: it is a ratio of numbers of steps, and the "
             "parameters say whether nodes and wavelengths were inferred from it. "
         )
