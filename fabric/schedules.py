@@ -234,6 +234,52 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
     return Steps("hierarchical-ring", n, n, 2 * (m - 1) + 2 * (groups - 1), make)
 
 
+def both_ways(steps: Steps, name: str) -> Steps:
+    """A collective on one half of the vector and its mirror image on the other, at once; called ``name``.
+
+    In the mirror rank i does what rank n - 1 - i does in ``steps``. On a ring of two fibres every step then
+    uses both where it used one, and carries half as much on each. Ranks with only one neighbour send it both
+    halves. The steps have no wavelengths yet.
+    """
+    n, chunks = steps.world_size, steps.chunks
+
+    def make() -> Iterator[Step]:
+        known: dict[tuple[int, int, int], tuple[Step, Step]] = {}
+        for step in steps:
+            # Steps that are alike share their arrays, so theirs are made once; the step keeps its identity.
+            key = (id(step.sources), id(step.destinations), id(step.count))
+            if key not in known:
+                sources, destinations = (
+                    frozen(np.concatenate((ranks, n - 1 - ranks)))
+                    for ranks in (step.sources, step.destinations)
+                )
+                count = frozen(np.tile(step.count, 2))
+                known[key] = (step, Step(sources, destinations, count, count, step.op))
+            twin = known[key][1]
+            first = np.concatenate((step.first, chunks + step.first))
+            yield Step(twin.sources, twin.destinations, first, twin.count, step.op)
+
+    return Steps(name, n, 2 * chunks, steps.steps, make)
+
+
+def bidirectional_ring(world_size: int) -> Steps:
+    """Half of the vector along :func:`ring`, the other half the other way round, at once.
+
+    2(n-1) steps, in each of which every rank sends 1/(2n) of the vector to either neighbour.
+    """
+    _at_least_one("a bidirectional ring", world_size)
+    return both_ways(ring(world_size), "bidirectional-ring")
+
+
+def bidirectional_hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
+    """As :func:`hierarchical_ring`, half of the vector each way round, inside the groups and across.
+
+    Raises ValueError likewise.
+    """
+    _at_least_one("a bidirectional hierarchical ring", world_size)
+    return both_ways(hierarchical_ring(world_size, group), "bidirectional-hierarchical-ring")
+
+
 def _whole(sources: npt.ArrayLike, destinations: npt.ArrayLike, op: Op) -> Step:
     """Every transfer carries the vector's only chunk."""
     to = frozen(destinations)
@@ -247,6 +293,8 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "recursive-doubling": recursive_doubling,
     "binary-tree": binary_tree,
     "hierarchical-ring": hierarchical_ring,
+    "bidirectional-ring": bidirectional_ring,
+    "bidirectional-hierarchical-ring": bidirectional_hierarchical_ring,
 }
 _WRHT = re.compile(r"wrht(?:-([1-9][0-9]{0,3})(-exchange)?)?")
 

@@ -2,7 +2,8 @@
 
 Segment i lies between node i and node i + 1. Its clockwise fibre carries light towards i + 1, the other
 one towards i. A lightpath takes one wavelength on every segment it passes, so two that share a wavelength
-must not share a segment of one fibre. Every node has one small WSS, which adds, drops or passes light by
+must not share a segment of one fibre; what one node sends another in a step is one lightpath, whatever
+transfers it is made of. Every node has one small WSS, which adds, drops or passes light by
 its colour, and an O-NIC with two ports: port 0 sends clockwise and port 1 the other way, each on up to all
 wavelengths at once.
 """
@@ -125,6 +126,9 @@ def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int
     twice = np.flatnonzero(np.diff(lane[order]) == 0)
     if len(twice):
         owner = np.repeat(np.arange(len(step)), length)
+        pair = _pairs(step, ring_nodes)[owner[order]]
+        twice = twice[pair[twice] != pair[twice + 1]]
+    if len(twice):
         a, b = (int(owner[order[twice[0] + k]]) for k in (0, 1))
         segment, direction = divmod(int(passed[order[twice[0]]]), 2)
         ends = (segment, (segment + 1) % ring_nodes)
@@ -132,6 +136,11 @@ def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int
             f"step {number}: segment {ends[direction]}-{ends[1 - direction]} carries wavelength "
             f"{int(step.wavelengths[a])} twice, for {_named(step, a)} and {_named(step, b)}"
         )
+
+
+def _pairs(step: Step, nodes: int) -> IntArray:
+    """One number for the two ends of each transfer."""
+    return step.sources * nodes + step.destinations
 
 
 def _named(step: Step, k: int) -> str:
@@ -144,6 +153,17 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
     Lightpaths are served in order of their start, longest last among equals (first fit). Raises ValueError
     naming the step and transfer when the wavelengths do not suffice.
     """
+    _, one, of_pair = np.unique(_pairs(step, nodes), return_index=True, return_inverse=True)
+    if len(one) < len(step):
+        alone = replace(step, sources=step.sources[one], destinations=step.destinations[one])
+        found = assign(alone, nodes, wavelengths, number)
+        assert found.wavelengths is not None
+        assert found.clockwise is not None
+        return replace(
+            step,
+            wavelengths=frozen(found.wavelengths[of_pair]),
+            clockwise=frozen_bool(found.clockwise[of_pair]),
+        )
     forward = (step.destinations - step.sources) % nodes
     clockwise = 2 * forward <= nodes
     offsets, passed = segments(step.sources, step.destinations, clockwise, nodes)

@@ -145,9 +145,10 @@ def fitting_group(nodes: int, wavelengths: int) -> int:
     return min(fit, key=lambda m: (m + nodes // m, m))
 
 
-def _hierarchical(place: Place) -> Steps:
+def _hierarchical(place: Place, both: bool = False) -> Steps:
     group = fitting_group(place.nodes, place.wavelengths)
-    return compact(schedules.hierarchical_ring(place.nodes, group))
+    make = schedules.bidirectional_hierarchical_ring if both else schedules.hierarchical_ring
+    return compact(make(place.nodes, group))
 
 
 def _on_ring(steps: Steps, place: Place) -> Steps:
@@ -198,18 +199,24 @@ def _wrht_striped_closed(place: Place) -> ClosedForm:
     return replace(one, vectors=vectors)
 
 
-def _ring_closed(place: Place, lanes: int) -> ClosedForm:
+def _ways(ranks: int, both: bool) -> int:
+    """In how many parts a ring sends at once, one each way; two ranks have only one way to each other."""
+    return 2 if both and ranks > 2 else 1
+
+
+def _ring_closed(place: Place, lanes: int, both: bool = False) -> ClosedForm:
     n = place.nodes
-    return ClosedForm(2 * (n - 1), 1, 2 * (n - 1) / n / lanes, (n - 1) / n)
+    return ClosedForm(2 * (n - 1), 1, 2 * (n - 1) / n / lanes / _ways(n, both), (n - 1) / n)
 
 
-def _hierarchical_closed(place: Place, stripe: bool) -> ClosedForm:
+def _hierarchical_closed(place: Place, stripe: bool, both: bool = False) -> ClosedForm:
     n, w = place.nodes, place.wavelengths
     m = fitting_group(n, w)
     g = n // m
-    inside, across = (stripes(w, 1), stripes(w, m)) if stripe else (1, 1)
+    # Inside a group the light back to its first member lies over that of the other half, on as many more.
+    inside, across = (stripes(w, _ways(m, both)), stripes(w, m)) if stripe else (1, 1)
     new = (2 if m > 1 else 0) + (1 if g > 1 else 0)
-    vectors = 2 * (m - 1) / m / inside + 2 * (g - 1) / n / across
+    vectors = 2 * (m - 1) / m / inside / _ways(m, both) + 2 * (g - 1) / n / across / _ways(g, both)
     return ClosedForm(2 * (m - 1) + 2 * (g - 1), new, vectors, (m - 1) / m + (g - 1) / n)
 
 
@@ -270,6 +277,24 @@ SYSTEMS: Mapping[str, System] = {
     "hierarchical-ring-striped": System(
         "Hierarchical ring, striped", "optical", True,
         lambda p: striped(_hierarchical(p), p.wavelengths), lambda p: _hierarchical_closed(p, True),
+    ),
+    "bidirectional-ring": System(
+        "Bidirectional ring, one wavelength", "optical", False,
+        lambda p: _on_ring(schedules.bidirectional_ring(p.nodes), p), lambda p: _ring_closed(p, 1, True),
+    ),
+    "bidirectional-ring-striped": System(
+        "Bidirectional ring, striped", "optical", True,
+        lambda p: striped(compact(schedules.bidirectional_ring(p.nodes)), p.wavelengths),
+        lambda p: _ring_closed(p, p.wavelengths, True),
+    ),
+    "bidirectional-hierarchical-ring": System(
+        "Bidirectional hierarchical ring", "optical", False,
+        lambda p: _on_ring(_hierarchical(p, True), p), lambda p: _hierarchical_closed(p, False, True),
+    ),
+    "bidirectional-hierarchical-ring-striped": System(
+        "Bidirectional hierarchical ring, striped", "optical", True,
+        lambda p: striped(_hierarchical(p, True), p.wavelengths),
+        lambda p: _hierarchical_closed(p, True, True),
     ),
     "binary-tree": System(
         "Binary tree", "optical", False,

@@ -182,7 +182,11 @@ def _content(step: Step) -> object:
 
 def needs_new_light(step: Step, before: Step, ranks: int) -> bool:
     """Whether a step has a circuit that the step before it had not."""
-    return not np.isin(_circuits(step, ranks), _circuits(before, ranks)).all()
+    wanted, there = _circuits(step, ranks), np.sort(_circuits(before, ranks))
+    if len(there) == 0:
+        return len(wanted) > 0
+    at = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+    return not (there[at] == wanted).all()
 
 
 def _circuits(step: Step, ranks: int) -> IntArray:

@@ -21,6 +21,7 @@ PAIRS = [
     {"recursive-doubling": 5, "hierarchical-ring": 6},
     {"binary-tree": 5, "wrht": 6},
     {"wrht-2": 5, "wrht-2-exchange": 6},
+    {"bidirectional-ring": 5, "bidirectional-hierarchical-ring": 6},
 ]
 GPUS = [f"g{i}" for i in range(11)]
 STAR: dict[str, Any] = {

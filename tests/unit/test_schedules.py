@@ -19,6 +19,7 @@ from fabric.schedules import (
     STEPS,
     Step,
     Steps,
+    bidirectional_hierarchical_ring,
     check_ranks,
     frozen,
     hierarchical_ring,
@@ -123,6 +124,9 @@ def test_steps_and_bytes_equal_the_closed_forms(n: int) -> None:
     m = nearest_group(n)
     assert STEPS["hierarchical-ring"](n).steps == 2 * (m * m + n) // m - 4
     assert sent(STEPS["hierarchical-ring"](n)) == pytest.approx([each] * n)
+    for name in ("ring", "hierarchical-ring"):
+        assert STEPS[f"bidirectional-{name}"](n).steps == STEPS[name](n).steps
+        assert sent(STEPS[f"bidirectional-{name}"](n)) == pytest.approx([each] * n)
     if power:
         assert sent(STEPS["halving-doubling"](n)) == pytest.approx([each] * n)
         assert sent(STEPS["recursive-doubling"](n)) == pytest.approx([depth] * n)
@@ -189,10 +193,10 @@ def test_no_ranks_and_the_wrong_number_of_ranks_are_refused(name: str) -> None:
 
 
 def test_alike_steps_share_their_arrays() -> None:
-    for name in ("ring", "hierarchical-ring"):
+    for name in ("ring", "hierarchical-ring", "bidirectional-ring", "bidirectional-hierarchical-ring"):
         made = list(STEPS[name](64))
         assert len({id(s.destinations) for s in made}) <= 2
-        assert len({id(s.sources) for s in made}) == 1
+        assert len({id(s.sources) for s in made}) <= 2
         assert not made[0].sources.flags.writeable
     striped = list(wdm.on_ring(STEPS["ring"](64), 8, stripes=8))
     assert len({id(s.destinations) for s in striped}) == 1
@@ -208,20 +212,20 @@ def conflict_free(steps: Steps, wavelengths: int) -> bool:
     for step in steps:
         assert step.wavelengths is not None
         assert step.clockwise is not None
-        lit: set[tuple[int, bool, int]] = set()
+        lit: dict[tuple[int, bool, int], tuple[int, int]] = {}
         rows = zip(
             step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
             step.clockwise.tolist(), strict=True,
         )  # fmt: skip
-        for at, destination, wavelength, clockwise in rows:
+        for source, destination, wavelength, clockwise in rows:
+            at = source
             if not 0 <= wavelength < wavelengths:
                 return False
             while at != destination:
                 after = (at + (1 if clockwise else -1)) % n
                 lane = (at if clockwise else after, clockwise, wavelength)
-                if lane in lit:
+                if lit.setdefault(lane, (source, destination)) != (source, destination):
                     return False
-                lit.add(lane)
                 at = after
     return True
 
@@ -367,6 +371,33 @@ def test_a_ring_needs_one_wavelength_and_can_use_all() -> None:
         list(wdm.on_ring(hierarchical_ring(16, 4), 1))
     with pytest.raises(ValueError, match="5 stripes do not fit into 4"):
         wdm.on_ring(STEPS["ring"](16), 4, stripes=5)
+
+
+def test_a_bidirectional_ring_uses_both_fibres_at_once() -> None:
+    for n in (3, 9, 16):
+        for step in wdm.on_ring(STEPS["bidirectional-ring"](n), 1):
+            assert step.wavelengths is not None
+            assert step.clockwise is not None
+            assert step.clockwise.tolist() == [True] * n + [False] * n
+            assert ((step.destinations - step.sources) % n).tolist() == [1] * n + [n - 1] * n
+            assert step.count.tolist() == [1] * 2 * n
+    # The way back inside a group lies over the other half's ways, so two wavelengths inside; across, m.
+    for m, least in ((3, 3), (4, 4), (8, 8), (2, 2)):
+        steps = bidirectional_hierarchical_ring(16 if m != 3 else 9, m)
+        assert conflict_free(wdm.on_ring(steps, least), least)
+        with pytest.raises(ValueError, match=f"no wavelength of {least - 1} is free"):
+            list(wdm.on_ring(steps, least - 1))
+
+
+def test_two_ranks_share_their_one_lightpath() -> None:
+    (step, _) = wdm.on_ring(STEPS["bidirectional-ring"](2), 1)
+    assert step.wavelengths is not None
+    assert step.clockwise is not None
+    assert (step.sources.tolist(), step.destinations.tolist()) == ([0, 1, 1, 0], [1, 0, 0, 1])
+    assert step.wavelengths.tolist() == [0] * 4
+    wdm.check_wavelengths(step, 2, 1)
+    other = replace(step, clockwise=~step.clockwise)
+    wdm.check_wavelengths(other, 2, 1)
 
 
 def test_a_ring_as_a_fabric_and_its_cross_connects() -> None:

@@ -87,9 +87,33 @@ def test_flows_end_when_they_should(fabric: tuple[list[list[int]], np.ndarray], 
     sizes = data.draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 7.5, 30.0]), min_size=n, max_size=n))
     starts = data.draw(st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.0, 4.0]), min_size=n, max_size=n))
     expected = plain_drain(paths, capacity, sizes, starts)
-    for compiled in (True, False):
+    for compiled in (True, False, None):
         found = drain(*case(paths), capacity, np.array(sizes), np.array(starts), compiled=compiled)
         assert found == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_flows_that_share_nothing_end_as_if_they_might(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+    links = data.draw(st.permutations(range(sum(lengths))))
+    ends = list(itertools.accumulate(lengths, initial=0))
+    paths = [links[a:b] for a, b in itertools.pairwise(ends)]
+    capacity = np.array(
+        data.draw(st.lists(st.sampled_from([1.0, 2.5, 40.0]), min_size=len(links), max_size=len(links)))
+    )
+    sizes, starts = (
+        np.array(
+            data.draw(st.lists(st.sampled_from([0.0, 1.0, 7.5]), min_size=len(paths), max_size=len(paths)))
+        )
+        for _ in range(2)
+    )
+    known = drain(*case(paths), capacity, sizes, starts, compiled=False)
+    assert drain(*case(paths), capacity, sizes, starts) == pytest.approx(known, rel=1e-12)
+    # A way twice over one link shares with itself.
+    paths[0] = [*paths[0], paths[0][0]]
+    known = drain(*case(paths), capacity, sizes, starts, compiled=False)
+    assert drain(*case(paths), capacity, sizes, starts) == pytest.approx(known, rel=1e-12)
 
 
 def test_many_random_flows_end_alike_both_ways() -> None:

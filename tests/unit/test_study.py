@@ -126,6 +126,8 @@ def test_striped_schedules_sum_once_and_fit_the_wavelengths(nodes: int, waveleng
     for steps in (
         schedules.ring(nodes),
         schedules.hierarchical_ring(nodes, group),
+        schedules.bidirectional_ring(nodes),
+        schedules.bidirectional_hierarchical_ring(nodes, group),
         schedules.binary_tree(nodes),
         SYSTEMS["wrht"].steps(Place(nodes, wavelengths, 40e9)),
     ):
