@@ -33,11 +33,12 @@ def ring(numba: bool) -> dict[str, Any]:
     if not numba:
         sys.path[:] = [place for place in sys.path if not (Path(place) / "numba").exists()]
     from fabric.schedules import ring as schedule
+    from fabric.trees import leaf_spine
     from testbed.simulation.maxmin import has_numba
-    from testbed.simulation.networks import PacketNetwork, leaf_spine
+    from testbed.simulation.networks import PacketNetwork
     from testbed.simulation.phases import synchronous
 
-    fabric = leaf_spine(1, 4096, 100e9, 1)
+    fabric = leaf_spine(1, 4096, 100e9).fabric()
     network = PacketNetwork(fabric, latency_s=1e-6)
     ranks = tuple(fabric.gpus)
     found = synchronous(network, ranks, schedule(4096), 64 * 2**20)

@@ -1,7 +1,8 @@
 """Forwarding rules as flow-table entries, and the difference between what is there and what should be.
 
-Pure: from rules to flow mods and from flow entries back to rules. Each rule is two flows, one for IPv4
-and one for ARP about the same address; a priority-0 flow without actions drops everything else.
+Pure: from rules to flow mods and from flow entries back to rules. A rule for any sender is two flows, one for
+IPv4 and one for ARP about the same address; a rule for one sender is one flow of higher priority, for IPv4. A
+priority-0 flow without actions drops everything else.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from fabric.routing import Rule
 #: Marks the flows that this controller wrote ("RL" in the upper bytes); flows of others are left alone.
 COOKIE = 0x524C_0000_0000_0001
 PRIORITY = 1000
+#: Of rules for one sender's address.
+SENDER_PRIORITY = 2000
 
 _IPV4 = 0x0800
 _ARP = 0x0806
@@ -22,19 +25,24 @@ _ARP = 0x0806
 TABLE_MISS = FlowMod("add", 0, {}, (), COOKIE)
 
 
-def matches(ip: str) -> tuple[Mapping[str, int | str], Mapping[str, int | str]]:
-    """The two matches of an address: IPv4 to it, and ARP about it."""
-    return {"eth_type": _IPV4, "ipv4_dst": ip}, {"eth_type": _ARP, "arp_tpa": ip}
+def flows(ip: str, source: str = "") -> list[tuple[int, Mapping[str, int | str]]]:
+    """Priority and match of each flow of a rule: IPv4 to the address and ARP about it, or of one sender."""
+    if source:
+        return [(SENDER_PRIORITY, {"eth_type": _IPV4, "ipv4_src": source, "ipv4_dst": ip})]
+    return [(PRIORITY, {"eth_type": _IPV4, "ipv4_dst": ip}), (PRIORITY, {"eth_type": _ARP, "arp_tpa": ip})]
 
 
 def put(rule: Rule) -> list[FlowMod]:
-    """Adds the rule, or replaces the one for its address in one step."""
-    return [FlowMod("add", PRIORITY, match, (rule.out_port,), COOKIE) for match in matches(rule.ip)]
+    """Adds the rule, or replaces the one for its addresses in one step."""
+    return [
+        FlowMod("add", priority, match, (rule.out_port,), COOKIE)
+        for priority, match in flows(rule.ip, rule.source)
+    ]
 
 
-def forget(ip: str) -> list[FlowMod]:
-    """Removes the rule of an address."""
-    return [FlowMod("delete_strict", PRIORITY, match) for match in matches(ip)]
+def forget(ip: str, source: str = "") -> list[FlowMod]:
+    """Removes the rule of an address, or of one sender to it."""
+    return [FlowMod("delete_strict", priority, match) for priority, match in flows(ip, source)]
 
 
 def has_table_miss(entries: Iterable[FlowEntry]) -> bool:
@@ -48,46 +56,53 @@ def has_table_miss(entries: Iterable[FlowEntry]) -> bool:
 def rules_of(switch: str, entries: Iterable[FlowEntry]) -> tuple[frozenset[Rule], list[FlowMod]]:
     """The complete rules among a switch's flows, and the deletes for flows of ours that are none.
 
-    A rule is complete when its IPv4 and its ARP flow agree. Half a rule counts as none and is not in
-    the deletes either when writing the rule again mends it; :func:`halves` names those addresses.
+    A rule for any sender is complete when its IPv4 and its ARP flow agree. Half a rule counts as none and is
+    not in the deletes either when writing the rule again mends it; :func:`halves` names those addresses.
     """
-    ports, strays = _ours(entries)
+    ports, by_sender, strays = _ours(entries)
     whole = {
         Rule(switch, ip, seen[_IPV4])
         for ip, seen in ports.items()
         if len(set(seen.values())) == 1 < len(seen)
     }
+    whole |= {Rule(switch, ip, port, source) for (ip, source), port in by_sender.items()}
     return frozenset(whole), strays
 
 
 def halves(entries: Iterable[FlowEntry]) -> frozenset[str]:
     """Addresses of which only one of the two flows is there, or whose flows disagree."""
-    ports, _ = _ours(entries)
+    ports, _, _ = _ours(entries)
     return frozenset(ip for ip, seen in ports.items() if len(seen) < 2 or len(set(seen.values())) > 1)
 
 
-def _ours(entries: Iterable[FlowEntry]) -> tuple[dict[str, dict[int, int]], list[FlowMod]]:
-    """Out port by ethertype by address for our flows, and deletes for those of ours that fit no rule."""
+def _ours(
+    entries: Iterable[FlowEntry],
+) -> tuple[dict[str, dict[int, int]], dict[tuple[str, str], int], list[FlowMod]]:
+    """Of our flows the out port by ethertype by address, that by address and sender, and deletes for the
+    rest, which fit no rule."""
     ports: dict[str, dict[int, int]] = {}
+    by_sender: dict[tuple[str, str], int] = {}
     strays: list[FlowMod] = []
     for entry in entries:
         if entry.cookie != COOKIE or (entry.priority == 0 and not entry.match):
             continue
         kind = entry.match.get("eth_type")
-        ip = entry.match.get("ipv4_dst" if kind == _IPV4 else "arp_tpa")
+        ip = str(entry.match.get("ipv4_dst" if kind == _IPV4 else "arp_tpa"))
+        source = str(entry.match.get("ipv4_src", ""))
         if (
             entry.table_id == 0
-            and entry.priority == PRIORITY
-            and len(entry.match) == 2
-            and kind in (_IPV4, _ARP)
-            and isinstance(ip, str)
+            and (entry.priority, dict(entry.match)) in flows(ip, source)
             and _is_address(ip)
+            and (not source or _is_address(source))
             and len(entry.out_ports) == 1
         ):
-            ports.setdefault(ip, {})[int(kind)] = entry.out_ports[0]
+            if source:
+                by_sender[ip, source] = entry.out_ports[0]
+            else:
+                ports.setdefault(ip, {})[_IPV4 if kind == _IPV4 else _ARP] = entry.out_ports[0]
         else:
             strays.append(FlowMod("delete_strict", entry.priority, entry.match, table_id=entry.table_id))
-    return ports, strays
+    return ports, by_sender, strays
 
 
 def _is_address(text: str) -> bool:

@@ -68,7 +68,7 @@ class Forwarding:
             have |= rules
             if not flow_rules.has_table_miss(entries):
                 first[switch] = (flow_rules.TABLE_MISS,)
-            kept = {rule.ip for rule in wanted if rule.switch == switch}
+            kept = {rule.ip for rule in wanted if rule.switch == switch and not rule.source}
             for ip in sorted(flow_rules.halves(entries) - kept):
                 strays.extend(flow_rules.forget(ip))
             last[switch] = strays
@@ -78,8 +78,8 @@ class Forwarding:
             by_switch: dict[str, list[FlowMod]] = {}
             for rule in batch.put:
                 by_switch.setdefault(rule.switch, []).extend(flow_rules.put(rule))
-            for switch, ip in batch.delete:
-                by_switch.setdefault(switch, []).extend(flow_rules.forget(ip))
+            for switch, ip, source in batch.delete:
+                by_switch.setdefault(switch, []).extend(flow_rules.forget(ip, source))
             steps.append({switch: tuple(mods) for switch, mods in by_switch.items()})
         steps.append({switch: tuple(mods) for switch, mods in last.items() if mods})
         return ForwardingPlan(wanted, tuple(step for step in steps if step), failed)
@@ -120,7 +120,8 @@ class Forwarding:
             if rules != target:
                 rule = min(rules ^ target)
                 what = "is missing" if rule in target else "should not be there"
-                wrong[switch] = f"{switch}: the rule {rule.ip} to port {rule.out_port} {what}"
+                sender = f" from {rule.source}" if rule.source else ""
+                wrong[switch] = f"{switch}: the rule {rule.ip}{sender} to port {rule.out_port} {what}"
             elif not flow_rules.has_table_miss(entries):
                 wrong[switch] = f"{switch}: the rule that drops everything else is missing"
         for text in wrong.values():

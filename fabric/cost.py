@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fabric.routing import Router
+from fabric.paths import Router
 from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
 Link = TypeVar("Link")
@@ -137,22 +137,18 @@ def ring_rates(
 ) -> dict[str, tuple[float, ...]]:
     """Bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
 
-    All edges of all jobs send at once and share every directed link max-min fairly; packets take the
-    paths of :func:`fabric.routing.forwarding_rules`. Raises ValueError naming the GPU or link when an edge
-    has no path or a link no capacity, and as :func:`check_jobs`.
+    All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths
+    of :class:`fabric.paths.Router`: where there are several, each edge takes one of them. Raises ValueError
+    naming the GPU or link when an edge has no path or a link no capacity, and as :func:`check_jobs`.
     """
     checked = check_jobs(fabric, jobs)
-    graph = electrical_graph(fabric, cross_connects)
-    router = Router(fabric, graph)
+    router = Router(fabric, electrical_graph(fabric, cross_connects))
     capacities: dict[Port, float] = {}
     flows: list[list[Port]] = []
     for source, destination in (edge for job in checked for edge in job.edges):
-        links = []
-        for tail, head in itertools.pairwise(router.path(source, destination)):
-            data = graph.edges[tail, head]
-            links.append(Port(tail, data["out_port"]))
-            capacities[links[-1]] = data["rate_bps"]
-        flows.append(links)
+        path = router.path(source, destination)
+        capacities |= {hop.out: hop.rate_bps for hop in path}
+        flows.append([hop.out for hop in path])
     rates = iter(max_min_rates(flows, capacities))
     return {job.name: tuple(itertools.islice(rates, len(job.edges))) for job in checked}
 

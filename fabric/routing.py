@@ -1,8 +1,10 @@
 """Forwarding rules of the packet switches, computed from the electrical graph.
 
-Every GPU address gets one rule on every switch that can reach it: out of the port on the shortest path.
-The rules towards one GPU form a tree, so they cannot loop; nothing is learnt and nothing is flooded
-(an ARP request for an address is sent along the same tree).
+Every GPU address gets one rule on every switch that can reach it: out of the first link on a shortest path.
+Where there are several, a rule for one sender's address stands before it for each pair of GPUs whose path
+(``fabric.paths``) takes another. Every rule leads one link nearer to its destination, so they cannot loop,
+whichever a packet meets; nothing is learnt and nothing is flooded (an ARP request for an address is sent
+along the rules without a sender).
 """
 
 from __future__ import annotations
@@ -12,121 +14,118 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from fabric.paths import Router
 from fabric.topology import Fabric
+
+#: What a rule is about: switch, destination's address, sender's (or empty).
+RuleKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, order=True)
 class Rule:
-    """On packet switch ``switch``: frames to ``ip`` (IPv4, and ARP for it) leave by port ``out_port``."""
+    """On packet switch ``switch``: frames to ``ip`` (IPv4, and ARP for it) leave by port ``out_port``.
+
+    ``source``: only IPv4 frames from that address, before the rule for any; empty for any.
+    """
 
     switch: str
     ip: str
     out_port: int
+    source: str = ""
+
+    @property
+    def key(self) -> RuleKey:
+        return (self.switch, self.ip, self.source)
 
 
 @dataclass(frozen=True)
 class RuleBatch:
-    """Rules to write and addresses to forget, all of which may be done at once."""
+    """Rules to write and rules to forget, all of which may be done at once."""
 
     put: tuple[Rule, ...]
-    delete: tuple[tuple[str, str], ...] = ()
+    delete: tuple[RuleKey, ...] = ()
 
 
-def forwarding_rules(fabric: Fabric, graph: nx.DiGraph[str]) -> frozenset[Rule]:
-    """Shortest-path rules for every GPU that is lit; ties go to the lowest next hop's name.
+def forwarding_rules(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> frozenset[Rule]:
+    """The rules under which packets take the paths of :class:`fabric.paths.Router`.
 
     ``graph`` is :func:`fabric.topology.electrical_graph`. A GPU whose circuit is dark gets no rules.
     """
+    router = Router(fabric, graph)
     rules = set()
     for gpu in fabric.gpus.values():
-        for switch, next_hop, _ in _tree_towards(fabric, graph, gpu.name):
-            rules.add(Rule(switch, gpu.ip, graph.edges[switch, next_hop]["out_port"]))
+        several = False
+        for switch in router.distances(gpu.name):
+            options = router.options(switch, gpu.name)
+            rules.add(Rule(switch, gpu.ip, options[0].out.number))
+            several = several or len(options) > 1
+        if several:
+            rules.update(_rules_by_sender(fabric, router, gpu.name))
     return frozenset(rules)
 
 
-def _tree_towards(fabric: Fabric, graph: nx.DiGraph[str], gpu: str) -> Iterable[tuple[str, str, int]]:
-    """(switch, next hop, hops to go) for every packet switch that reaches the GPU; nearest first."""
-    hops = {gpu: 0}
-    frontier = [gpu]
-    while frontier:
-        reached = []
-        for node in sorted(frontier):
-            unseen = [n for n in graph.predecessors(node) if n in fabric.packet_switches and n not in hops]
-            for before in sorted(unseen):
-                hops[before] = hops[node] + 1
-                reached.append(before)
-                yield before, node, hops[before]
-        frontier = reached
-
-
-class Router:
-    """Paths that packets take under :func:`forwarding_rules`, one tree per destination worked out once."""
-
-    def __init__(self, fabric: Fabric, graph: nx.DiGraph[str]) -> None:
-        self._fabric = fabric
-        self._graph = graph
-        self._next_hops: dict[str, dict[str, str]] = {}
-
-    def path(self, source: str, destination: str) -> list[str]:
-        """The nodes from one GPU to another, both included. Raises ValueError naming both if none."""
-        if destination not in self._next_hops:
-            tree = _tree_towards(self._fabric, self._graph, destination)
-            self._next_hops[destination] = {switch: next_hop for switch, next_hop, _ in tree}
-        next_hops = self._next_hops[destination]
-        path = [source]
-        node = next(iter(self._graph.successors(source)), None)
-        while node is not None:
-            path.append(node)
-            if node == destination:
-                return path
-            node = next_hops.get(node)
-        dark = [gpu for gpu in (source, destination) if self._graph.degree(gpu) == 0]
-        why = f": {dark[0]} is dark" if dark else ""
-        raise ValueError(f"no path from {source} to {destination}{why}")
+def _rules_by_sender(fabric: Fabric, router: Router, destination: str) -> Iterable[Rule]:
+    for source in fabric.gpus.values():
+        try:
+            path = router.path(source.name, destination) if source.name != destination else ()
+        except ValueError:
+            continue
+        for hop in path[1:]:
+            if hop != router.options(hop.out.node, destination)[0]:
+                yield Rule(hop.out.node, fabric.gpus[destination].ip, hop.out.number, source.ip)
 
 
 def rule_batches(
-    fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: nx.DiGraph[str]
+    fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: nx.MultiDiGraph[str]
 ) -> list[RuleBatch]:
     """The change from ``old`` to ``new`` in an order that never makes a loop.
 
-    ``graph`` is the new electrical graph. Batch k holds the switches k + 1 hops from the destination, so
-    a switch is pointed along the new tree only after all switches further down already are; rules that
-    have no successor go last. Each batch must have taken effect (a barrier) before the next is sent.
+    ``graph`` is the new electrical graph. Batch k holds what changes on the switches k + 1 links from the
+    destination, so a switch is pointed along new paths only after all switches further down already are;
+    rules of switches that no longer reach it go last. Each batch must have taken effect (a barrier) before
+    the next is sent.
     """
-    depth: dict[tuple[str, str], int] = {}
-    for gpu in fabric.gpus.values():
-        for switch, _, hops in _tree_towards(fabric, graph, gpu.name):
-            depth[switch, gpu.ip] = hops
-    layers: dict[int, list[Rule]] = {}
+    router = Router(fabric, graph)
+    depth = {
+        (switch, gpu.ip): links
+        for gpu in fabric.gpus.values()
+        for switch, links in router.distances(gpu.name).items()
+    }
+    put: dict[int, list[Rule]] = {}
     for rule in new - old:
-        layers.setdefault(depth[rule.switch, rule.ip], []).append(rule)
-    kept = {(rule.switch, rule.ip) for rule in new}
-    stale = sorted({(r.switch, r.ip) for r in old} - kept)
-    batches = [RuleBatch(tuple(sorted(layers[hops]))) for hops in sorted(layers)]
-    if stale:
-        batches.append(RuleBatch((), tuple(stale)))
-    return batches
+        put.setdefault(depth[rule.switch, rule.ip], []).append(rule)
+    last = max(depth.values(), default=0) + 1
+    delete: dict[int, list[RuleKey]] = {}
+    for key in {rule.key for rule in old} - {rule.key for rule in new}:
+        delete.setdefault(depth.get(key[:2], last), []).append(key)
+    return [
+        RuleBatch(tuple(sorted(put.get(links, ()))), tuple(sorted(delete.get(links, ()))))
+        for links in sorted(put.keys() | delete.keys())
+    ]
 
 
-def walk(rules: Iterable[Rule], graph: nx.DiGraph[str], source: str, ip: str) -> list[str]:
+def out_port(rules: Mapping[RuleKey, int], switch: str, ip: str, source_ip: str = "") -> int | None:
+    """The port by which a switch sends a packet; None when it drops it. ``rules``: port by rule's key."""
+    port = rules.get((switch, ip, source_ip))
+    return rules.get((switch, ip, "")) if port is None else port
+
+
+def walk(
+    rules: Iterable[Rule], graph: nx.MultiDiGraph[str], source: str, ip: str, source_ip: str = ""
+) -> list[str]:
     """The nodes that a packet from GPU ``source`` to ``ip`` visits under ``rules``.
 
-    It ends at a GPU, or at the switch that drops it. Raises ValueError when it comes to a switch a
-    second time (a loop).
+    ``source_ip``: the sender's address, empty for ARP. It ends at a GPU, or at the switch that drops it.
+    Raises ValueError when it comes to a switch a second time (a loop).
     """
-    out_port: Mapping[str, int] = {r.switch: r.out_port for r in rules if r.ip == ip}
-    at = {
-        (tail, port): head
-        for tail, head, data in graph.edges(data=True)
-        for port in (data["out_port"], *data.get("spare_out_ports", ()))
-    }
+    table = {rule.key: rule.out_port for rule in rules}
+    at = {(tail, port): head for tail, head, port in graph.edges(keys=True)}
     node = next(iter(graph.successors(source)), None)
     path = [source]
     while node is not None:
         if node in path[1:]:
             raise ValueError(f"a packet from {source} to {ip} loops: {' '.join([*path, node])}")
         path.append(node)
-        port = out_port.get(node)
+        port = out_port(table, node, ip, source_ip)
         node = None if port is None else at.get((node, port))
     return path

@@ -20,10 +20,12 @@ from fabric.topology import (
     Onic,
     OpticalSwitch,
     PacketSwitch,
+    PathChoice,
     Port,
     circuit_cross_connects,
     is_electrical,
 )
+from fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
 from fabric.units import parse_rate, parse_size, parse_time
 from fabric.wdm import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
 
@@ -129,32 +131,116 @@ class RingSpec(Strict):
     wss: RingWssSpec = RingWssSpec()
 
 
+class _TreeSpec(Strict):
+    """Common to short forms: ``rate`` of a GPU's link; of a link between switches ``uplink_rate``, or what
+    ``oversubscription`` leaves. ``gpu``: the GPUs' model."""
+
+    gpu: str = Field(min_length=1)
+    rate: Rate
+    uplink_rate: Rate | None = None
+    oversubscription: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    queue: Duration = QUEUE_S
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> _TreeSpec:
+        if self.uplink_rate is not None and "oversubscription" in self.model_fields_set:
+            raise ValueError("give either uplink_rate or oversubscription")
+        return self
+
+    def with_uplinks(self, tree: Tree) -> Tree:
+        """The tree, its links between switches at ``uplink_rate`` where that is given."""
+        return tree if self.uplink_rate is None else tree.with_uplinks(self.uplink_rate)
+
+
+class FatTreeSpec(_TreeSpec):
+    """Short for the packet switches, GPUs and links of :func:`fabric.trees.fat_tree`."""
+
+    k: int = Field(ge=2, le=64)
+    gpus_per_edge: int | None = Field(default=None, ge=1, le=4096)
+
+    def tree(self) -> Tree:
+        """Raises ValueError for an odd k."""
+        return self.with_uplinks(
+            fat_tree(
+                self.k,
+                self.rate,
+                gpus_per_edge=self.gpus_per_edge,
+                oversubscription=self.oversubscription,
+                queue_s=self.queue,
+            )
+        )
+
+
+class LeafSpineSpec(_TreeSpec):
+    """Short for the packet switches, GPUs and links of :func:`fabric.trees.leaf_spine`."""
+
+    leaves: int = Field(ge=1, le=4096)
+    spines: int = Field(ge=1, le=4096)
+    gpus_per_leaf: int = Field(ge=1, le=4096)
+    cables: int = Field(default=1, ge=1, le=64)
+
+    def tree(self) -> Tree:
+        return self.with_uplinks(
+            leaf_spine(
+                self.leaves,
+                self.gpus_per_leaf,
+                self.rate,
+                spines=self.spines,
+                cables=self.cables,
+                oversubscription=self.oversubscription,
+                queue_s=self.queue,
+            )
+        )
+
+
 class FabricSpec(Strict):
-    """``servers`` and ``packet_switches`` may be left out where there is a grid or a ring."""
+    """``servers`` and ``packet_switches`` may be left out where there is a grid, a ring or a short form.
+
+    ``fat_tree`` and ``leaf_spine`` are short forms: servers, packet switches and links are added before what
+    is written out. ``paths``: how one of several shortest paths is chosen (``fabric.paths``).
+    """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
     packet_switches: dict[Name, PacketSwitchSpec] = Field(default_factory=dict)
     optical_switches: dict[Name, OpticalSwitchSpec] = Field(default_factory=dict)
     grids: dict[Name, GridSpec] = Field(default_factory=dict)
     rings: dict[Name, RingSpec] = Field(default_factory=dict)
+    fat_tree: FatTreeSpec | None = None
+    leaf_spine: LeafSpineSpec | None = None
+    paths: PathChoice = "hash"
     links: tuple[LinkSpec, ...] = ()
     circuits: tuple[tuple[str, str], ...] = ()
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> FabricSpec:
-        if not self.grids and not self.rings:
+        if not (self.grids or self.rings or self.fat_tree or self.leaf_spine):
             for key in ("servers", "packet_switches", "links"):
                 # An empty list of links is a fabric with nothing plugged in, which may be meant.
                 if key not in self.model_fields_set or (key != "links" and not getattr(self, key)):
-                    raise ValueError(f"{key} is missing; only a fabric with grids or rings may do without")
+                    raise ValueError(
+                        f"{key} is missing; only a fabric with grids, rings or a tree may do without"
+                    )
         return self
+
+    @property
+    def trees(self) -> dict[str, Tree]:
+        """What the short forms stand for, by key. Raises ValueError that begins with the key."""
+        found = {}
+        for key, short in (("fat_tree", self.fat_tree), ("leaf_spine", self.leaf_spine)):
+            if short is not None:
+                try:
+                    found[key] = short.tree()
+                except ValueError as error:
+                    raise ValueError(f"{key}: {error}") from None
+        return found
 
 
 def build_fabric(spec: FabricSpec) -> Fabric:
     """The fabric that a checked specification describes.
 
     GPUs get addresses 10.82.x.y and MACs 02:52:4c:00:xx:yy by their position in the file (those of
-    ``servers`` first, then the grids' and the rings'), packet switches get datapath ids 1, 2, … likewise.
+    ``servers`` first, then the grids', the rings' and the trees'), packet switches get datapath ids 1, 2, …
+    likewise (those of ``packet_switches`` first).
     Raises ValueError naming what is wrong.
     """
     gpus: dict[str, Gpu] = {}
@@ -169,10 +255,12 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         _add(gpus, f"grids.{name}", _grid_gpus(grid, spec.grids[name], len(gpus)))
     for name, ring in rings.items():
         _add(gpus, f"rings.{name}", ring_gpus(ring, spec.rings[name].gpu, len(gpus)))
-    packet = {
-        name: PacketSwitch(name, dpid, entry.ports)
-        for dpid, (name, entry) in enumerate(spec.packet_switches.items(), start=1)
-    }
+    ports = [(name, entry.ports) for name, entry in spec.packet_switches.items()]
+    trees = spec.trees
+    for name, tree in trees.items():
+        _add(gpus, name, tree.numbered(getattr(spec, name).gpu, len(gpus)))
+        ports += tree.switches.items()
+    packet = {name: PacketSwitch(name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)}
     optical = {
         name: OpticalSwitch(name, entry.size, entry.driver, entry.profile)
         for name, entry in spec.optical_switches.items()
@@ -181,7 +269,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     for name, ring in rings.items():
         wss += ring_switches(ring, spec.rings[name].wss.driver, spec.rings[name].wss.profile)
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
-    names = [*servers, *gpus, *packet, *optical, *(switch.name for switch in wss)]
+    names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"the name {name} is used by two nodes")
@@ -202,6 +290,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     made = {f"grids.{name}": _grid_links(grid, spec.grids[name]) for name, grid in grids.items()}
     for name, ring in rings.items():
         made[f"rings.{name}"] = ring_links(ring, spec.rings[name].rate, spec.rings[name].queue)
+    made |= {name: list(tree.links) for name, tree in trees.items()}
     for where, group in made.items():
         links += group
         used |= {port: where for link in group for port in (link.a, link.b)}
@@ -219,7 +308,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
     )
-    fabric = Fabric(gpus, packet, optical, tuple(links), circuits, onics, grids, rings)
+    fabric = Fabric(gpus, packet, optical, tuple(links), circuits, onics, grids, rings, spec.paths)
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):

@@ -25,6 +25,9 @@ import networkx as nx
 
 from fabric.crossconnect import CrossConnect
 
+#: How one of several shortest paths is chosen.
+PathChoice = Literal["hash", "even"]
+
 
 @dataclass(frozen=True, order=True)
 class Port:
@@ -163,7 +166,8 @@ class Fabric:
     """Everything that is plugged together. Names are unique over all kinds of node.
 
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
-    electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name.
+    electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
+    shortest paths is chosen, see ``fabric.paths``.
     """
 
     gpus: Mapping[str, Gpu]
@@ -174,6 +178,7 @@ class Fabric:
     onics: Mapping[str, Onic] = field(default_factory=dict)
     grids: Mapping[str, Grid] = field(default_factory=dict)
     rings: Mapping[str, WdmRing] = field(default_factory=dict)
+    paths: PathChoice = "hash"
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:
@@ -229,15 +234,14 @@ def is_electrical(fabric: Fabric, port: Port) -> bool:
     return port.node in fabric.gpus or port.node in fabric.packet_switches
 
 
-def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.DiGraph[str]:
+def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiDiGraph[str]:
     """What packets see: GPUs and packet switches, joined where light or copper arrives.
 
-    Each edge carries ``out_port`` and ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the
-    slowest link on the way, bits per second) and ``path`` (every port passed). Where several circuits join
-    the same pair of nodes, the one from the lowest port is used and the other ports at the tail are listed
-    in ``spare_out_ports``. Raises ValueError as :func:`trace`.
+    Each edge is one direction of one link, its key the port number at its tail; it carries ``out_port`` and
+    ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the slowest link on the way, bits per
+    second) and ``path`` (every port passed). Raises ValueError as :func:`trace`.
     """
-    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
     graph.add_nodes_from(sorted(fabric.gpus), kind="gpu")
     graph.add_nodes_from(sorted(fabric.packet_switches), kind="packet_switch")
     by_ingress = _by_ingress(cross_connects)
@@ -248,14 +252,11 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.DiGrap
         end = path[-1]
         if end == port or not is_electrical(fabric, end):
             continue
-        if graph.has_edge(port.node, end.node):
-            graph.edges[port.node, end.node]["spare_out_ports"] += (port.number,)
-            continue
         graph.add_edge(
             port.node,
             end.node,
+            key=port.number,
             out_port=port.number,
-            spare_out_ports=(),
             in_port=end.number,
             rate_bps=min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at),
             path=path,

@@ -16,8 +16,9 @@ from scipy.optimize import brentq
 
 from fabric import wdm
 from fabric.schedules import Steps
+from fabric.trees import leaf_spine
 from scenarios.study_systems import SYSTEMS, Charge, Place, System
-from testbed.simulation.networks import PacketNetwork, RingNetwork, leaf_spine
+from testbed.simulation.networks import PacketNetwork, RingNetwork
 from testbed.simulation.phases import Phases, StepCost
 
 #: Gradients between which a crossover is looked for, bytes.
@@ -115,7 +116,9 @@ def prepare(system: str, place: Place, latency_s: float = 0.0) -> _Prepared:
     steps = chosen.steps(place)
     if chosen.medium == "electrical":
         leaf = min(place.leaf, place.nodes)
-        fabric = leaf_spine(place.nodes // leaf, leaf, place.rate_bps, place.oversubscription)
+        leaves = place.nodes // leaf
+        tree = leaf_spine(leaves, leaf, place.rate_bps, oversubscription=place.oversubscription)
+        fabric = tree.fabric()
 
         def packets(ends_s: float, segment_s: float) -> Phases:
             return Phases(PacketNetwork(fabric, latency_s=ends_s), tuple(fabric.gpus), steps)

@@ -10,21 +10,19 @@ and ``latency_s``, seconds that pass before the first byte of a transfer counts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from fabric.grid import lines
+from fabric.paths import Router
 from fabric.schedules import Step
 from fabric.topology import (
     CrossConnects,
     Fabric,
-    Gpu,
     Grid,
-    Link,
-    PacketSwitch,
     Port,
     WdmRing,
     circuit_cross_connects,
@@ -78,8 +76,8 @@ def _check_share(share: float) -> None:
 class PacketNetwork:
     """Packets over GPUs' links, packet switches and the light of optical circuit switches.
 
-    They take the paths of :func:`fabric.routing.forwarding_rules`. ``cross_connects`` are by default those
-    of the fabric's own circuits. Raises ValueError naming a link without capacity.
+    They take the paths of :class:`fabric.paths.Router`, as under the controller's rules. ``cross_connects``
+    are by default those of the fabric's own circuits. Raises ValueError naming a link without capacity.
     """
 
     def __init__(
@@ -95,78 +93,23 @@ class PacketNetwork:
             cross_connects = circuit_cross_connects(fabric, fabric.circuits)
         self._latency_s = latency_s
         graph = electrical_graph(fabric, cross_connects)
+        self._router = Router(fabric, graph)
         self._keys: list[tuple[Port, Port]] = []
+        self._link: dict[Port, int] = {}
         capacity = []
-        self._link: dict[tuple[str, str], int] = {}
         for tail, head, data in graph.edges(data=True):
             key = (Port(tail, data["out_port"]), Port(head, data["in_port"]))
             capacity.append(_positive(f"{key[0]} to {key[1]}", data["rate_bps"] * share))
-            self._link[tail, head] = len(self._keys)
+            self._link[key[0]] = len(self._keys)
             self._keys.append(key)
         self.capacity_bps: FloatArray = np.array(capacity, dtype=np.float64)
-        # A GPU has one way out (the first, as fabric.routing has it) and is entered from some nodes.
-        self._out = {gpu: next(iter(graph.successors(gpu)), None) for gpu in fabric.gpus}
-        self._into = {gpu: sorted(graph.predecessors(gpu)) for gpu in fabric.gpus}
-        self._before = {
-            switch: sorted(n for n in graph.predecessors(switch) if n in fabric.packet_switches)
-            for switch in fabric.packet_switches
-        }
-        self._towards: dict[tuple[str, ...], dict[str, str]] = {}
-        self._ways: dict[tuple[str | None, tuple[str, ...]], list[int] | None] = {}
 
     def key(self, link: int) -> Hashable:
         return self._keys[link]
 
-    def _next_hops(self, doors: tuple[str, ...]) -> dict[str, str]:
-        """Next hop of every packet switch towards the nearest of ``doors``, the last switches of a way."""
-        if doors not in self._towards:
-            hops: dict[str, str] = {}
-            seen = set(doors)
-            frontier = list(doors)
-            while frontier:
-                reached = []
-                for node in sorted(frontier):
-                    for before in self._before[node]:
-                        if before not in seen:
-                            seen.add(before)
-                            hops[before] = node
-                            reached.append(before)
-                frontier = reached
-            self._towards[doors] = hops
-        return self._towards[doors]
-
-    def _between(self, start: str | None, doors: tuple[str, ...]) -> list[int] | None:
-        """Links between the first switch of a way and one of its last ones; None when there is no way."""
-        if (start, doors) not in self._ways:
-            hops = self._next_hops(doors)
-            way: list[int] | None = []
-            node = start
-            while way is not None and node not in doors:
-                after = None if node is None else hops.get(node)
-                if node is None or after is None:
-                    way = None
-                else:
-                    way.append(self._link[node, after])
-                    node = after
-            self._ways[start, doors] = way
-        return self._ways[start, doors]
-
     def path(self, source: str, destination: str) -> list[int]:
         """The links from one GPU to another. Raises ValueError naming both when there is no way."""
-        for gpu in (source, destination):
-            if gpu not in self._out:
-                raise ValueError(f"there is no GPU {gpu}")
-        first = self._out[source]
-        if first == destination:
-            return [self._link[source, destination]]
-        doors = tuple(n for n in self._into[destination] if n in self._before)
-        way = self._between(first, doors) if first in self._before else None
-        if first is None or way is None:
-            dark = [gpu for gpu in (source, destination) if self._out[gpu] is None and not self._into[gpu]]
-            why = f": {dark[0]} is dark" if dark else ""
-            raise ValueError(f"no path from {source} to {destination}{why}")
-        nodes = [first, *(self._keys[link][1].node for link in way)]
-        return [self._link[source, first], *way, self._link[nodes[-1], destination]]
+        return [self._link[hop.out] for hop in self._router.path(source, destination)]
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         ways = [
@@ -284,11 +227,14 @@ def network_of(
     latency_s: float = 0.0,
     share: float = 1.0,
 ) -> Network:
-    """The network that joins some GPUs: their grid where they are in one, else the packets' paths."""
+    """The network that joins some GPUs: the grid or the ring that has them all, else the packets' paths."""
     wanted = set(ranks)
     for grid in fabric.grids.values():
         if wanted <= set(grid.nodes):
             return GridNetwork(fabric, grid, latency_s=latency_s, share=share)
+    for ring in fabric.rings.values():
+        if wanted <= set(ring.nodes):
+            return RingNetwork(fabric, ring, latency_s=latency_s, share=share)
     return PacketNetwork(fabric, cross_connects, latency_s=latency_s, share=share)
 
 
@@ -305,37 +251,3 @@ def scaled(fabric: Fabric, factor: float) -> Fabric:
     """The fabric with every rate divided by ``factor``, as the emulation runs it (D * S)."""
     links = tuple(replace(link, rate_bps=link.rate_bps / factor) for link in fabric.links)
     return replace(fabric, links=links)
-
-
-def leaf_spine(
-    leaves: int, gpus_per_leaf: int, rate_bps: float, oversubscription: float, *, prefix: str = "g"
-) -> Fabric:
-    """A two-level tree: every leaf has one trunk to the one spine, of rate
-    ``gpus_per_leaf * rate_bps / oversubscription``. GPUs are numbered leaf by leaf.
-
-    Raises ValueError for an oversubscription below 1 or an empty tree.
-    """
-    if leaves < 1 or gpus_per_leaf < 1:
-        raise ValueError(f"a tree of {leaves} leaves with {gpus_per_leaf} GPUs each is empty")
-    if not oversubscription >= 1:
-        raise ValueError(f"oversubscription is {oversubscription:g}; it must be at least 1")
-    gpus = {}
-    links = []
-    switches: Mapping[str, PacketSwitch] = {
-        f"leaf{i}": PacketSwitch(f"leaf{i}", i + 1, gpus_per_leaf + 1) for i in range(leaves)
-    } | ({"spine0": PacketSwitch("spine0", leaves + 1, leaves)} if leaves > 1 else {})
-    for i in range(leaves * gpus_per_leaf):
-        leaf, place = divmod(i, gpus_per_leaf)
-        high, low = divmod(i + 1, 250)
-        name = f"{prefix}{i}"
-        gpus[name] = Gpu(
-            name, f"s{i}", "gpu", f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}"
-        )
-        links.append(Link(Port(name, 0), Port(f"leaf{leaf}", place + 1), rate_bps, 0.02))
-    trunk = gpus_per_leaf * rate_bps / oversubscription
-    if leaves > 1:
-        links += [
-            Link(Port(f"leaf{i}", gpus_per_leaf + 1), Port("spine0", i + 1), trunk, 0.02)
-            for i in range(leaves)
-        ]
-    return Fabric(gpus, switches, {}, tuple(links))

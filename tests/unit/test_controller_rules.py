@@ -19,7 +19,7 @@ from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_gra
 
 
 def make_fabric() -> Fabric:
-    """Six GPUs, three packet switches in a triangle, one optical switch that reaches them all."""
+    """Six GPUs, three packet switches in a triangle (two cables on one side), an optical switch for all."""
     gpus = [f"g{i}" for i in range(6)]
     links: list[dict[str, Any]] = [
         {"ends": [gpu, f"ocs0:{i + 1}"], "rate": "10 Gbit/s"} for i, gpu in enumerate(gpus)
@@ -33,6 +33,7 @@ def make_fabric() -> Fabric:
         {"ends": [f"tor{a}:{5 + b}", f"tor{b}:{5 + a}"], "rate": "10 Gbit/s"}
         for a, b in ((0, 1), (0, 2), (1, 2))
     ]
+    links.append({"ends": ["tor0:8", "tor1:8"], "rate": "10 Gbit/s"})
     spec = {
         "servers": {"s0": {"gpus": dict.fromkeys(gpus, "tesla-m40")}},
         "packet_switches": {f"tor{t}": {"ports": 8} for t in range(3)},
@@ -103,7 +104,7 @@ def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(sequence
                 tables.send_flows(FABRIC.packet_switches[switch].dpid, mods, timeout_s=1)
             for source in FABRIC.gpus:
                 for gpu in FABRIC.gpus.values():
-                    walk(tables.rules(), graph, source, gpu.ip)
+                    walk(tables.rules(), graph, source, gpu.ip, FABRIC.gpus[source].ip)
         assert tables.rules() == wanted(after)
         assert forwarding.verify(plan.wanted) == {}
         tables.sent.clear()
@@ -112,7 +113,7 @@ def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(sequence
     for source in FABRIC.gpus:
         for gpu in FABRIC.gpus.values():
             if gpu.name != source:
-                assert walk(tables.rules(), graph, source, gpu.ip)[-1] == gpu.name
+                assert walk(tables.rules(), graph, source, gpu.ip, FABRIC.gpus[source].ip)[-1] == gpu.name
 
 
 def test_strangers_flows_stay_and_our_broken_ones_go() -> None:

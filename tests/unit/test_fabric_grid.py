@@ -386,7 +386,7 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
             },
             r"links\[0\]: port n0:1 is already plugged in grids\.n",
         ),
-        ({}, "servers is missing; only a fabric with grids or rings may do without"),
+        ({}, "servers is missing; only a fabric with grids, rings or a tree may do without"),
         ({"servers": {"s": {"gpus": {"g0": "m"}}}, "links": []}, "packet_switches is missing"),
         (
             {"servers": {"s": {"gpus": {"g0": "m"}}}, "packet_switches": {"t": {"ports": 1}}},

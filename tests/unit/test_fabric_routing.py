@@ -1,53 +1,57 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.routing import Router, Rule, RuleBatch, forwarding_rules, rule_batches, walk
+from fabric.paths import Router, nodes_of
+from fabric.routing import Rule, RuleBatch, RuleKey, forwarding_rules, rule_batches, walk
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
 from tests.unit.fabrics import circuits, make_fabric, six_gpu_fabric
 
-Table = dict[tuple[str, str], int]
+Table = dict[RuleKey, int]
 
 TRUNKS = st.lists(
     st.sampled_from(list(itertools.combinations(range(4), 2))), min_size=2, max_size=6, unique=False
 )
 
 
-def lit_graph(fabric: Fabric, lit: list[tuple[Port, Port]]) -> nx.DiGraph[str]:
+def lit_graph(fabric: Fabric, lit: list[tuple[Port, Port]]) -> nx.MultiDiGraph[str]:
     return electrical_graph(fabric, circuit_cross_connects(fabric, lit))
 
 
 def as_rules(table: Table) -> list[Rule]:
-    return [Rule(switch, ip, port) for (switch, ip), port in table.items()]
+    return [Rule(switch, ip, port, source) for (switch, ip, source), port in table.items()]
 
 
 def write(table: Table, batch: RuleBatch) -> Table:
     after = dict(table)
-    after |= {(rule.switch, rule.ip): rule.out_port for rule in batch.put}
+    after |= {rule.key: rule.out_port for rule in batch.put}
     for key in batch.delete:
         del after[key]
     return after
 
 
-def check_no_astray(fabric: Fabric, graph: nx.DiGraph[str], table: Table) -> set[tuple[str, str]]:
-    """Walks every pair of GPUs: no loop (walk raises), no packet at another GPU. Returns those delivered."""
-    delivered = set()
+def check_no_astray(fabric: Fabric, graph: nx.MultiDiGraph[str], table: Table) -> set[tuple[str, str]]:
+    """Walks every pair of GPUs: no loop (walk raises), no packet at another GPU. ARP likewise.
+    Returns the pairs whose packets were delivered."""
+    delivered: set[tuple[str, str, str]] = set()
     by_ip: dict[str, list[Rule]] = {}
     for rule in as_rules(table):
         by_ip.setdefault(rule.ip, []).append(rule)
     for source, destination in itertools.permutations(fabric.gpus, 2):
         ip = fabric.gpus[destination].ip
-        end = walk(by_ip.get(ip, []), graph, source, ip)[-1]
-        if end == destination:
-            delivered.add((source, destination))
-        else:
-            assert end not in fabric.gpus or end == source, f"{source} to {destination} came out at {end}"
-    return delivered
+        for source_ip in (fabric.gpus[source].ip, ""):
+            end = walk(by_ip.get(ip, []), graph, source, ip, source_ip)[-1]
+            if end == destination:
+                delivered.add((source, destination, source_ip))
+            else:
+                assert end not in fabric.gpus or end == source, f"{source} to {destination} came out at {end}"
+    return {(source, destination) for source, destination, ip in delivered if ip}
 
 
 @st.composite
@@ -70,10 +74,10 @@ def test_no_packet_goes_astray_at_any_moment_of_a_change(
     kept = {frozenset(c) for c in before} & {frozenset(c) for c in after}
     dark = lit_graph(fabric, [c for c in after if frozenset(c) in kept])
 
-    table: Table = {(rule.switch, rule.ip): rule.out_port for rule in old}
+    table: Table = {rule.key: rule.out_port for rule in old}
     assert len(table) == len(old), "two rules for one address on one switch"
     check_no_astray(fabric, dark, table)
-    through_kept_new = check_no_astray(fabric, dark, {(r.switch, r.ip): r.out_port for r in new})
+    through_kept_new = check_no_astray(fabric, dark, {r.key: r.out_port for r in new})
     for batch in rule_batches(fabric, old, new, new_graph):
         puts = [RuleBatch((rule,)) for rule in batch.put] + [RuleBatch((), (key,)) for key in batch.delete]
         for one in data.draw(st.permutations(puts)):
@@ -99,10 +103,14 @@ def test_moving_gpus_never_disturbs_the_others(data: st.DataObject) -> None:
     still = [c for c in after if c in before]
     unmoved = {a.node for a, _ in still} | {"g5"}
     addresses = {fabric.gpus[gpu].ip for gpu in unmoved}
-    assert {r for r in old if r.ip in addresses} == {r for r in new if r.ip in addresses}
-    table: Table = {(rule.switch, rule.ip): rule.out_port for rule in old}
+
+    def concern(rules: Iterable[Rule]) -> set[Rule]:
+        return {r for r in rules if r.ip in addresses and r.source in {"", *addresses}}
+
+    assert concern(old) == concern(new)
+    table: Table = {rule.key: rule.out_port for rule in old}
     for batch in rule_batches(fabric, old, new, new_graph):
-        assert not {rule.ip for rule in batch.put} & addresses
+        assert not concern(batch.put)
         table = write(table, batch)
         delivered = check_no_astray(fabric, lit_graph(fabric, still), table)
         assert set(itertools.permutations(unmoved, 2)) <= delivered
@@ -120,8 +128,8 @@ def test_packets_take_shortest_paths(
     for a, b in itertools.permutations(fabric.gpus, 2):
         if nx.has_path(graph, a, b):
             path = router.path(a, b)
-            assert path == walk(rules, graph, a, fabric.gpus[b].ip)
-            assert len(path) - 1 == nx.shortest_path_length(graph, a, b)
+            assert nodes_of(path) == walk(rules, graph, a, fabric.gpus[b].ip, fabric.gpus[a].ip)
+            assert len(path) == nx.shortest_path_length(graph, a, b)
         else:
             with pytest.raises(ValueError, match=f"no path from {a} to {b}"):
                 router.path(a, b)
@@ -133,13 +141,6 @@ def test_the_six_gpu_rules() -> None:
     assert len(rules) == 12
     assert Rule("tor0", fabric.gpus["g0"].ip, 1) in rules
     assert Rule("tor1", fabric.gpus["g0"].ip, 5) in rules
-
-
-def test_a_tie_goes_to_the_lowest_name() -> None:
-    fabric = make_fabric([[0] * 4], [], copper_gpus=[0, 3], trunks=[(0, 2), (2, 3), (0, 1), (1, 3)])
-    router = Router(fabric, lit_graph(fabric, []))
-    assert router.path("g0", "g1") == ["g0", "tor0", "tor1", "tor3", "g1"]
-    assert router.path("g1", "g0") == ["g1", "tor3", "tor1", "tor0", "g0"]
 
 
 def test_no_change_is_no_batch() -> None:
@@ -155,7 +156,7 @@ def test_a_dark_gpu_is_forgotten_last() -> None:
     graph = lit_graph(fabric, list(fabric.circuits[1:]))
     ip = fabric.gpus["g0"].ip
     batches = rule_batches(fabric, old, forwarding_rules(fabric, graph), graph)
-    assert batches == [RuleBatch((), (("tor0", ip), ("tor1", ip)))]
+    assert batches == [RuleBatch((), (("tor0", ip, ""), ("tor1", ip, "")))]
     with pytest.raises(ValueError, match="no path from g1 to g0: g0 is dark"):
         Router(fabric, graph).path("g1", "g0")
 
@@ -173,6 +174,15 @@ def test_a_rule_may_use_any_of_parallel_circuits() -> None:
     fabric = make_fabric([[0, 0]], [], copper_gpus=[0, 1], trunks=[(0, 1), (0, 1)])
     graph = lit_graph(fabric, [])
     ip = fabric.gpus["g1"].ip
-    rules = [Rule("tor0", ip, 3), Rule("tor1", ip, 1)]
-    assert graph.edges["tor0", "tor1"]["out_port"] == 2
+    for port in (2, 3):
+        rules = [Rule("tor0", ip, port), Rule("tor1", ip, 1)]
+        assert walk(rules, graph, "g0", ip) == ["g0", "tor0", "tor1", "g1"]
+
+
+def test_a_rule_for_one_sender_stands_before_that_for_any() -> None:
+    fabric = make_fabric([[0, 0]], [], copper_gpus=[0, 1], trunks=[(0, 1)])
+    graph = lit_graph(fabric, [])
+    ip, sender = fabric.gpus["g1"].ip, fabric.gpus["g0"].ip
+    rules = [Rule("tor0", ip, 2), Rule("tor1", ip, 1), Rule("tor0", ip, 9, sender)]
     assert walk(rules, graph, "g0", ip) == ["g0", "tor0", "tor1", "g1"]
+    assert walk(rules, graph, "g0", ip, sender) == ["g0", "tor0"]

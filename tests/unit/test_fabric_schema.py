@@ -85,3 +85,45 @@ def test_errors_name_what_is_wrong(raw: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError) as caught:
         build_fabric(FabricSpec.model_validate(raw))
     assert re.search(named, str(caught.value)), str(caught.value)
+
+
+def tree(**spec: object) -> dict[str, Any]:
+    return {"fat_tree": {"k": 4, "gpu": "titan-v", "rate": "10 Gbit/s", **spec}}
+
+
+def test_short_forms_are_written_out() -> None:
+    fabric = build_fabric(FabricSpec.model_validate({**tree(oversubscription=2), "paths": "even"}))
+    assert fabric.paths == "even"
+    assert [fabric.gpus[f"g{i}"].server for i in (0, 15)] == ["s0", "s15"]
+    assert [s.dpid for s in fabric.packet_switches.values()] == list(range(1, 21))
+    assert fabric.link_at[Port("p0-e0", 3)].rate_bps == 5e9
+    assert str(fabric.link_at[Port("p3-a1", 4)].other(Port("p3-a1", 4))) == "c3:4"
+    leaves = {"leaves": 2, "spines": 2, "gpus_per_leaf": 3, "cables": 2, "gpu": "m", "rate": "10 Gbit/s"}
+    fabric = build_fabric(FabricSpec.model_validate({"leaf_spine": {**leaves, "uplink_rate": "4 Gbit/s"}}))
+    assert len(fabric.links) == 6 + 8
+    assert fabric.link_at[Port("spine1", 4)].rate_bps == 4e9
+    assert fabric.link_at[Port("g5", 0)].rate_bps == 10e9
+    # Beside what is written out.
+    more = {"servers": {"x0": {"gpus": {"x": "m"}}}, "packet_switches": {"tor0": {"ports": 1}}}
+    more |= {"links": [{"ends": ["x", "tor0:1"], "rate": "1 Gbit/s"}]}
+    both = build_fabric(FabricSpec.model_validate({**tree(), **more}))
+    assert len(both.gpus) == 17
+    assert both.packet_switches["tor0"].dpid == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        (tree(k=3), "fat_tree: k is 3; it must be an even number of ports"),
+        (tree(oversubscription=0.5), r"fat_tree\.oversubscription"),
+        (tree(oversubscription=2, uplink_rate="1 Gbit/s"), "either uplink_rate or oversubscription"),
+        (tree(spines=2), r"fat_tree\.spines"),
+        ({**tree(), "paths": "best"}, "paths"),
+        ({**tree(), "servers": {"z": {"gpus": {"g3": "m"}}}}, "fat_tree: z has GPU g3 too"),
+        ({**tree(), "packet_switches": {"c0": {"ports": 2}}}, "the name c0 is used by two nodes"),
+        ({**tree(), "links": [{"ends": ["g0", "c0:1"], "rate": "1 Gbit/s"}]}, "g0:0 is already plugged in"),
+    ],
+)
+def test_a_wrong_short_form_is_named(raw: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        build_fabric(FabricSpec.model_validate(raw))

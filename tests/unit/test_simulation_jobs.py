@@ -15,11 +15,12 @@ from fabric.grid import light_use, wavelength_map, ways_for
 from fabric.placement import regroup
 from fabric.schedules import STEPS, halving_doubling, ring
 from fabric.topology import Port, circuit_cross_connects
+from fabric.trees import leaf_spine
 from fabric.wrht import wrht
 from testbed.simulation.engine import Engine
 from testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, simulate
 from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, leaf_spine, without_link
+from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, without_link
 from testbed.simulation.onics import ControlNetwork, OnicPlane
 from testbed.simulation.phases import StepCost, synchronous
 from tests.unit.fabrics import six_gpu_fabric
@@ -30,7 +31,7 @@ MIB = 2**20
 
 
 def one_switch(ranks: int, latency_s: float = 0.0) -> tuple[PacketNetwork, tuple[str, ...]]:
-    fabric = leaf_spine(1, ranks, RATE, 1)
+    fabric = leaf_spine(1, ranks, RATE).fabric()
     return PacketNetwork(fabric, latency_s=latency_s), tuple(fabric.gpus)
 
 
@@ -63,7 +64,7 @@ def test_collectives_take_what_their_formulas_say(name: str, n: int) -> None:
 def test_the_published_eight_rank_ring() -> None:
     """ASTRA-sim's own analytical test: 8 ranks, 1 MiB in 4 splits, 50 GB/s of 2^30 bytes, 500 ns, 10 ns at
     the end points, memory of 50 GB/s that each added byte passes three times: 117,780 ns."""
-    fabric = leaf_spine(1, 8, 50 * 2**30 * 8, 1)
+    fabric = leaf_spine(1, 8, 50 * 2**30 * 8).fabric()
     network = PacketNetwork(fabric, latency_s=500e-9)
     cost = StepCost(set_up_s=10e-9, reduce_s_per_byte=3 / 50e9)
     part = synchronous(network, tuple(fabric.gpus), ring(8), MIB / 4, cost)
@@ -74,7 +75,7 @@ def test_the_published_eight_rank_ring() -> None:
 
 def test_the_published_ring_of_1024_ranks() -> None:
     """40.983 ms. Its settings are inferred: 1 GiB with the bandwidth and latency of the other figure."""
-    fabric = leaf_spine(1, 1024, 50 * 2**30 * 8, 1)
+    fabric = leaf_spine(1, 1024, 50 * 2**30 * 8).fabric()
     network = PacketNetwork(fabric, latency_s=500e-9)
     found = synchronous(network, tuple(fabric.gpus), ring(1024), 2**30)
     assert found.total_s == pytest.approx(40.983e-3, rel=1e-3)
@@ -277,7 +278,7 @@ def test_a_regroup_darkens_what_moves_and_speeds_up_the_job() -> None:
 
 
 def test_a_cut_link_fails_only_the_job_that_needs_it() -> None:
-    fabric = leaf_spine(2, 4, RATE, 2)
+    fabric = leaf_spine(2, 4, RATE, oversubscription=2).fabric()
     network = PacketNetwork(fabric)
     across = Job("across", ("g0", "g4"), ring(2), 1e9, iterations=3)
     beside = Job("beside", ("g1", "g2"), ring(2), 1e9, iterations=3)
@@ -287,6 +288,18 @@ def test_a_cut_link_fails_only_the_job_that_needs_it() -> None:
     assert found["across"].end_s == pytest.approx(0.1)
     assert found["beside"].failed is None
     assert len(found["beside"].iterations) == 3
+
+
+def test_flows_of_a_cut_link_go_on_over_what_is_left() -> None:
+    """One of two spines is cut off in the middle of an all-reduce between two leaves."""
+    fabric = leaf_spine(2, 2, RATE, spines=2).fabric(paths="even")
+    job = Job("a", ("g0", "g2", "g1", "g3"), ring(4), 1e9)
+    whole_s = simulate(PacketNetwork(fabric), [job])["a"].end_s
+    left = PacketNetwork(without_link(without_link(fabric, Port("leaf0", 3)), Port("leaf1", 3)))
+    found = simulate(PacketNetwork(fabric), [job], [NetworkChange(whole_s / 2, left)])["a"]
+    assert found.failed is None
+    # Two flows each way share one cable for the second half.
+    assert found.end_s == pytest.approx(1.5 * whole_s)
 
 
 def test_a_lost_gpu_fails_its_job_and_those_that_wait_for_it() -> None:

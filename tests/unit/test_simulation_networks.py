@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from fabric import wdm
 from fabric.cost import RingJob, ring_rates
-from fabric.routing import Router
+from fabric.paths import Router, nodes_of
 from fabric.schedules import Step, frozen, frozen_bool, halving_doubling, ring
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from fabric.trees import leaf_spine
 from fabric.wrht import wrht
 from testbed.simulation.maxmin import rates
 from testbed.simulation.networks import (
     GridNetwork,
     PacketNetwork,
     RingNetwork,
-    leaf_spine,
     network_of,
     scaled,
     without_link,
@@ -53,7 +53,7 @@ def test_packets_take_the_controllers_paths(data: st.DataObject) -> None:
                 continue
             said = None
             try:
-                nodes = router.path(source, destination)
+                nodes = nodes_of(router.path(source, destination))
             except ValueError as error:
                 said = str(error)
             if said is not None:
@@ -77,22 +77,22 @@ def test_rates_are_those_of_the_cost_model() -> None:
 
 
 def test_a_share_is_left_for_headers() -> None:
-    fabric = leaf_spine(1, 2, 10e9, 1)
+    fabric = leaf_spine(1, 2, 10e9).fabric()
     assert PacketNetwork(fabric, share=0.95).capacity_bps == pytest.approx([9.5e9] * 4)
     with pytest.raises(ValueError, match=r"share is 1.5"):
         PacketNetwork(fabric, share=1.5)
 
 
 def test_a_tree_is_oversubscribed_as_told() -> None:
-    fabric = leaf_spine(4, 8, 10e9, 4)
+    fabric = leaf_spine(4, 8, 10e9, oversubscription=4).fabric()
     network = PacketNetwork(fabric)
     crossing = one_step([(i, (i + 8) % 32) for i in range(32)])
     routes = network.routes(tuple(fabric.gpus), crossing)
     assert np.diff(routes.offsets).tolist() == [4] * 32
     assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([2.5e9] * 32)
-    assert len(leaf_spine(1, 4, 1e9, 1).packet_switches) == 1
+    assert len(leaf_spine(1, 4, 1e9).fabric().packet_switches) == 1
     with pytest.raises(ValueError, match=r"oversubscription is 0.5"):
-        leaf_spine(2, 2, 1e9, 0.5)
+        leaf_spine(2, 2, 1e9, oversubscription=0.5)
 
 
 def test_halving_doubling_on_a_grid_shares_nothing() -> None:
@@ -129,6 +129,16 @@ def test_lightpaths_on_a_ring_pass_their_segments() -> None:
     assert network.key(int(routes.links[1])) == ("n2", "n1", 0)
 
 
+def test_a_job_on_a_ring_gets_the_ring() -> None:
+    """It got a packet network, on which it found no path."""
+    fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
+    network = network_of(fabric, around.nodes)
+    assert isinstance(network, RingNetwork)
+    assert len(network.routes(around.nodes, next(iter(wrht(9, 1)))).offsets) == 7
+    with pytest.raises(ValueError, match="ring n: rank i must be node i of 9, but there are 2 ranks"):
+        network_of(fabric, around.nodes[:2]).routes(around.nodes[:2], next(iter(wrht(9, 1))))
+
+
 def test_a_ring_of_wavelengths_names_what_does_not_fit() -> None:
     fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
     network = RingNetwork(fabric, around)
@@ -162,7 +172,7 @@ def test_a_dark_gpu_and_a_link_without_capacity_are_named() -> None:
 
 
 def test_a_fabric_with_a_cut_fibre_and_a_scaled_one() -> None:
-    fabric = leaf_spine(2, 2, 10e9, 1)
+    fabric = leaf_spine(2, 2, 10e9).fabric()
     cut = PacketNetwork(without_link(fabric, Port("leaf0", 3)))
     with pytest.raises(ValueError, match="no path from g0 to g2"):
         cut.path("g0", "g2")

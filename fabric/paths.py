@@ -1,0 +1,186 @@
+"""The path of a packet from one GPU to another: one of the shortest, chosen by one function.
+
+The rules in the packet switches (``fabric.routing``), the simulator and the cost model all ask
+:class:`Router`, so they cannot differ. Links are equal in cost: a path is as long as it has links. Where a
+switch has several next links on shortest paths (cables side by side, several spines), the fabric's ``paths``
+says how one is chosen for a pair of GPUs; every flow of a pair takes the same path.
+
+``hash`` (the default): rendezvous hashing of the pair's addresses and the link's port (Thaler and
+Ravishankar, 1998). It needs no memory and no knowledge of jobs. A pair keeps its path for as long as every
+link of it stands and none shorter comes: a cut link moves the pairs that used it and no other. With few flows
+it spreads them unevenly, as hashing does in real switches.
+
+``even``: dealing. GPUs are numbered switch by switch; at the first switch with m choices towards GPU d the
+link number d mod m is taken, at the next with n choices (d // m) mod n, and so on. Consecutive GPUs so take
+different links. In a fat tree that is D-mod-K routing, in which no two flows of a shift (rank i sends to
+i + s) share a link when ranks are numbered in order (Zahavi, Journal of Parallel and Distributed Computing,
+2012). It is as even as whole flows can be for such traffic; other traffic may still collide. A link or a
+circuit that comes or goes may move any pair. Splitting one flow over several links is no choice here: TCP
+takes the reordering for loss, and Open vSwitch cannot do it.
+
+The two directions of a pair choose by themselves and may take different paths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from fabric.topology import Fabric, Port
+
+
+@dataclass(frozen=True, order=True)
+class Hop:
+    """One direction of a link: frames leave by port ``out`` and arrive at port ``into``.
+
+    ``rate_bps``: bits per second of the slowest fibre on the way.
+    """
+
+    out: Port
+    into: Port
+    rate_bps: float
+
+
+def hashed(source_ip: str, destination_ip: str, options: Sequence[Hop]) -> Hop:
+    """The option with the highest hash of both addresses and its port (rendezvous hashing)."""
+
+    def weight(hop: Hop) -> tuple[bytes, Port]:
+        text = f"{source_ip} {destination_ip} {hop.out}"
+        return hashlib.blake2b(text.encode(), digest_size=8).digest(), hop.out
+
+    return max(options, key=weight)
+
+
+class Router:
+    """Paths over ``graph``, an electrical graph of ``fabric``; what is worked out is kept."""
+
+    def __init__(self, fabric: Fabric, graph: nx.MultiDiGraph[str]) -> None:
+        self._fabric = fabric
+        self._first: dict[str, Hop] = {}
+        self._between: dict[str, list[Hop]] = {name: [] for name in fabric.packet_switches}
+        self._last: dict[str, list[Hop]] = {name: [] for name in fabric.gpus}
+        self._before: dict[str, set[str]] = {name: set() for name in fabric.packet_switches}
+        for tail, head, data in graph.edges(data=True):
+            hop = Hop(Port(tail, data["out_port"]), Port(head, data["in_port"]), data["rate_bps"])
+            if tail in fabric.gpus:
+                self._first.setdefault(tail, hop)
+            elif head in fabric.gpus:
+                self._last[head].append(hop)
+            else:
+                self._between[tail].append(hop)
+                self._before[head].add(tail)
+        self._distances: dict[tuple[str, ...], dict[str, int]] = {}
+        self._options: dict[tuple[str, tuple[str, ...]], tuple[Hop, ...]] = {}
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The GPUs' numbers for dealing: by the place of their switch in the fabric, then by their own."""
+        place = {name: index for index, name in enumerate(self._fabric.packet_switches)}
+        dark = len(place)
+        at = {gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()}
+        return {gpu: number for number, gpu in enumerate(sorted(at, key=lambda gpu: at[gpu]))}
+
+    def _doors(self, destination: str) -> tuple[str, ...]:
+        """The switches from which the last link leads to a GPU."""
+        return tuple(sorted({hop.out.node for hop in self._last[destination]}))
+
+    def distances(self, destination: str) -> Mapping[str, int]:
+        """Links to go to a GPU from every packet switch that reaches it."""
+        doors = self._doors(destination)
+        if doors not in self._distances:
+            links = dict.fromkeys(doors, 1)
+            frontier = list(doors)
+            while frontier:
+                reached = []
+                for node in frontier:
+                    for before in self._before[node] - links.keys():
+                        links[before] = links[node] + 1
+                        reached.append(before)
+                frontier = reached
+            self._distances[doors] = links
+        return self._distances[doors]
+
+    def options(self, switch: str, destination: str) -> tuple[Hop, ...]:
+        """The next links on shortest paths from a packet switch to a GPU, by next node, then port.
+
+        Empty where it cannot be reached.
+        """
+        doors = self._doors(destination)
+        if switch in doors:
+            return tuple(sorted(hop for hop in self._last[destination] if hop.out.node == switch))
+        if (switch, doors) not in self._options:
+            links = self.distances(destination)
+            nearer = links.get(switch, 0) - 1
+            found = [hop for hop in self._between.get(switch, ()) if links.get(hop.into.node) == nearer]
+            found.sort(key=lambda hop: (hop.into.node, hop.out))
+            self._options[switch, doors] = tuple(found)
+        return self._options[switch, doors]
+
+    def path(self, source: str, destination: str) -> tuple[Hop, ...]:
+        """The links from one GPU to another. Raises ValueError naming both when there is no way."""
+        fabric = self._fabric
+        for gpu in (source, destination):
+            if gpu not in fabric.gpus:
+                raise ValueError(f"there is no GPU {gpu}")
+        hop = self._first.get(source)
+        if hop is None:
+            raise self._no_path(source, destination)
+        way = [hop]
+        number = self.numbers[destination] if fabric.paths == "even" else 0
+        while hop.into.node != destination:
+            options = self.options(hop.into.node, destination)
+            if not options:
+                raise self._no_path(source, destination)
+            if len(options) == 1:
+                hop = options[0]
+            elif fabric.paths == "even":
+                number, index = divmod(number, len(options))
+                hop = options[index]
+            else:
+                hop = hashed(fabric.gpus[source].ip, fabric.gpus[destination].ip, options)
+            way.append(hop)
+        return tuple(way)
+
+    def count(self, source: str, destination: str) -> int:
+        """How many shortest paths lead from one GPU to another; 0 when there is no way."""
+        hop = self._first.get(source)
+        if hop is None:
+            return 0
+        if hop.into.node == destination:
+            return 1
+        known = {hop.into.node: 1}
+        while known.keys() != {destination}:
+            following: dict[str, int] = {}
+            for node, ways in known.items():
+                for option in self.options(node, destination):
+                    following[option.into.node] = following.get(option.into.node, 0) + ways
+            if not following:
+                return 0
+            known = following
+        return known[destination]
+
+    def _no_path(self, source: str, destination: str) -> ValueError:
+        dark = [gpu for gpu in (source, destination) if gpu not in self._first and not self._last[gpu]]
+        why = f": {dark[0]} is dark" if dark else ""
+        return ValueError(f"no path from {source} to {destination}{why}")
+
+
+def nodes_of(path: Sequence[Hop]) -> list[str]:
+    """The nodes that a path visits, both GPUs included."""
+    return [path[0].out.node, *(hop.into.node for hop in path)]
+
+
+def without_ports(
+    fabric: Fabric, graph: nx.MultiDiGraph[str], down: Collection[Port]
+) -> nx.MultiDiGraph[str]:
+    """The graph without the links between packet switches that have a port of ``down`` at either end."""
+    left = graph.copy()
+    for tail, head, key, data in graph.edges(keys=True, data=True):
+        ends = {Port(tail, data["out_port"]), Port(head, data["in_port"])}
+        if {tail, head} <= fabric.packet_switches.keys() and not ends.isdisjoint(down):
+            left.remove_edge(tail, head, key)
+    return left

@@ -1,0 +1,138 @@
+"""Fabrics of packet switches in tiers: fat trees and leaf-spine fabrics, written out in full.
+
+Pure functions from a few figures to GPUs, packet switches and links. A scenario's ``fat_tree`` and
+``leaf_spine`` are short forms of what they give; the simulator builds large fabrics by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fabric.topology import Fabric, Gpu, Link, PacketSwitch, PathChoice, Port
+
+#: Seconds that a link's queue holds where nothing else is said.
+QUEUE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tiered fabric: names of GPUs in order, ports by packet switch, and links."""
+
+    gpus: tuple[str, ...]
+    switches: dict[str, int]
+    links: tuple[Link, ...]
+
+    def fabric(self, model: str = "gpu", paths: PathChoice = "hash") -> Fabric:
+        """It alone as a fabric, each GPU in a server of its own."""
+        gpus = {gpu.name: gpu for gpu in self.numbered(model, 0)}
+        switches = {name: PacketSwitch(name, i, n) for i, (name, n) in enumerate(self.switches.items(), 1)}
+        return Fabric(gpus, switches, {}, self.links, paths=paths)
+
+    def numbered(self, model: str, first: int) -> list[Gpu]:
+        """Its GPUs with addresses from that of number ``first`` on; g3's server is s3."""
+        return [Gpu.numbered(name, f"s{i}", model, first + i) for i, name in enumerate(self.gpus)]
+
+    def with_uplinks(self, rate_bps: float) -> Tree:
+        """It with links between switches of another rate."""
+        return replace(
+            self,
+            links=tuple(
+                replace(link, rate_bps=rate_bps) if link.a.node in self.switches else link
+                for link in self.links
+            ),
+        )
+
+
+def _linked(
+    gpus: Sequence[str], switches: Iterable[str], nics: Iterable[tuple[str, str]],
+    uplinks: Iterable[tuple[str, str]], rate_bps: float, uplink_bps: float, queue_s: float,
+) -> Tree:  # fmt: skip
+    """A tree whose switches' ports are taken one after the other, in the order of the links."""
+    ports = dict.fromkeys(switches, 0)
+
+    def port(node: str) -> Port:
+        if node not in ports:
+            return Port(node, 0)
+        ports[node] += 1
+        return Port(node, ports[node])
+
+    links = [Link(port(a), port(b), rate_bps, queue_s) for a, b in nics]
+    links += [Link(port(a), port(b), uplink_bps, queue_s) for a, b in uplinks]
+    return Tree(tuple(gpus), ports, tuple(links))
+
+
+def _uplink_bps(down_bps: float, uplinks: int, oversubscription: float) -> float:
+    if not oversubscription >= 1:
+        raise ValueError(f"oversubscription is {oversubscription:g}; it must be at least 1")
+    return down_bps / (uplinks * oversubscription)
+
+
+def fat_tree(
+    k: int,
+    rate_bps: float,
+    *,
+    gpus_per_edge: int | None = None,
+    oversubscription: float = 1.0,
+    queue_s: float = QUEUE_S,
+) -> Tree:
+    """A three-tier fat tree of switches with k ports (Al-Fares et al., SIGCOMM 2008).
+
+    k pods p0, p1, …; in each k/2 edge switches p0-e0, … and k/2 aggregation switches p0-a0, …; (k/2)^2 core
+    switches c0, … Edge switches have ``gpus_per_edge`` GPUs (k/2 without it) of ``rate_bps`` bits per second
+    each; GPUs are g0, g1, … pod by pod, edge switch by edge switch. Aggregation switch i of every pod is
+    joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between switches has the rate at which an edge
+    switch's uplinks together are ``oversubscription`` times slower than its GPUs. Ports are taken in order:
+    first those to GPUs (on an edge switch) or edge switches, then those upwards.
+
+    Raises ValueError for an odd k or one below 2, no GPUs, or an oversubscription below 1.
+    """
+    if k < 2 or k % 2:
+        raise ValueError(f"k is {k}; it must be an even number of ports, at least 2")
+    half = k // 2
+    each = half if gpus_per_edge is None else gpus_per_edge
+    if each < 1:
+        raise ValueError(f"gpus_per_edge is {each}; it must be at least 1")
+    edges = [f"p{pod}-e{i}" for pod in range(k) for i in range(half)]
+    gpus = [f"g{i}" for i in range(each * len(edges))]
+    cores = [f"c{i}" for i in range(half * half)]
+    aggregation = [f"p{pod}-a{i}" for pod in range(k) for i in range(half)]
+    uplinks = [(f"p{pod}-e{e}", f"p{pod}-a{a}") for pod in range(k) for e in range(half) for a in range(half)]
+    uplinks += [
+        (f"p{pod}-a{a}", cores[a * half + c]) for pod in range(k) for a in range(half) for c in range(half)
+    ]
+    nics = [(gpu, edges[i // each]) for i, gpu in enumerate(gpus)]
+    uplink_bps = _uplink_bps(each * rate_bps, half, oversubscription)
+    return _linked(gpus, [*edges, *aggregation, *cores], nics, uplinks, rate_bps, uplink_bps, queue_s)
+
+
+def leaf_spine(
+    leaves: int,
+    gpus_per_leaf: int,
+    rate_bps: float,
+    *,
+    spines: int = 1,
+    cables: int = 1,
+    oversubscription: float = 1.0,
+    queue_s: float = QUEUE_S,
+) -> Tree:
+    """Two tiers: every leaf switch is joined to every spine switch by ``cables`` links.
+
+    Leaves are leaf0, …, spines spine0, …, GPUs g0, g1, … leaf by leaf, ``gpus_per_leaf`` of ``rate_bps``
+    bits per second on each. A leaf's uplinks together are ``oversubscription`` times slower than its GPUs. A
+    single leaf has no spine. A leaf's first ports are its GPUs', then the cables of spine0, of spine1, …
+
+    Raises ValueError for an empty tree or an oversubscription below 1.
+    """
+    for name, count in (("leaves", leaves), ("gpus_per_leaf", gpus_per_leaf), ("spines", spines)):
+        if count < 1:
+            raise ValueError(f"{name} is {count}; it must be at least 1")
+    if cables < 1:
+        raise ValueError(f"cables is {cables}; it must be at least 1")
+    names = [f"leaf{i}" for i in range(leaves)]
+    tops = [f"spine{i}" for i in range(spines)] if leaves > 1 else []
+    gpus = [f"g{i}" for i in range(leaves * gpus_per_leaf)]
+    nics = [(gpu, names[i // gpus_per_leaf]) for i, gpu in enumerate(gpus)]
+    uplinks = [(leaf, top) for leaf in names for top in tops for _ in range(cables)]
+    uplink_bps = _uplink_bps(gpus_per_leaf * rate_bps, spines * cables, oversubscription)
+    return _linked(gpus, [*names, *tops], nics, uplinks, rate_bps, uplink_bps, queue_s)
