@@ -8,10 +8,12 @@ line on standard error. Exit codes: 0 done, 1 it did not work, 2 the input is wr
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +22,7 @@ import typer
 
 from scenarios import cli_rest
 from scenarios.cli_common import Interrupted, fail, say, show_json, table
+from scenarios.writing import DISK_FULL
 
 if TYPE_CHECKING:
     from scenarios.processes import Addresses
@@ -33,6 +36,7 @@ _USER_ERRORS = {
     "scenarios.schema": ("ScenarioError",),
     "scenarios.client": ("ApiError", "Unreachable"),
     "scenarios.cli_common": ("UserError",),
+    "scenarios.writing": ("WriteError",),
     "testbed.services": ("ServiceError",),
     "testbed.lab": ("LabError",),
     "testbed.emulation.netlink": ("NetworkError",),
@@ -303,10 +307,16 @@ def down(
     rich_help_panel=MACHINE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
 def test(context: typer.Context) -> None:
-    """Run the whole test suite: ruff, mypy, pytest with integration tests. Arguments go to pytest alone."""
-    from testbed.setup import ensure_ready
+    """Run the whole test suite: ruff, mypy, pytest with integration tests. Arguments go to pytest alone.
 
-    ensure_ready(say)
+    Without root nothing of the machine is set up, and tests that need it are skipped.
+    """
+    if os.geteuid() == 0:
+        from testbed.setup import ensure_ready
+
+        ensure_ready(say)
+    else:
+        say("without root, tests that build networks are skipped")
     steps = [[sys.executable, "-m", "pytest", *(context.args or ["-q"])]]
     if not context.args:
         python = [sys.executable, "-m"]
@@ -316,11 +326,24 @@ def test(context: typer.Context) -> None:
             [*python, "mypy"],
             *steps,
         ]
-    for step in steps:
-        say(" ".join(["$", *step[2:]]))
-        code = subprocess.run(step, cwd=ROOT, check=False).returncode
-        if code:
-            raise typer.Exit(code)
+    with tempfile.TemporaryDirectory(prefix="ringlight-caches-") as caches:
+        environment = {**os.environ, **({} if os.access(ROOT, os.W_OK) else _caches_in(caches))}
+        for step in steps:
+            say(" ".join(["$", *step[2:]]))
+            code = subprocess.run(step, cwd=ROOT, env=environment, check=False).returncode
+            if code:
+                raise typer.Exit(code)
+
+
+def _caches_in(folder: str) -> dict[str, str]:
+    """Where the tools of the suite are to keep what they would keep in a tree that they cannot write to."""
+    return {
+        "RUFF_CACHE_DIR": f"{folder}/ruff",
+        "MYPY_CACHE_DIR": f"{folder}/mypy",
+        "PYTEST_ADDOPTS": f"{os.environ.get('PYTEST_ADDOPTS', '')} -o cache_dir={folder}/pytest".strip(),
+        "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis",
+        "PYTHONPYCACHEPREFIX": f"{folder}/python",
+    }
 
 
 @app.command(rich_help_panel=MACHINE)
@@ -452,6 +475,8 @@ def main() -> None:
     """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
+    # Without a home directory it says in three lines that it has no place for its cache, and goes on.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         code = app(prog_name="ringlight", standalone_mode=False)
     except Interrupted as error:
@@ -465,9 +490,21 @@ def main() -> None:
         code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+        code = 1
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        # Of a run folder it has been said which file; this is our own output, or a file of the system's.
+        say(f"{error.filename or 'what this command prints'}: cannot be written: {error.strerror}")
+        _discard_output()
         code = 1
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _discard_output() -> None:
+    """What is left of the output goes nowhere, so that the interpreter does not fail on it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _expected_errors() -> tuple[type[BaseException], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,14 @@ from scenarios.cli_common import table
 from scenarios.comparison import Comparison, load, parse
 from scenarios.crosscheck import Side, crosscheck
 from scenarios.crosscheck_page import draw, render, title_of
+from scenarios.processes import check_ready
 from scenarios.progress import Reporter
 from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder
 from scenarios.runner import Options
 from scenarios.schema import Document, Scenario, ScenarioError, parse_yaml
 from scenarios.simulated import SimulationOptions, simulate
+from scenarios.writing import write_json, write_whole, writing
 
 
 class _Plain(yaml.SafeDumper):
@@ -88,6 +89,7 @@ def run_crosscheck(
         checked = _scenario_of(emulated, checked, reporter)
     else:
         checked = trimmed(checked, fabrics, iterations)
+        check_ready(options.runtime, options.addresses)
     simulated_folder, _ = simulate(checked, simulation, reporter)
     if emulated is None:
         emulated = _emulate(checked, options, reporter)
@@ -136,9 +138,10 @@ def compare(
     except ValueError as error:
         raise ScenarioError(f"{emulated} and {simulated}: {error}") from None
     folder = new_folder(parent, document, "-crosscheck")
-    (folder / "crosscheck.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    html = render(document, found, draw(found, folder / "plots"))
-    (folder / "crosscheck.html").write_text(html, encoding="utf-8")
+    with writing(folder):
+        html = render(document, found, draw(found, folder / "plots"))
+    write_whole(folder / "crosscheck.html", html)
+    write_json(folder / "crosscheck.json", found)
     return folder, found
 
 

@@ -25,7 +25,7 @@ from scenarios.comparison import (
 )
 from scenarios.environment import describe_environment
 from scenarios.linktest import LinkTest
-from scenarios.processes import LabProcesses, RunError
+from scenarios.processes import LabProcesses, RunError, check_ready
 from scenarios.progress import Reporter
 from scenarios.records import Kind
 from scenarios.reference import References
@@ -34,6 +34,7 @@ from scenarios.runner import PATIENCE, PATIENCE_S, Options, optical_profiles
 from scenarios.schema import Setting
 from scenarios.session import Session
 from scenarios.watch import Watch
+from scenarios.writing import writing
 
 #: Seconds between two readings of the O-NICs' flows.
 FLOWS_S = 2.0
@@ -68,21 +69,23 @@ def run_comparison(
 ) -> tuple[Path, dict[str, Any]]:
     """Run it all; the run folder and the object of result.json.
 
-    Raises RunError, ApiError or Unreachable with one line. Whatever happens, nothing of the labs is left.
+    Raises RunError, ApiError, Unreachable or WriteError with one line. Whatever happens, nothing of the labs
+    is left.
     """
-    began = time.monotonic()
     settings = comparison.settings
+    check_ready(options.runtime, options.addresses)
     with RunFolder(options.folder, comparison) as folder:
         fabrics = [setting.fabric for setting in settings.values()]
-        environment = {"run": folder.name, **describe_environment(comparison, fabrics, options.runtime)}
-        environment |= {"labs": {}, "optical_profiles": {}, "onic_timings": {}, "controller_restarts": 0}
-        folder.environment(environment)
+        environment = folder.environment
+        environment |= describe_environment(comparison, fabrics, options.runtime)
+        folder.describe(labs={}, optical_profiles={}, onic_timings={}, controller_restarts=0)
         reporter.say(f"{comparison.spec.name}: run folder {folder.path}")
         references = References()
         try:
             for name, setting in settings.items():
                 logs = folder.logs / name
-                logs.mkdir()
+                with writing(logs):
+                    logs.mkdir()
                 with LabProcesses(
                     setting, options.runtime, options.addresses, logs, notice=reporter.say
                 ) as processes:
@@ -92,13 +95,8 @@ def run_comparison(
                     runner = _LabRunner(comparison, name, processes, folder, reporter, references)
                     environment["onic_timings"] |= runner.everything(plans(comparison, name, options.repeat))
                     environment["controller_restarts"] += processes.restarts
-        except BaseException as error:
-            folder.event("aborted", reason=str(error) or type(error).__name__)
-            raise
         finally:
             reporter.end_run()
-            environment["duration_s"] = round(time.monotonic() - began, 3)
-            folder.environment(environment)
     reporter.say("drawing the report")
     return folder.path, finish(folder.path)
 

@@ -15,6 +15,7 @@ from typing import Any
 from scenarios.comparison import Comparison, ring_of
 from scenarios.comparison_results import only_job
 from scenarios.records import Run
+from scenarios.writing import write_whole
 
 #: Threads of a process: the rank, then the ports from this number on.
 _RANK, _FIRST_PORT = 0, 1
@@ -103,4 +104,4 @@ def _slice(
 def write_trace(path: Path, comparison: Comparison, runs: Sequence[Run]) -> None:
     """Write the trace of all runs to ``path``."""
     document = {"traceEvents": trace_events(comparison, runs), "displayTimeUnit": "ms"}
-    path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(document, separators=(",", ":")) + "\n")

@@ -19,6 +19,7 @@ from typing import Any
 
 from scenarios.client import Api, ApiError, Unreachable
 from scenarios.schema import Setting
+from scenarios.writing import writing
 from testbed.emulation.supervision import ended
 from testbed.lab import ENVIRONMENT, Lab, new_lab
 
@@ -85,6 +86,13 @@ def check_machine(runtime: str) -> None:
         raise RunError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
 
 
+def check_ready(runtime: str, addresses: Addresses) -> None:
+    """Raise RunError, one line, for what stands in a lab's way now. Makes nothing."""
+    check_machine(runtime)
+    check_free(addresses.rest, "--rest")
+    check_free(addresses.openflow, "--openflow")
+
+
 class LabProcesses:
     """One lab with its testbed and controller; use as a context manager.
 
@@ -136,18 +144,17 @@ class LabProcesses:
         self.stop()
 
     def start(self) -> None:
-        """Start both and wait until the controller says that it is healthy. Raises RunError."""
-        check_machine(self.runtime)
-        check_free(self.addresses.rest, "--rest")
-        check_free(self.addresses.openflow, "--openflow")
+        """Start both and wait until the controller says that it is healthy. Raises RunError, WriteError."""
+        check_ready(self.runtime, self.addresses)
         try:
-            self._lock = self.lab.hold()
-            fabric = self.state / "fabric.json"
-            fabric.write_text(json.dumps(self.scenario.raw_fabric), encoding="utf-8")
-            if self.addresses.token:
-                token = self.state / "token"
-                token.touch(mode=0o600)
-                token.write_text(self.addresses.token, encoding="utf-8")
+            with writing(self.state):
+                self._lock = self.lab.hold()
+                fabric = self.state / "fabric.json"
+                fabric.write_text(json.dumps(self.scenario.raw_fabric), encoding="utf-8")
+                if self.addresses.token:
+                    token = self.state / "token"
+                    token.touch(mode=0o600)
+                    token.write_text(self.addresses.token, encoding="utf-8")
             self._testbed = self._spawn("testbed", self._testbed_command())
             self._controller = self._spawn("controller", self._controller_command())
             self._wait_for_inventory()
@@ -182,7 +189,10 @@ class LabProcesses:
         setpriv = shutil.which("setpriv") if self._follow else None
         if setpriv is not None:
             command = [setpriv, "--pdeathsig", "TERM", *command]
-        with (self.logs / f"{name}.log").open("ab") as output:
+        log_file = self.logs / f"{name}.log"
+        with writing(log_file):
+            output = log_file.open("ab")
+        with output:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

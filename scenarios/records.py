@@ -147,7 +147,10 @@ def read_lines(path: Path) -> list[Event]:
 
 
 def read_runs(events: Iterable[Event]) -> list[Run]:
-    """The finished runs, in order. A run without ``run_ended`` is left out."""
+    """The finished runs, in order. A run without ``run_ended`` is left out.
+
+    Raises ScenarioError, one line, for a finished run of which something is missing.
+    """
     grouped: dict[str, list[Event]] = {}
     for event in events:
         if "run" in event:
@@ -162,6 +165,9 @@ def read_runs(events: Iterable[Event]) -> list[Run]:
 def _run(events: Sequence[Event]) -> Run:
     started = events[0]
     named: dict[str, Event] = {e["event"]: e for e in events if "rank" not in e}
+    for needed in ("released", *(["regrouped"] if started["kind"] == "live" else [])):
+        if needed not in named:
+            raise ScenarioError(f"events.jsonl: run {started['run']} has ended and has no event {needed}")
     before = tuple((a, b) for a, b in started.get("circuits", ()))
     after = named.get("circuits")
     return Run(
@@ -205,6 +211,11 @@ def _job(name: str, gpus: Sequence[str], events: Sequence[Event]) -> JobRun:
         ),
         key=lambda it: (it.index, it.rank),
     )
+    if silent := set(range(len(gpus))) - {it.rank for it in iterations}:
+        run = events[0]["run"]
+        raise ScenarioError(
+            f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {name}"
+        )
     reference = next((e["sha256"] for e in mine if e["event"] == "reference"), None)
     return JobRun(
         name,

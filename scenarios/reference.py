@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.processes import LabProcesses, RunError
+from scenarios.writing import writing
 
 #: Deadline of one such training, seconds.
 REFERENCE_S = 120.0
@@ -40,7 +41,8 @@ def _train(processes: LabProcesses, request: Mapping[str, Any]) -> str:
     spec = {"job": name, "rank": 0, "world_size": len(gpus), "peers": addresses}
     spec |= {key: request[key] for key in _DECISIVE}
     path = processes.state / f"reference-{len(gpus)}.json"
-    path.write_text(json.dumps(spec), encoding="utf-8")
+    with writing(path):
+        path.write_text(json.dumps(spec), encoding="utf-8")
     command = reference_command(path, processes.runtime, processes.lab.id)
     try:
         done = subprocess.run(

@@ -154,7 +154,7 @@ def build_result(
     cases = {name: case for name, case in cases.items() if case}
     variants = {name: _variant(scenario, name, runs) for name in scenario.spec.variants}
     variants = {name: variant for name, variant in variants.items() if variant}
-    live_run = next((run for run in runs if run.kind == "live"), None)
+    live_run = next((run for run in runs if run.kind == "live" and scenario.spec.live), None)
     return {
         "schema": SCHEMA_VERSION,
         "scenario": scenario.spec.name,

@@ -7,12 +7,14 @@ result.json  plots/  report.html  logs/
 from __future__ import annotations
 
 import csv
+import io
 import json
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from scenarios.comparison import Comparison
 from scenarios.comparison_results import build_comparison
@@ -20,6 +22,7 @@ from scenarios.records import read_lines, read_object, read_runs
 from scenarios.results import build_result, utilisation_series
 from scenarios.schema import Document, ScenarioError, read_text
 from scenarios.study import Study, load_any
+from scenarios.writing import DISK_FULL, Lines, WriteError, write_json, write_whole, writing
 
 _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
 _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
@@ -28,7 +31,7 @@ _UTILISATION = ("run", "t", "job", "gpu", "utilisation")
 def new_folder(parent: Path, scenario: Document | Study, suffix: str = "") -> Path:
     """A new folder in ``parent``, called after the time and the scenario, with ``suffix``.
 
-    Raises ScenarioError when there can be none.
+    Raises ScenarioError when there can be none, WriteError when the disk is full.
     """
     wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.spec.name}{suffix}"
     name, number = wanted, 1
@@ -39,24 +42,37 @@ def new_folder(parent: Path, scenario: Document | Study, suffix: str = "") -> Pa
             number += 1
             name = f"{wanted}-{number}"
         except OSError as error:
+            if error.errno in DISK_FULL:
+                raise WriteError(f"{parent / name}: cannot be made: {error.strerror}") from None
             raise ScenarioError(f"{parent}: no run folder can be made there: {error.strerror}") from None
         else:
             return parent / name
 
 
 class RunFolder:
-    """Writes a run folder while the run goes on; use as a context manager."""
+    """Writes a run folder while the run goes on; use as a context manager.
+
+    ``environment`` is written to environment.json at the end, and whenever :meth:`describe` adds to it.
+    Methods raise WriteError. When the run ends in an error, that is noted as far as the disk allows.
+    """
 
     def __init__(self, parent: Path, scenario: Document, suffix: str = "") -> None:
+        self._began = time.monotonic()
         self.path = new_folder(parent, scenario, suffix)
         self.name = self.path.name
         self.logs = self.path / "logs"
-        self.logs.mkdir()
-        (self.path / "scenario.yaml").write_text(scenario.text, encoding="utf-8")
-        self._events: IO[str] = (self.path / "events.jsonl").open("w", encoding="utf-8")
-        self._throughput: IO[str] = (self.path / "throughput.csv").open("w", encoding="utf-8", newline="")
-        self._rows = csv.DictWriter(self._throughput, _THROUGHPUT, extrasaction="ignore")
-        self._rows.writeheader()
+        self.environment: dict[str, Any] = {"run": self.name}
+        try:
+            with writing(self.path):
+                self.logs.mkdir()
+            write_whole(self.path / "scenario.yaml", scenario.text)
+            self._events = Lines(self.path / "events.jsonl")
+            self._throughput = Lines(self.path / "throughput.csv")
+            self._throughput.append(_csv(_THROUGHPUT, (), head=True))
+        except BaseException:
+            # Nothing has happened yet that a person could want to read.
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def __enter__(self) -> RunFolder:
         return self
@@ -64,8 +80,17 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._events.close()
-        self._throughput.close()
+        try:
+            if error is not None:
+                self.event("aborted", reason=str(error) or type(error).__name__)
+            self.describe(duration_s=round(time.monotonic() - self._began, 3))
+        except WriteError:
+            # The error that ended the run is the one to be told.
+            if error is None:
+                raise
+        finally:
+            self._events.close()
+            self._throughput.close()
 
     def event(self, event: str, **fields: Any) -> None:
         """Append an event of the runner's own; ``t`` is now unless given."""
@@ -73,23 +98,25 @@ class RunFolder:
 
     def copy(self, event: Mapping[str, Any]) -> None:
         """Append an event of someone else as it is."""
-        self._events.write(json.dumps(event, separators=(",", ":")) + "\n")
-        self._events.flush()
+        self._events.append(json.dumps(event, separators=(",", ":")) + "\n")
 
     def samples(self, run: str, samples: Sequence[Mapping[str, Any]]) -> None:
         """Append throughput samples of a run."""
-        self._rows.writerows({"run": run, **sample} for sample in samples)
-        self._throughput.flush()
+        self._throughput.append(_csv(_THROUGHPUT, ({"run": run, **sample} for sample in samples)))
 
-    def environment(self, environment: Mapping[str, Any]) -> None:
-        write_json(self.path / "environment.json", environment)
+    def describe(self, **facts: Any) -> None:
+        """Add facts to environment.json."""
+        self.environment |= facts
+        write_json(self.path / "environment.json", self.environment)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Written whole or not at all."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, head: bool = False) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
+    if head:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def read_throughput(path: Path) -> list[dict[str, Any]]:
@@ -112,8 +139,13 @@ def finish(path: Path) -> dict[str, Any]:
     """Compute result.json, the utilisation series, plots and report of a run folder; returns the result.
 
     May be repeated: everything is made anew from the scenario, environment, events and throughput files.
-    Raises ScenarioError, one line naming the file, when one of these is missing or broken.
+    Raises ScenarioError, one line naming the file, when one of these is missing or broken, and WriteError.
     """
+    with writing(path, f"make room, then: ringlight report {path}"):
+        return _finish(path)
+
+
+def _finish(path: Path) -> dict[str, Any]:
     scenario = load_any(path / "scenario.yaml")
     if isinstance(scenario, Study):
         from scenarios.study_runner import finish_study
@@ -123,11 +155,8 @@ def finish(path: Path) -> dict[str, Any]:
     events = read_lines(path / "events.jsonl")
     series = read_throughput(path / "throughput.csv")
     runs = read_runs(events)
-    with (path / "utilisation.csv").open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, _UTILISATION)
-        rows.writeheader()
-        for run in runs:
-            rows.writerows({"run": run.name, **row} for row in utilisation_series(run))
+    rows = ({"run": run.name, **row} for run in runs for row in utilisation_series(run))
+    write_whole(path / "utilisation.csv", _csv(_UTILISATION, rows, head=True))
     # Drawing is heavy to import and only needed here.
     if isinstance(scenario, Comparison):
         from scenarios import comparison_plots, comparison_report, perfetto
@@ -142,6 +171,6 @@ def finish(path: Path) -> dict[str, Any]:
         result = build_result(scenario, events, series, environment)
         drawn = plots.draw_all(scenario, runs, series, path / "plots")
         html = report.render(scenario, result, environment, drawn)
-    (path / "report.html").write_text(html, encoding="utf-8")
+    write_whole(path / "report.html", html)
     write_json(path / "result.json", result)
     return result

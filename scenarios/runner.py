@@ -6,7 +6,6 @@ and writes down what happened; what it means is computed afterwards (``results``
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from scenarios.environment import describe_environment
 from scenarios.linktest import LinkTest
 from scenarios.prediction import predict_completions
-from scenarios.processes import Addresses, LabProcesses, RunError
+from scenarios.processes import Addresses, LabProcesses, RunError, check_ready
 from scenarios.progress import Reporter
 from scenarios.records import Kind
 from scenarios.reference import References
@@ -55,15 +54,12 @@ class Plan:
 def run_scenario(scenario: Scenario, options: Options, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
     """Run it all; the run folder and the object of result.json.
 
-    Raises RunError, ApiError or Unreachable with one line. Whatever happens, nothing of the lab is left.
+    Raises RunError, ApiError, Unreachable or WriteError with one line. Whatever happens, nothing of the lab
+    is left.
     """
-    began = time.monotonic()
+    check_ready(options.runtime, options.addresses)
     with RunFolder(options.folder, scenario) as folder:
-        environment = {
-            "run": folder.name,
-            **describe_environment(scenario, [scenario.fabric], options.runtime),
-        }
-        folder.environment(environment)
+        folder.describe(**describe_environment(scenario, [scenario.fabric], options.runtime))
         reporter.say(f"{scenario.spec.name}: run folder {folder.path}")
         try:
             with LabProcesses(
@@ -75,17 +71,11 @@ def run_scenario(scenario: Scenario, options: Options, reporter: Reporter) -> tu
                     f"{len(scenario.fabric.gpus)} GPUs ({options.runtime}); "
                     f"REST at http://{options.addresses.rest}/docs"
                 )
-                environment |= {"lab": processes.lab.id, "optical_profiles": optical_profiles(processes)}
-                runner = _Runner(scenario, options, processes, folder, reporter)
-                runner.everything()
-                environment["controller_restarts"] = processes.restarts
-        except BaseException as error:
-            folder.event("aborted", reason=str(error) or type(error).__name__)
-            raise
+                folder.describe(lab=processes.lab.id, optical_profiles=optical_profiles(processes))
+                _Runner(scenario, options, processes, folder, reporter).everything()
+                folder.describe(controller_restarts=processes.restarts)
         finally:
             reporter.end_run()
-            environment["duration_s"] = round(time.monotonic() - began, 3)
-            folder.environment(environment)
     reporter.say("drawing the report")
     return folder.path, finish(folder.path)
 
@@ -254,6 +244,13 @@ class _LiveRegroup:
                 runner.note_regroup(self._plan, found)
 
     def check_done(self) -> None:
-        """Raises RunError when it was asked for and did not come about."""
-        if self._id is not None and not self._regrouped:
-            raise RunError(f"{self._id} was not done when the jobs ended")
+        """Raises RunError where the jobs ended before it was asked for, or before it was done."""
+        if self._live is None or self._regrouped:
+            return
+        if self._id is None:
+            watched = self._runner.scenario.spec.cases[self._live.case].watched
+            raise RunError(
+                f"{self._plan.title}: job {watched} had ended before the regroup after "
+                f"{self._live.after_iterations} of its iterations (live.after_iterations) could be asked for"
+            )
+        raise RunError(f"{self._plan.title}: {self._id} was not done when the jobs ended")

@@ -7,7 +7,6 @@ has its own module; what they share is here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,32 +93,24 @@ def simulated_folder(
     what of the scenario, or of a testbed, the simulation leaves out. ``facts``: more of the environment,
     read again at the end, so that what was counted meanwhile may be put into it.
     """
-    began = time.monotonic()
     with RunFolder(options.folder, document, "-simulated") as folder:
-        environment: dict[str, Any] = {
-            "run": folder.name,
+        folder.describe(
             **describe_environment(document, fabrics, SIMULATED),
-            "optical_profiles": dict(optical_profiles or {}),
-            "simulation": {
+            optical_profiles=dict(optical_profiles or {}),
+            simulation={
                 "mtu_bytes": options.mtu_bytes,
                 "payload_share": options.payload_share,
                 "latency_s": options.latency_s,
                 "assumptions": [*_assumptions(options), *assumptions],
                 "left_out": list(left_out),
             },
-        }
-        folder.environment(environment)
+        )
         reporter.say(f"{document.spec.name}, simulated: run folder {folder.path}")
         try:
             yield folder
-        except BaseException as error:
-            folder.event("aborted", reason=str(error) or type(error).__name__)
-            raise
         finally:
             reporter.end_run()
-            environment |= facts or {}
-            environment["duration_s"] = round(time.monotonic() - began, 3)
-            folder.environment(environment)
+            folder.environment |= facts or {}
 
 
 def _assumptions(options: SimulationOptions) -> list[dict[str, str]]:

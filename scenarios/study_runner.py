@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from scenarios.cli_common import UserError
 from scenarios.environment import describe_machine
 from scenarios.progress import Reporter
 from scenarios.records import SIMULATED, read_lines, read_object
-from scenarios.runfolder import new_folder, write_json
+from scenarios.runfolder import finish, new_folder
 from scenarios.schema import ScenarioError
 from scenarios.study import Study, tasks
 from scenarios.study_points import Crossover, Task, work
 from scenarios.study_results import build_study
 from scenarios.study_systems import SYSTEMS
+from scenarios.writing import Lines, WriteError, write_json, write_whole
 
 #: A study that takes longer than this is given up, seconds.
 DEADLINE_S = 3600.0
@@ -44,25 +45,32 @@ def simulate_study(
     """
     began = time.monotonic()
     folder = new_folder(parent, study, "-simulated")
-    (folder / "scenario.yaml").write_text(study.text, encoding="utf-8")
+    write_whole(folder / "scenario.yaml", study.text)
     todo = tasks(study)
     count = min(processes or os.cpu_count() or 1, len(todo))
     environment = {"run": folder.name, **describe_machine(SIMULATED), "processes": count}
     write_json(folder / "environment.json", environment)
     reporter.say(f"{study.spec.name}, simulated: {len(todo)} points on {count} processes, folder {folder}")
     done = 0
+    ended = False
     try:
-        with (folder / POINTS).open("w", encoding="utf-8") as file, _executor(count) as executor:
+        with closing(Lines(folder / POINTS)) as file, _executor(count) as executor:
             for task, found in _computed(study, executor, todo):
                 done += 1
-                file.write(json.dumps(found, separators=(",", ":")) + "\n")
+                file.append(json.dumps(found, separators=(",", ":")) + "\n")
                 reporter.say(f"{done:4}/{len(todo)}  {_line(task, found)}")
+        ended = True
     finally:
         environment["duration_s"] = round(time.monotonic() - began, 3)
         environment["points_expected"], environment["points"] = len(todo), done
-        write_json(folder / "environment.json", environment)
+        try:
+            write_json(folder / "environment.json", environment)
+        except WriteError:
+            # The error that ended the study is the one to be told.
+            if ended:
+                raise
     reporter.say("drawing the report")
-    return folder, finish_study(folder, study)
+    return folder, finish(folder)
 
 
 @contextmanager
@@ -164,6 +172,6 @@ def finish_study(folder: Path, study: Study) -> dict[str, Any]:
 
     drawn = study_plots.draw_all(study, result, folder / "plots")
     html = study_report.render(study, result, environment, drawn)
-    (folder / "report.html").write_text(html, encoding="utf-8")
+    write_whole(folder / "report.html", html)
     write_json(folder / "result.json", result)
     return result

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -102,10 +103,14 @@ class Lab:
 
         Any number of processes may hold a lab. Raises LabError while it is being cleaned.
         """
-        self.make_state_dir()
-        return _lock(
-            self.state_dir / "lock", fcntl.LOCK_SH, f"lab {self.id} is being cleaned; try another id"
-        )
+        state = self.make_state_dir()
+        try:
+            return _lock(state / "lock", fcntl.LOCK_SH, f"lab {self.id} is being cleaned; try another id")
+        except OSError:
+            # A full disk has room for a directory, and none for a file in it.
+            with suppress(OSError):
+                state.rmdir()
+            raise
 
     def own(self) -> TextIO:
         """As :meth:`hold`, and be the one that builds it. Raises LabError when another process does."""

@@ -47,7 +47,7 @@ def test_an_event_that_lacks_a_key_is_one_line(tmp_path: Path) -> None:
     number, event = next((n, e) for n, e in enumerate(events, 1) if e["event"] == "light")
     next(iter(event["agents"].values())).pop("counters")
     with RunFolder(tmp_path, comparison) as folder:
-        folder.environment(ENVIRONMENT)
+        folder.describe(**ENVIRONMENT)
         for each in events:
             folder.copy(each)
     done = ringlight("report", str(folder.path))
@@ -66,7 +66,7 @@ def test_report_prints_the_comparison(name: str, tmp_path: Path) -> None:
     comparison = load(SCENARIOS / f"{name}.yaml")
     assert isinstance(comparison, Comparison)
     with RunFolder(tmp_path, comparison) as folder:
-        folder.environment(ENVIRONMENT)
+        folder.describe(**ENVIRONMENT)
         for event in synthesize(comparison).events:
             folder.copy(event)
     done = ringlight("report", str(folder.path))

@@ -33,7 +33,7 @@ def bundled(name: str) -> Comparison:
 def folder_of(comparison: Comparison, parent: Path) -> tuple[Path, dict[str, Any]]:
     """A run folder written and finished as the runner does it."""
     with RunFolder(parent, comparison) as folder:
-        folder.environment(ENVIRONMENT)
+        folder.describe(**ENVIRONMENT)
         for event in synthesize(comparison).events:
             folder.copy(event)
     return folder.path, finish(folder.path)

@@ -37,7 +37,7 @@ def finished(
 ) -> tuple[Path, dict[str, Any]]:
     """A run folder written and finished as the runner does it."""
     with RunFolder(tmp_path_factory.mktemp("runs"), scenario) as folder:
-        folder.environment(ENVIRONMENT)
+        folder.describe(**ENVIRONMENT)
         for event in synthesis.events:
             folder.copy(event)
         for sample in synthesis.series:

@@ -1,0 +1,79 @@
+"""Files that are written so that a full disk is one line, and what was written before stays readable."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: What the operating system says when there is no room left, on the disk or of the user's share of it.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriteError(RuntimeError):
+    """A file cannot be written; one line with its name and the reason."""
+
+
+@contextmanager
+def writing(path: Path, remedy: str = "") -> Iterator[None]:
+    """Turns an operating system's error inside into a WriteError; ``path`` where it names no file.
+
+    ``remedy``: what the line says further, also that of a WriteError inside.
+    """
+    try:
+        yield
+    except (OSError, WriteError) as error:
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = f"{error.filename or path}: cannot be written: {error.strerror or error}"
+        raise WriteError(f"{reason}; {remedy}" if remedy else reason) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Written whole or not at all. Raises WriteError."""
+    temporary = path.with_suffix(".new")
+    with writing(path):
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """As :func:`write_whole`. Raises WriteError."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+class Lines:
+    """A new text file that only ever holds whole pieces: one that does not fit is taken back.
+
+    Every piece is in the file when :meth:`append` returns. Raises WriteError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with writing(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._size = 0
+
+    def append(self, text: str) -> None:
+        left = memoryview(text.encode())
+        size = self._size + len(left)
+        with writing(self._path):
+            try:
+                while left:
+                    left = left[os.write(self._file, left) :]
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                raise
+        self._size = size
+
+    def close(self) -> None:
+        os.close(self._file)

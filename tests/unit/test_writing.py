@@ -1,0 +1,147 @@
+"""Files of a run folder when the disk is full: one line, and whole lines of what was written before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scenarios.records import read_lines
+from scenarios.runfolder import RunFolder, finish
+from scenarios.schema import Scenario, load_scenario
+from scenarios.writing import Lines, WriteError, write_whole, writing
+from tests.synthetic import ENVIRONMENT, Synthesis, synthesize
+from tests.unit.test_cli import BUNDLED, one_line, ringlight
+
+MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
+MOMENTS = 20
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("root is needed to mount one")
+    place = tmp_path_factory.mktemp("disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "ringlight-test", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def leave(disk: Path, room: int) -> None:
+    """Fill the disk up to ``room`` bytes, in pages."""
+    there = os.statvfs(disk)
+    pages = there.f_bavail - room // PAGE
+    with (disk / "ballast").open("wb") as file:
+        file.write(bytes(pages * PAGE))
+
+
+def empty(disk: Path) -> None:
+    subprocess.run(["find", str(disk), "-mindepth", "1", "-delete"], check=True)
+
+
+@pytest.fixture(scope="module")
+def scenario() -> Scenario:
+    return load_scenario(BUNDLED)
+
+
+@pytest.fixture(scope="module")
+def synthesis(scenario: Scenario) -> Synthesis:
+    found = synthesize(scenario)
+    del found.events[600:]
+    return found
+
+
+def write_run(parent: Path, scenario: Scenario, synthesis: Synthesis) -> Path:
+    with RunFolder(parent, scenario) as folder:
+        folder.describe(**ENVIRONMENT)
+        for event in synthesis.events:
+            folder.copy(event)
+        folder.samples("a-fragmented-1", synthesis.series)
+    return folder.path
+
+
+def test_a_full_disk_at_any_moment_is_one_line_and_leaves_whole_events(
+    disk: Path, scenario: Scenario, synthesis: Synthesis
+) -> None:
+    write_run(disk / "runs", scenario, synthesis)
+    wanted = sum(path.stat().st_size + PAGE for path in disk.rglob("*") if path.is_file())
+    for moment in range(MOMENTS):
+        empty(disk)
+        leave(disk, wanted * moment // MOMENTS)
+        with pytest.raises(WriteError, match=r"cannot be (written|made): No space left on device$") as told:
+            write_run(disk / "runs", scenario, synthesis)
+        assert "\n" not in str(told.value)
+        assert not list((disk / "runs").glob("*/*.new"))
+        for path in (disk / "runs").glob("*/events.jsonl"):
+            text = path.read_text()
+            assert text == "" or text.endswith("\n")
+            events = [event for event in read_lines(path) if event["event"] != "aborted"]
+            assert len(events) == len(synthesis.events) or events == synthesis.events[: len(events)]
+            assert len(text) >= wanted * moment // MOMENTS - 8 * PAGE or "throughput" in str(told.value)
+    empty(disk)
+
+
+def test_a_disk_that_is_full_when_the_report_is_drawn_says_how_to_go_on(
+    disk: Path, scenario: Scenario, synthesis: Synthesis
+) -> None:
+    path = write_run(disk / "runs", scenario, synthesis)
+    for room in (0, 256 << 10):
+        leave(disk, room)
+        with pytest.raises(WriteError, match=r"No space left.*then: ringlight report .*aggregation") as told:
+            finish(path)
+        assert "\n" not in str(told.value)
+        assert not (path / "result.json").exists()
+        (disk / "ballast").unlink()
+    empty(disk)
+
+
+def test_the_command_ends_with_one_line_and_exit_code_1(disk: Path) -> None:
+    leave(disk, 40 << 10)
+    done = ringlight("simulate", str(MINI), "--runs", str(disk / "runs"), "--json")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    said = [line for line in done.stderr.splitlines() if line.startswith("ringlight: ")]
+    assert len(said) == 1
+    assert "No space left on device" in said[0]
+    assert "Traceback" not in done.stderr
+    empty(disk)
+
+
+def test_what_the_command_prints_may_not_fit_either() -> None:
+    with open("/dev/full", "w") as full:
+        done = ringlight("check", str(MINI), stdout=full)
+    assert done.returncode == 1
+    assert one_line(done) == "ringlight: what this command prints: cannot be written: No space left on device"
+
+
+def test_a_piece_that_does_not_fit_is_taken_back(disk: Path) -> None:
+    leave(disk, 2 * PAGE)
+    with closing(Lines(disk / "lines")) as lines:
+        lines.append("a" * 99 + "\n")
+        with pytest.raises(WriteError, match="lines: cannot be written: No space left on device"):
+            lines.append("b" * 4 * PAGE + "\n")
+        assert (disk / "lines").read_text() == "a" * 99 + "\n"
+        lines.append("c\n")
+    assert (disk / "lines").read_text() == "a" * 99 + "\nc\n"
+    empty(disk)
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(WriteError, match=r"nowhere.*cannot be written: No such file or directory"):
+        write_whole(tmp_path / "nowhere" / "result.json", "{}")
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(WriteError, match=r"result\.new|result\.json"):
+        write_whole(tmp_path / "result.json", "{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_an_error_without_a_file_is_given_one(tmp_path: Path) -> None:
+    told = pytest.raises(WriteError, match=r"plots: cannot be written: .*full; make room")
+    with told, writing(tmp_path / "plots", "make room"):
+        raise OSError("the disk is full")
