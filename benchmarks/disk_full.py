@@ -94,13 +94,16 @@ def main() -> None:
     parser.add_argument("--scenario", type=Path, default=ROOT / "tests/data/mini.yaml")
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--state", action="store_true", help="fill the lab's own directory instead")
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="spread over these, not a whole run")
+    parser.add_argument("--first", type=int, default=1, help="number of the first moment, to go on with")
     chosen, options = parser.parse_known_args()
     if chosen.state and os.environ.get("RINGLIGHT_UNSHARED") != "1":
         os.environ["RINGLIGHT_UNSHARED"] = "1"
         os.execvp("unshare", ["unshare", "-m", sys.executable, "-m", "benchmarks.disk_full", *sys.argv[1:]])
     found: list[dict[str, Any]] = []
-    whole_s = 0.0
-    for number in range(chosen.moments + 1):
+    whole_s = chosen.within or 0.0
+    numbers = range(chosen.first, chosen.moments + 1)
+    for number in numbers if chosen.within else (0, *numbers):
         with tempfile.TemporaryDirectory() as name:
             runs = Path(name)
             full = STATE_ROOT if chosen.state else runs
@@ -134,7 +137,7 @@ def main() -> None:
             {
                 "filled": "lab's directory" if chosen.state else "run folder",
                 "moments": len(found),
-                "undisturbed_s": whole_s,
+                "within_s": whole_s,
                 "one_line_exit_code_1": sum(e["exit_code"] == 1 and len(e["said"]) == 1 for e in found),
                 "over_before": sum(e["exit_code"] == 0 for e in found),
                 "not_as_wanted": bad,
