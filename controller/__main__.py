@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError
 
 from controller.access import is_loopback, read_token
@@ -53,6 +54,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rest", default="127.0.0.1:8080", help="HOST:PORT of the REST API (%(default)s)")
     parser.add_argument("--openflow", default="127.0.0.1:6653", help="HOST:PORT for switches (%(default)s)")
     parser.add_argument("--token-file", type=Path, help="file with the token that every call then needs")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name that it may be called by, besides localhost and its address; may be repeated",
+    )
     parser.add_argument("--inventory-timeout", type=float, default=60.0, help="seconds (%(default)s)")
     parser.add_argument("--switches-timeout", type=float, default=15.0, help="seconds (%(default)s)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
@@ -79,17 +87,18 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
             controller = Controller(fabric, inventory, options.state, plane)
             try:
                 controller.start(options.switches_timeout)
-                _serve(controller, token, rest, stopped)
+                app = create_app(controller, token, [rest_host, *options.allow_host])
+                _serve(app, controller, rest, stopped)
             finally:
                 controller.stop()
         finally:
             plane.stop()
 
 
-def _serve(controller: Controller, token: str | None, rest: socket.socket, stopped: threading.Event) -> None:
+def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: threading.Event) -> None:
     """Answer REST calls until ``stopped``; the server's thread is ended here."""
     config = uvicorn.Config(
-        create_app(controller, token),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -138,7 +147,9 @@ def _address(option: str, text: str) -> tuple[str, int]:
 def _listen(host: str, port: int) -> socket.socket:
     """The REST port, held from now on; who connects early is answered once all is up."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    rest = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only where a socket says that it is TCP. With it the body of an
+    # answer waits for the acknowledgement of the head, which the client delays for 40 ms.
+    rest = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         rest.bind((host, port))

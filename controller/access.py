@@ -1,15 +1,25 @@
-"""Access by bearer token: every call needs it once there is one."""
+"""Who may call: what a foreign web page sends is refused, and with a token every call needs it.
+
+A browser lets any page send requests to a lab on its reader's machine. Two of their headers no page can
+forge: ``Origin`` names the page's own site, and ``Host`` the name that was looked up, which gives away a
+foreign name made to point here (DNS rebinding). Before a body declared to be JSON a browser asks for leave,
+which is not given here; so a body that is not is refused.
+"""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
 import json
+import re
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from controller.errors import StartError
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
 
 def read_token(path: Path) -> str:
@@ -32,6 +42,58 @@ def is_loopback(host: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(str(address)).is_loopback for address in found)
 
 
+class OwnPagesOnly:
+    """ASGI middleware: 403 unless the headers ``Host`` and ``Origin`` are this server's own.
+
+    Own is the machine's loopback, the address that the connection was made to, and ``names``. ``Origin``, if
+    there is one, must have the port of ``Host`` too: a page of another server on this machine is a stranger.
+    """
+
+    def __init__(self, app: Any, names: Collection[str] = ()) -> None:
+        self._app = app
+        self._names = {"localhost", "127.0.0.1", "::1", *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] in ("http", "websocket") and (complaint := self._complaint(scope)):
+            await _refuse(scope, send, 403, complaint)
+            return
+        await self._app(scope, receive, send)
+
+    def _complaint(self, scope: Any) -> str | None:
+        hosts, origins = _headers(scope, "host"), _headers(scope, "origin")
+        here = str((scope.get("server") or ("",))[0]).removeprefix("::ffff:")
+        host = _authority(hosts[0]) if len(hosts) == 1 else None
+        if host is None or host[0] not in self._names | {here}:
+            return (
+                f"Host {_shown(hosts)} is no name of this controller; it may be given one with --allow-host"
+            )
+        for origin in origins:
+            scheme, _, rest = origin.partition("://")
+            site = _authority(rest) if scheme in ("http", "https") else None
+            if site is None or site[0] not in self._names | {here} or site[1] != host[1]:
+                return f"a page of {_shown(origins)} may not call this controller"
+        return None
+
+
+class JsonBodies:
+    """ASGI middleware: 415 for a body below ``/v1`` that is not declared to be ``application/json``.
+
+    The paths of Ryu's ``ofctl_rest`` take what its users' scripts send, whatever they call it.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/") and _has_body(scope):
+            kinds = [kind.partition(";")[0].strip() for kind in _headers(scope, "content-type")]
+            if kinds != ["application/json"]:
+                detail = "the body must be JSON, with the header Content-Type: application/json"
+                await _refuse(scope, send, 415, detail)
+                return
+        await self._app(scope, receive, send)
+
+
 class TokenRequired:
     """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``."""
 
@@ -40,15 +102,46 @@ class TokenRequired:
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        # Constant time, so that the token cannot be found byte by byte.
-        if hmac.compare_digest(given, self._expected):
-            await self._app(scope, receive, send)
-            return
-        body = json.dumps({"detail": "this call needs the header Authorization: Bearer TOKEN"}).encode()
-        headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        if scope["type"] in ("http", "websocket"):
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            # Constant time, so that the token cannot be found byte by byte.
+            if not hmac.compare_digest(given, self._expected):
+                detail = "this call needs the header Authorization: Bearer TOKEN"
+                await _refuse(scope, send, 401, detail, [(b"www-authenticate", b"Bearer")])
+                return
+        await self._app(scope, receive, send)
+
+
+def _headers(scope: Any, name: str) -> list[str]:
+    """Every value of a header, in lower case."""
+    return [
+        value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name.encode()
+    ]
+
+
+def _authority(text: str) -> tuple[str, str] | None:
+    """Name and port of ``name``, ``name:port`` or ``[address]:port``; the port is ``""`` if none is given."""
+    match = _AUTHORITY.fullmatch(text)
+    return None if match is None else (match[1].strip("[]"), match[2] or "")
+
+
+def _has_body(scope: Any) -> bool:
+    return bool(_headers(scope, "transfer-encoding")) or any(
+        length.strip("0") for length in _headers(scope, "content-length")
+    )
+
+
+def _shown(values: Collection[str]) -> str:
+    return ", ".join(repr(value[:80]) for value in values) or "(none)"
+
+
+async def _refuse(
+    scope: Any, send: Any, status: int, detail: str, headers: Collection[tuple[bytes, bytes]] = ()
+) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": detail})
+        return
+    body = json.dumps({"detail": detail}).encode()
+    start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from controller import api_grids, api_jobs, api_ofctl, api_optical
-from controller.access import TokenRequired
+from controller.access import JsonBodies, OwnPagesOnly, TokenRequired
 from controller.attachment import fabric_document, lit_circuits, topology
 from controller.errors import ControllerError, InvalidError, NotFoundError
 from controller.metrics import Metrics
@@ -22,9 +23,15 @@ from controller.requests import Circuits
 from controller.service import Controller
 from fabric.topology import Port
 
+#: A silent event stream says so every so many seconds.
+_STILL_HERE_S = 10.0
 
-def create_app(controller: Controller, token: str | None = None) -> Any:
-    """The ASGI application of a controller; with a token, every call needs it."""
+
+def create_app(controller: Controller, token: str | None = None, hosts: Collection[str] = ()) -> FastAPI:
+    """The ASGI application of a controller; with a token, every call needs it.
+
+    ``hosts``: names, besides those of loopback and the address it is called at, that are its own.
+    """
     app = FastAPI(
         title="Ringlight controller",
         version="1",
@@ -39,7 +46,12 @@ def create_app(controller: Controller, token: str | None = None) -> Any:
     app.include_router(api_grids.router(controller))
     app.include_router(api_jobs.router(controller))
     app.include_router(api_ofctl.router(controller.plane))
-    return app if token is None else TokenRequired(app, token)
+    # The last one added is asked first.
+    app.add_middleware(JsonBodies)
+    if token is not None:
+        app.add_middleware(TokenRequired, token=token)
+    app.add_middleware(OwnPagesOnly, names=hosts)
+    return app
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -187,17 +199,23 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
 
 
 async def _stream(controller: Controller, after: int | None) -> AsyncIterator[str]:
-    subscription = controller.bus.subscribe(after)
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        # The loop of a server that was made to end is closed: nobody is left to be woken.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(news.set)
+
+    subscription = controller.bus.subscribe(after, wake)
     try:
         yield ": ringlight events\n\n"
-        quiet = 0
         while not controller.bus.closed:
-            event = await asyncio.to_thread(subscription.next, 1.0)
-            if event is None:
-                quiet += 1
-                if quiet % 10 == 0:
-                    yield ": still here\n\n"
-                continue
-            yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+            news.clear()
+            for event in subscription.take():
+                yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+            try:
+                await asyncio.wait_for(news.wait(), _STILL_HERE_S)
+            except TimeoutError:
+                yield ": still here\n\n"
     finally:
         subscription.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
-import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -17,30 +17,28 @@ Event = dict[str, Any]
 
 
 class Subscription:
-    """Events from now on, in order. A listener that falls 1,000 events behind loses the oldest."""
+    """Events from now on, in order. A listener that falls 1,000 events behind loses the oldest.
 
-    def __init__(self, bus: EventBus) -> None:
+    ``wake`` is called, on the publisher's thread, when there is something to take or the bus is closed.
+    """
+
+    def __init__(self, bus: EventBus, wake: Callable[[], None]) -> None:
         self._bus = bus
-        self._queue: queue.Queue[Event | None] = queue.Queue(maxsize=1000)
+        self._wake = wake
+        self._events: collections.deque[Event] = collections.deque(maxlen=1000)
 
     def put(self, event: Event | None) -> None:
-        while True:
-            try:
-                self._queue.put_nowait(event)
-            except queue.Full:
-                try:
-                    self._queue.get_nowait()
-                except queue.Empty:
-                    continue
-            else:
-                return
+        if event is not None:
+            self._events.append(event)
+        self._wake()
 
-    def next(self, timeout_s: float) -> Event | None:
-        """The next event, or None when none came in time or the bus is closed."""
-        try:
-            return self._queue.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
+    def take(self) -> list[Event]:
+        """What has come since last asked; returns at once."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._events.popleft())
+        return taken
 
     def close(self) -> None:
         self._bus.forget(self)
@@ -62,15 +60,15 @@ class EventBus:
             self._number += 1
             event: Event = {"id": self._number, "t": time.monotonic(), "event": kind, **fields}
             self._recent.append(event)
-            subscriptions = tuple(self._subscriptions)
+            # Handed over before another is numbered, so that every listener gets them in order.
+            for subscription in self._subscriptions:
+                subscription.put(event)
         log.info("%s", kind, extra={"fields": _loggable(fields)})
-        for subscription in subscriptions:
-            subscription.put(event)
         return event
 
-    def subscribe(self, after: int | None = None) -> Subscription:
+    def subscribe(self, after: int | None = None, wake: Callable[[], None] = lambda: None) -> Subscription:
         """Listen; with ``after`` the kept events of higher id come first."""
-        subscription = Subscription(self)
+        subscription = Subscription(self, wake)
         with self._lock:
             if after is not None:
                 for event in self._recent:

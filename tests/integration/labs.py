@@ -54,7 +54,7 @@ def agent_client(testbed: Testbed) -> httpx.Client:
 
 def asked_twice(connection: socket.socket, path: str, idle_s: float) -> list[int]:
     """Statuses of two calls over one connection, with as long a pause as clients keep an idle one at most."""
-    http = HTTPConnection("server", timeout=10)
+    http = HTTPConnection("localhost", timeout=10)
     http.sock = connection
     statuses = []
     for pause_s in (idle_s, 0.0):

@@ -276,6 +276,22 @@ def test_events_stream(rig: ControllerRig) -> None:
     assert (data["event"], data["added"], data["problems"]) == ("circuits", 4, [])
 
 
+def test_a_form_of_a_foreign_page_changes_no_flow(rig: ControllerRig) -> None:
+    entry = {"dpid": 1, "priority": 6, "match": {"in_port": 1}, "actions": []}
+
+    def written(headers: dict[str, str]) -> tuple[int, bool]:
+        # As curl -d and a page's form send it.
+        headers = {"content-type": "application/x-www-form-urlencoded", **headers}
+        answer = rig.api.post("/stats/flowentry/add", headers=headers, content=json.dumps(entry))
+        return answer.status_code, "6,in_port=1" in rig.table("tor0")
+
+    assert written({"origin": "http://evil.example"}) == (403, False)
+    assert written({"host": "evil.example"}) == (403, False)
+    assert written({}) == (200, True)
+    rig.api.post("/stats/flowentry/delete_strict", content=json.dumps(entry))
+    assert "6,in_port=1" not in rig.table("tor0")
+
+
 def test_a_connection_outlives_its_client_s_patience(rig: ControllerRig) -> None:
     """Else a client may send on it as it is closed: httpx keeps an idle connection for 5 s."""
     with socket.create_connection(("127.0.0.1", rig.rest), timeout=5) as connection:

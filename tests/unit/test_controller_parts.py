@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,30 @@ def test_bus_orders_replays_and_drops_the_oldest() -> None:
     bus = EventBus(keep=3)
     for number in range(5):
         bus.publish("job", number=number)
-    late = bus.subscribe(after=3)
-    first, second = late.next(0.1), late.next(0.1)
-    assert first is not None
-    assert second is not None
-    assert (first["number"], second["number"]) == (3, 4)
-    assert late.next(0.0) is None
+    woken: list[bool] = []
+    late = bus.subscribe(3, lambda: woken.append(bus.closed))
+    assert [event["number"] for event in late.take()] == [3, 4]
+    assert late.take() == []
+    woken.clear()
     for number in range(1500):
         bus.publish("job", number=number)
-    oldest = late.next(0.1)
-    assert oldest is not None
-    assert oldest["number"] == 500
+    assert len(woken) == 1500
+    taken = [event["number"] for event in late.take()]
+    assert taken == list(range(500, 1500))
     bus.close()
-    assert bus.closed
+    assert woken[-1], "a listener that waits must learn of the end"
+    late.close()
+
+
+def test_events_of_many_publishers_are_taken_in_order() -> None:
+    bus = EventBus()
+    listener = bus.subscribe()
+    threads = [threading.Thread(target=lambda: [bus.publish("job") for _ in range(50)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [event["id"] for event in listener.take()] == list(range(1, 401))
 
 
 def test_attachments_follow_the_light() -> None:
