@@ -1,8 +1,8 @@
 """The worker image, made without a registry: Debian packages below, our code on top.
 
 The base is the host's own suite (Debian or Ubuntu, from the host's package sources) with Python and numpy
-in it; its tag is a hash of the recipe. The code layer holds what a worker imports and nothing else; its tag
-is a hash of those files, so a changed worker is a new image and an unchanged one is found by name.
+in it; its tag is a hash of the recipe. The code layer holds what a worker imports; its tag is a hash of those
+files, so a changed worker is a new image and an unchanged one is found by name.
 
 ``containers.image_build`` makes it; this module only names and finds it, so that a start-up check costs
 milliseconds.

@@ -19,9 +19,10 @@ _DECISIVE = ("collective", "gradient_bytes", "iterations", "batch", "seed", "lea
 
 
 class References:
-    """Trains in one process, in the workers' own image; once for jobs that must end alike.
+    """Trains in one process of this machine, once for jobs that must end alike.
 
-    May outlive a lab: what a training ends with has nothing to do with where it runs.
+    May outlive a lab: what a training ends with does not depend on where it runs, nor on numpy and BLAS there
+    (``containers.worker.arithmetic``).
     """
 
     def __init__(self) -> None:
@@ -43,10 +44,9 @@ def _train(processes: LabProcesses, request: Mapping[str, Any]) -> str:
     path = processes.state / f"reference-{len(gpus)}.json"
     with writing(path):
         path.write_text(json.dumps(spec), encoding="utf-8")
-    command = reference_command(path, processes.runtime, processes.lab.id)
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", "containers.worker.reference", str(path)],
             capture_output=True,
             text=True,
             timeout=REFERENCE_S,
@@ -63,18 +63,3 @@ def _train(processes: LabProcesses, request: Mapping[str, Any]) -> str:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RunError(f"the one-process reference of job {name} failed: {last}")
     return str(json.loads(done.stdout)["parameters_sha256"])
-
-
-def reference_command(spec: Path, runtime: str, lab: str) -> list[str]:
-    """The command that trains in one process: in the worker image, or here without containers."""
-    module = "containers.worker.reference"
-    if runtime != "docker":
-        return [sys.executable, "-m", module, str(spec)]
-    from containers.image import image_tag
-
-    return [
-        *("docker", "run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL"),
-        *("--security-opt", "no-new-privileges", "--memory", "1g", "--label", f"ringlight.lab={lab}"),
-        *("--mount", f"type=bind,source={spec},target=/spec.json,readonly", image_tag()),
-        *("python3", "-m", module, "/spec.json"),
-    ]

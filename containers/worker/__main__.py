@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-# One thread of linear algebra per rank: more would spin, and the layers are small. Before numpy loads.
+# A rank uses no BLAS, whose threads start when numpy loads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from containers.worker.events import EventLog
