@@ -6,9 +6,9 @@ position j on wavelength (j - i) mod W. So for each wavelength the switch is a p
 one position every other is reached on a wavelength of its own, whatever the others do; wavelength 0 would
 lead back to the sender and is not used.
 
-With fewer wavelengths a WSS is set for what the job will send: the pairs that its collective uses are
-coloured so that no two of one sender, and no two of one receiver, have the same wavelength. That takes as
-many wavelengths as a node has partners on that WSS (König, 1916). So four nodes on one WSS do
+With fewer wavelengths a WSS is set for what the job will send: the pairs that its collective uses, each
+both ways, are coloured so that no two of one sender, and no two of one receiver, have the same wavelength.
+That takes as many wavelengths as a node has partners on that WSS (König, 1916). So four nodes on one WSS do
 halving-doubling on two wavelengths, one for the partner i XOR 1 and one for i XOR 2, and the prototype of
 Li et al., OFC 2024, has two; which of them leads to whom the paper does not say.
 
@@ -142,10 +142,10 @@ def wavelength_map(
 ) -> dict[str, dict[str, Reach]]:
     """For each of a job's nodes the peers that it reaches in one hop, and how; only pairs inside the job.
 
-    On a grid with fewer wavelengths than a WSS has ports, only ``pairs``, in whose order wavelengths are
-    given away. Raises ValueError naming a node that the grid does not have or that is named twice, there
-    also a pair that shares neither row nor column, a sender or receiver outside the job, and a WSS whose
-    wavelengths are too few.
+    On a grid with fewer wavelengths than a WSS has ports, only ``pairs``, each both ways, in whose order
+    wavelengths are given away. Raises ValueError naming a node that the grid does not have or that is named
+    twice, there also a pair that shares neither row nor column, a sender or receiver outside the job, and a
+    WSS whose wavelengths are too few.
     """
     rows: dict[int, dict[int, str]] = {}
     columns: dict[int, dict[int, str]] = {}
@@ -191,7 +191,8 @@ def _coloured(
         line = _line(at[a], at[b])
         if line is None:
             raise ValueError(f"{a} and {b} share neither row nor column")
-        by_switch.setdefault((line, at[a][0 if line == "row" else 1]), []).append((a, b))
+        # Both ways: an agent grants light only to those that its own map has.
+        by_switch.setdefault((line, at[a][0 if line == "row" else 1]), []).extend([(a, b), (b, a)])
     for (line, index), mine in by_switch.items():
         coloured = colour_pairs(mine)
         needed = 1 + max(coloured.values())
@@ -311,6 +312,18 @@ class LightUse:
     def collisions_possible(self) -> bool:
         """Whether a wrong grant could let two lights meet; where not, 0 collisions say nothing."""
         return self.contended > 0
+
+    def __str__(self) -> str:
+        """One sentence for people."""
+        retuned = f"{self.tuned} of {self.lasers} lasers change their wavelength"
+        retuned += f", together {self.retunes} times in an all-reduce" if self.retunes else ""
+        if not self.contended:
+            why = "every receiver hears one sender only"
+            return f"Collisions are impossible by construction, as {why}; {retuned}."
+        return (
+            f"{self.contended} of {self.receivers} receivers can be contended, by {self.senders} senders at "
+            f"most, so that none collide is the agents' work; {retuned}."
+        )
 
 
 def light_use(ways: Ways, ranks: Sequence[str], steps: Steps) -> LightUse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -25,6 +26,7 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
                 "optical_switches": list(setting.fabric.optical_switches),
                 "collective": comparison.collective(name),
                 "steps": comparison.steps(name).steps,
+                "light_use": None if (use := comparison.light_use(name)) is None else asdict(use),
                 "predicted_completion_s": expected[name],
             }
             for name, setting in comparison.settings.items()
@@ -62,6 +64,9 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
     ]
     head = ["fabric", "", "packet switches", "WSSs", "all-reduce", "steps", "iterations"]
     table([*head, "by model, without set-up"], rows, numeric=2)
+    for name in comparison.settings:
+        if (use := comparison.light_use(name)) is not None:
+            typer.echo(f"Light on {name}: {use}")
     for name, trouble in comparison.spec.trouble.items():
         typer.echo(f"Trouble {name}, on {trouble.fabric}: {trouble.title}")
     sweep = comparison.spec.sweep

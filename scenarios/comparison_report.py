@@ -30,6 +30,7 @@ from scenarios.page import (
 if TYPE_CHECKING:
     from scenarios.drawing import Plot
 
+_POSSIBLE = {True: "possible here", False: "impossible by construction"}
 _NOTHING = {"collisions": 0, "receiver_overlaps": 0}
 
 
@@ -123,6 +124,7 @@ def _cards(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                 (
                     f"Collisions, {text(name)}",
                     f"{light['collisions']}",
+                    f"{_POSSIBLE[found['light_use']['collisions_possible']]}; "
                     f"{light['receiver_overlaps']} receiver overlaps, "
                     f"{found['payload']['lost_bytes']} bytes of payload lost",
                 )
@@ -347,11 +349,18 @@ def _light(comparison: Comparison, name: str, result: Mapping[str, Any], figures
         f"<h2>The light on {text(name)}</h2>"
         "<p>The arbiter set the WSSs once, before the job. From then on the O-NICs' agents alone decide: a "
         "flow asks the receiver, tunes its laser, sends at the port's rate, and lets go. A port carries "
-        f"{rate} (emulated).</p>"
+        f"{rate} (emulated).</p><p>{text(str(comparison.light_use(name)))} {tag('analytic')}"
+        f"{_waited(flows)}</p>"
         f"{picture(figures.get(f'grid-{name}'))}{picture(figures.get(f'flows-{name}'))}"
         f"{set_up}<h3>What {'the agents' if how_known(result) == 'simulated' else 'the kernel'} counted</h3>"
         f"{table(['counter', 'count', 'what it is'], rows, 9)}"
     )
+
+
+def _waited(flows: Mapping[str, Any] | None) -> str:
+    if not flows:
+        return ""
+    return f" In this run {flows['waited']:,} of {flows['count']:,} flows stood in a queue."
 
 
 def _fine_ms(value: float | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from scenarios.comparison import (
@@ -70,6 +71,7 @@ LABELS: tuple[tuple[str, str], ...] = (
     ("fabrics.*.ring.wavelengths*", "setting"),
     ("fabrics.*.ring.set_ups_per_allreduce", "setting"),
     ("fabrics.*.ring.declared_ms", "setting"),
+    ("*.light_use.*", "analytic"),
     ("*.iterations", "setting"),
     ("*.after_iterations", "setting"),
     ("*.absence_s", "setting"),
@@ -182,8 +184,15 @@ def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str,
         else None,
         "flows": flow_figures(mine[-1]) if mine[-1].noted("flow") else None,
         "light": light_figures(mine[-1]),
+        "light_use": _light_use(comparison, name),
         "ring": ring,
     }
+
+
+def _light_use(comparison: Comparison, name: str) -> dict[str, Any] | None:
+    """What an all-reduce asks of a grid's lasers and receivers; None without a grid."""
+    use = comparison.light_use(name)
+    return None if use is None else {**asdict(use), "collisions_possible": use.collisions_possible}
 
 
 def _ring_figures(comparison: Comparison, name: str, run: Run) -> dict[str, Any] | None:

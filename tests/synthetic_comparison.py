@@ -24,7 +24,9 @@ ENVIRONMENT: dict[str, Any] = {
     "duration_s": 100.0,
     "started": "2000-01-01T00:00:00+00:00",
     "labs": {"ideal": "aaaa", "oddl": "bbbb"},
-    "onic_timings": {"oddl": {"lease_s": 8.0, "guard_s": 0.4, "tuning_s": 4.2e-8}},
+    "onic_timings": {
+        name: {"lease_s": 8.0, "guard_s": 0.4, "tuning_s": 4.2e-8} for name in ("prototype", "oddl")
+    },
 }
 
 

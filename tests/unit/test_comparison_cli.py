@@ -20,7 +20,9 @@ SCENARIOS = ROOT / "scenarios"
 def test_check_says_what_a_comparison_is(name: str, trait: str) -> None:
     done = ringlight("check", f"scenarios/{name}.yaml")
     assert done.returncode == 0
-    assert "4 GPUs on each of 2 fabrics" in done.stdout
+    assert f"4 GPUs on each of {3 if name == 'oddl_4' else 2} fabrics" in done.stdout
+    assert "4 of 4 receivers can be contended" in done.stdout
+    assert ("Collisions are impossible by construction" in done.stdout) is (name == "oddl_4")
     assert trait in done.stdout
 
 
@@ -58,7 +60,7 @@ def test_an_event_that_lacks_a_key_is_one_line(tmp_path: Path) -> None:
 def test_up_asks_which_fabric() -> None:
     done = ringlight("up", "scenarios/oddl_4.yaml")
     assert done.returncode == 2
-    assert "name one with --fabric: ideal, oddl" in one_line(done)
+    assert "name one with --fabric: ideal, prototype, oddl" in one_line(done)
 
 
 @pytest.mark.parametrize("name", ["oddl_4", "oddl_sweep"])

@@ -53,8 +53,19 @@ def test_the_ratio_is_that_of_the_training_times(comparison: Comparison, result:
 
 def test_the_papers_ratio_is_beside_it(result: dict[str, Any]) -> None:
     published = result["comparison"]["published"]
-    assert published["ratios"]["oddl"] == pytest.approx(97.8 / 97.3)
-    assert published["accuracy_percent"] == {"ideal": 80.2, "oddl": 80.2}
+    assert published["ratios"] == {"prototype": pytest.approx(97.8 / 97.3)}
+    assert published["accuracy_percent"] == {"ideal": 80.2, "prototype": 80.2}
+
+
+def test_where_collisions_are_impossible_is_said(result: dict[str, Any]) -> None:
+    use = {name: found["light_use"] for name, found in result["fabrics"].items()}
+    assert use["ideal"] is None
+    assert use["prototype"] == {
+        "receivers": 4, "contended": 4, "senders": 2, "lasers": 4, "tuned": 4, "retunes": 8,
+        "collisions_possible": True,
+    }  # fmt: skip
+    assert (use["oddl"]["contended"], use["oddl"]["retunes"]) == (0, 0)
+    assert use["oddl"]["collisions_possible"] is False
 
 
 def test_flows_and_messages_are_counted(result: dict[str, Any]) -> None:
@@ -107,6 +118,7 @@ def pair(comparison: Comparison, **of_oddl: Any) -> dict[str, Any]:
     synthesis = Synthesis(comparison)
     synthesis.links("ideal")
     synthesis.run("ideal-1", "ideal")
+    synthesis.run("prototype-1", "prototype")
     synthesis.run("oddl-1", "oddl", **of_oddl)
     return built(comparison, synthesis)
 

@@ -40,12 +40,12 @@ def bundled(name: str) -> Comparison:
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_comparisons_are_sound(name: str) -> None:
     comparison = bundled(name)
-    assert list(comparison.settings) == ["ideal", "oddl"]
+    assert list(comparison.settings) == ["ideal", *(["prototype"] if name == "oddl_4" else []), "oddl"]
     rates = {nic_rate_bps(s, g) for s in comparison.settings.values() for g in s.fabric.gpus}
     assert rates == {100e9 / comparison.rate_scale}
     assert comparison.world_size == (16 if name == "oddl_16" else 4)
     assert not comparison.settings["ideal"].onic_faults
-    assert comparison.settings["oddl"].onic_faults
+    assert comparison.settings["prototype" if name == "oddl_4" else "oddl"].onic_faults
 
 
 @pytest.mark.parametrize(("name", "nodes"), [("wrht_9", 9), ("wrht_25", 25)])
@@ -186,7 +186,10 @@ def drop(*path: str) -> Edit:
 
 BAD: dict[str, tuple[Edit, list[str]]] = {
     "unknown key": (set_at("fabric", value={}), ["fabric", "unknown key"]),
-    "one fabric only": (drop("fabrics", "ideal"), ["fabrics", "at least 2"]),
+    "one fabric only": (
+        lambda raw: [raw["fabrics"].pop(name) for name in ("ideal", "prototype")],
+        ["fabrics", "at least 2"],
+    ),
     "no title": (drop("fabrics", "oddl", "title"), ["fabrics.oddl.title", "missing"]),
     "baseline that is not there": (set_at("baseline", value="eps"), ["baseline", "no fabric eps"]),
     "fewer GPUs on one": (
@@ -316,7 +319,7 @@ def test_a_mistake_in_a_sweep_is_one_line(edit: Edit, expected: list[str]) -> No
 def test_a_fabric_is_named_where_there_are_several() -> None:
     comparison = bundled("oddl_4")
     assert list(setting_named(comparison, "oddl").fabric.gpus) == ["n0", "n1", "n2", "n3"]
-    with pytest.raises(ScenarioError, match="name one with --fabric: ideal, oddl"):
+    with pytest.raises(ScenarioError, match="name one with --fabric: ideal, prototype, oddl"):
         setting_named(comparison, None)
     with pytest.raises(ScenarioError, match="no fabric torus"):
         setting_named(comparison, "torus")

@@ -280,7 +280,9 @@ def test_wavelengths_that_are_too_few_are_named() -> None:
     _, grid = grid_fabric(1, 8, wavelengths=2)
     with pytest.raises(ValueError, match=r"needs 3 wavelengths in row 0, one for each .*; there are 2"):
         ways_for(grid, grid.nodes, steps_named("halving-doubling", 8))
-    ways_for(grid, grid.nodes, steps_named("ring", 8))
+    # A ring sends one way only, but an agent grants light only to those that its own map has.
+    ring = ways_for(grid, grid.nodes, steps_named("ring", 8))
+    assert set(ring["n3"]) == {"n2", "n4"}
     with pytest.raises(ValueError, match="its light is set for a collective, and none is given"):
         wavelength_map(grid, grid.nodes)
     with pytest.raises(ValueError, match="node n7 is not one of the job's"):
