@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from controller import api_grids, api_jobs, api_ofctl, api_optical
 from controller.access import JsonBodies, OwnPagesOnly, TokenRequired
-from controller.attachment import fabric_document, lit_circuits, topology
+from controller.attachment import fabric_document, lit_circuits, port_name, topology
 from controller.errors import ControllerError, InvalidError, NotFoundError
 from controller.metrics import Metrics
 from controller.openflow.errors import OpenFlowError
@@ -86,8 +86,33 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/topology", tags=["fabric"])
     def get_topology() -> dict[str, Any]:
-        """What packets see now."""
-        return topology(fabric, circuits.cross_connects())
+        """What packets see now; links that are down are left out."""
+        return topology(controller.forwarding.graph(circuits.cross_connects()))
+
+    @app.get("/v1/paths", tags=["fabric"])
+    def get_path(source: str, destination: str) -> dict[str, Any]:
+        """The links that packets from one GPU to another take now, read from the switches' flow tables.
+
+        ``choices``: from how many links on shortest paths the switch could choose. The way back may be
+        another one. 404: there is no such GPU; 409: packets do not arrive, and why.
+        """
+        hops = controller.forwarding.path(source, destination, circuits.cross_connects())
+        return {
+            "source": source,
+            "destination": destination,
+            "paths": fabric.paths,
+            "rate_bps": min(hop.rate_bps for hop in hops),
+            "hops": [
+                {
+                    "from": port_name(fabric, hop.out),
+                    "to": port_name(fabric, hop.into),
+                    "rate_bps": hop.rate_bps,
+                    "path": [str(port) for port in hop.through],
+                    "choices": hop.choices,
+                }
+                for hop in hops
+            ],
+        }
 
     @app.get("/v1/circuits", tags=["fabric"])
     def get_circuits() -> dict[str, Any]:

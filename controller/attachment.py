@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fabric.topology import CrossConnects, Fabric, Port, electrical_graph, is_electrical, trace
+import networkx as nx
+
+from fabric.topology import CrossConnects, Fabric, Port, is_electrical, trace
 
 
 def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:
@@ -59,9 +61,8 @@ def port_name(fabric: Fabric, port: Port) -> str:
     return port.node if port.node in fabric.gpus and port.number == 0 else str(port)
 
 
-def topology(fabric: Fabric, cross_connects: CrossConnects) -> dict[str, object]:
-    """The electrical graph now, as JSON: nodes and directed edges with the path of the light."""
-    graph = electrical_graph(fabric, cross_connects)
+def topology(graph: nx.MultiDiGraph[str]) -> dict[str, object]:
+    """An electrical graph as JSON: nodes and directed edges with the path of the light."""
     return {
         "nodes": [{"name": name, "kind": data["kind"]} for name, data in graph.nodes(data=True)],
         "edges": [
@@ -135,4 +136,5 @@ def fabric_document(fabric: Fabric) -> Mapping[str, object]:
             for link in fabric.links
         ],
         "circuits": [[port_name(fabric, a), port_name(fabric, b)] for a, b in fabric.circuits],
+        "paths": fabric.paths,
     }

@@ -1,4 +1,4 @@
-"""Keeps the packet switches' flow tables equal to what the lit fabric needs.
+"""Keeps the packet switches' flow tables equal to what the lit fabric needs, around links that are down.
 
 The tables are read from the switches each time, so whatever a restart, a reconnect or a stranger did to
 them, the change written is the smallest that makes them right, and a right table is not touched.
@@ -11,13 +11,18 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
 
 from controller import flow_rules
+from controller.errors import ConflictError, NotFoundError
 from controller.openflow.errors import OpenFlowError
 from controller.openflow.messages import FlowEntry, FlowMod
 from controller.openflow.plane import OpenFlowPlane
-from fabric.routing import Rule, forwarding_rules, rule_batches
-from fabric.topology import CrossConnects, Fabric, electrical_graph
+from fabric.paths import Router, without_ports
+from fabric.routing import Rule, forwarding_rules, out_port, rule_batches
+from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +45,22 @@ class ForwardingPlan:
         return sum(len(mods) for step in self.steps for mods in step.values())
 
 
+@dataclass(frozen=True)
+class PathHop:
+    """One link on a packet's way. ``through``: every port that it passes, optical ones too; ``choices``: from
+    how many links on shortest paths the switch before it could choose (1 for a GPU)."""
+
+    out: Port
+    into: Port
+    rate_bps: float
+    through: tuple[Port, ...]
+    choices: int
+
+
+def _path_hop(out: Port, head: str, edge: Mapping[str, Any], choices: int) -> PathHop:
+    return PathHop(out, Port(head, edge["in_port"]), edge["rate_bps"], tuple(edge["path"]), choices)
+
+
 class Forwarding:
     """Reads, plans and writes the forwarding rules of a fabric's packet switches; one change at a time."""
 
@@ -48,6 +69,71 @@ class Forwarding:
         self._plane = plane
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
+        self._down: frozenset[Port] = frozenset()
+
+    @property
+    def down(self) -> frozenset[Port]:
+        """Ports to other packet switches that their own switch calls down."""
+        return self._down
+
+    def is_between_switches(self, port: Port) -> bool:
+        """Whether no GPU is plugged into a packet switch's port: its link may have a substitute."""
+        link = self._fabric.link_at.get(port)
+        return link is not None and link.other(port).node not in self._fabric.gpus
+
+    def learn_ports(self, switch: str) -> dict[Port, bool]:
+        """Ask a switch how its ports to others are; those that are no longer as known, and whether up.
+
+        Raises OpenFlowError.
+        """
+        ports = self._plane.ports(self._dpid(switch), timeout_s=self._timeout_s)
+        up = {Port(switch, port.number) for port in ports if port.up}
+        plugged = {port for port in self._fabric.link_at if port.node == switch}
+        with self._lock:
+            known = {port for port in self._down if port.node == switch}
+            down = {port for port in plugged - up if self.is_between_switches(port)}
+            self._down = self._down - known | down
+        return {port: port not in down for port in known ^ down}
+
+    def graph(self, cross_connects: CrossConnects) -> nx.MultiDiGraph[str]:
+        """What packets see with this light, without the links that are down."""
+        return without_ports(self._fabric, electrical_graph(self._fabric, cross_connects), self._down)
+
+    def path(self, source: str, destination: str, cross_connects: CrossConnects) -> list[PathHop]:
+        """The links that a packet from one GPU to another takes now, by the flow tables as they are.
+
+        The switches on its way are read one after the other. Raises NotFoundError for an unknown GPU,
+        ConflictError naming where the packet ends up elsewhere, OpenFlowError.
+        """
+        fabric = self._fabric
+        for gpu in (source, destination):
+            if gpu not in fabric.gpus:
+                raise NotFoundError(f"there is no GPU {gpu}")
+        if source == destination:
+            raise ConflictError(f"{source} is both ends")
+        graph = self.graph(cross_connects)
+        router = Router(fabric, graph)
+        at = {Port(tail, port): (head, data) for tail, head, port, data in graph.edges(keys=True, data=True)}
+        leaving = next((port for port in at if port.node == source), None)
+        where = f"a packet from {source} to {destination}"
+        if leaving is None:
+            raise ConflictError(f"{where} does not get away: nothing is lit to {source}'s NIC port")
+        hops = [_path_hop(leaving, *at[leaving], 1)]
+        while (node := hops[-1].into.node) != destination:
+            if node in fabric.gpus or node in {hop.out.node for hop in hops}:
+                raise ConflictError(f"{where} comes out at {node}")
+            rules, _ = flow_rules.rules_of(
+                node, self._plane.flows(self._dpid(node), timeout_s=self._timeout_s)
+            )
+            table = {rule.key: rule.out_port for rule in rules}
+            port = out_port(table, node, fabric.gpus[destination].ip, fabric.gpus[source].ip)
+            if port is None:
+                raise ConflictError(f"{where} is dropped by {node}, which has no rule for it")
+            leaving = Port(node, port)
+            if leaving not in at:
+                raise ConflictError(f"{where} is lost behind {leaving}, which leads nowhere now")
+            hops.append(_path_hop(leaving, *at[leaving], len(router.options(node, destination))))
+        return hops
 
     def reconcile(self, cross_connects: CrossConnects) -> dict[str, str]:
         """Make every connected switch forward for these cross-connects; what failed, by switch name."""
@@ -57,7 +143,7 @@ class Forwarding:
 
     def plan(self, cross_connects: CrossConnects) -> ForwardingPlan:
         """The smallest change from what the switches have now; nothing is written."""
-        graph = electrical_graph(self._fabric, cross_connects)
+        graph = self.graph(cross_connects)
         wanted = forwarding_rules(self._fabric, graph)
         tables, failed = self._read()
         have: set[Rule] = set()

@@ -1,4 +1,7 @@
-"""Watches the switches and brings back what a switch lost while it was away. One thread."""
+"""Watches the switches: brings back what one lost while it was away, moves packets off a link that is down.
+
+One thread.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,20 @@ from controller.bus import EventBus
 from controller.circuits import CircuitManager
 from controller.errors import UnavailableError
 from controller.forwarding import Forwarding
+from controller.openflow.errors import OpenFlowError
 from controller.openflow.messages import SwitchEvent
 from controller.openflow.plane import OpenFlowPlane
 from controller.optical_site import OpticalSite
-from fabric.topology import Fabric
+from fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)
 
+_STATE = {True: "up", False: "down"}
+
 
 class Keeper:
-    """Reads every optical switch once per ``period_s``, and mends rules when a packet switch connects."""
+    """Reads every optical switch once per ``period_s``; mends rules when a packet switch connects, or says
+    that a port went down or came up."""
 
     def __init__(
         self,
@@ -43,6 +50,8 @@ class Keeper:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._connected = threading.Event()
+        self._unread: set[str] = set()
+        self._unread_lock = threading.Lock()
         self._unsubscribe = plane.subscribe(self._switch_event)
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -62,12 +71,22 @@ class Keeper:
             text = f"a second switch claims datapath id {event.dpid}; it was refused"
             self._bus.publish("packet_switch_alarm", switch=name, dpid=event.dpid, text=text)
             return
-        if name is None or event.kind not in ("connected", "disconnected"):
+        if name is None:
             return
-        self._bus.publish("packet_switch", switch=name, state="up" if event.kind == "connected" else "down")
-        if event.kind == "connected":
-            self._connected.set()
-            self._wake.set()
+        if event.kind in ("connected", "disconnected"):
+            up = event.kind == "connected"
+            self._bus.publish("packet_switch", switch=name, state="up" if up else "down")
+            if up:
+                self._connected.set()
+                self._read_ports_of(name)
+        elif event.port is not None and self._forwarding.is_between_switches(Port(name, event.port.number)):
+            self._read_ports_of(name)
+
+    def _read_ports_of(self, switch: str) -> None:
+        # What the event says may be old by the time it is acted on: the switch is asked.
+        with self._unread_lock:
+            self._unread.add(switch)
+        self._wake.set()
 
     def _run(self) -> None:
         revision = self._site.revision
@@ -86,10 +105,12 @@ class Keeper:
         with self._circuits.quiet() as quiet:
             if not quiet:
                 # A change is under way; it reads and writes all this by itself.
-                if self._connected.is_set():
+                if self._connected.is_set() or self._unread:
                     self._wake.set()
                     self._stop.wait(0.05)
                 return revision
+            if self._learn_ports():
+                self._forwarding.reconcile(self._circuits.cross_connects())
             for name, view in self._site.views().items():
                 if self._site.holder(name) is not None:
                     # Its conductor reads it; a second reader would only be in the way of the next step.
@@ -104,3 +125,20 @@ class Keeper:
                 self._connected.clear()
                 self._forwarding.reconcile(self._circuits.cross_connects())
             return now
+
+    def _learn_ports(self) -> bool:
+        """Ask the switches that said something of their ports; whether anything is new."""
+        with self._unread_lock:
+            names, self._unread = self._unread, set()
+        changed = False
+        for name in sorted(names):
+            # One that cannot be asked is gone; it is asked when it connects again.
+            with contextlib.suppress(OpenFlowError):
+                for port, up in sorted(self._forwarding.learn_ports(name).items()):
+                    changed = True
+                    peer = str(self._fabric.link_at[port].other(port))
+                    log.log(logging.INFO if up else logging.WARNING, "port %s is %s", port, _STATE[up])
+                    self._bus.publish(
+                        "packet_switch_port", switch=name, port=port.number, peer=peer, state=_STATE[up]
+                    )
+        return changed

@@ -124,6 +124,8 @@ class Controller:
         ]
         reasons += [f"optical switch {n}: {v.error}" for n, v in views.items() if v.error is not None]
         reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
+        links = {self.fabric.link_at[port] for port in self.forwarding.down}
+        reasons += sorted(f"the link from {link.a} to {link.b} is down" for link in links)
         onics = self.onics.views()
         reasons += [view.error for view in onics.values() if view.error is not None]
         reasons += self.rings.troubles()

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fabric.paths import Router
+from fabric.paths import Hop, Router
+from fabric.schedules import Steps
 from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
 Link = TypeVar("Link")
@@ -167,3 +168,26 @@ def predict(fabric: Fabric, cross_connects: CrossConnects, jobs: Iterable[RingJo
         + max((8 * job.bytes_per_edge / rate for rate in rates[job.name]), default=0.0)
         for job in checked
     }
+
+
+def steps_time(
+    fabric: Fabric, cross_connects: CrossConnects, ranks: Sequence[str], steps: Steps, vector_bytes: float
+) -> float:
+    """Least seconds of a collective over packet switches whose steps follow each other.
+
+    ``ranks``: GPU of each rank. Sum over the steps of the longest that a link needs for all that passes it
+    in the step, ``8 * bytes / rate``; packets take the paths of :class:`fabric.paths.Router`. What a step
+    costs apart from its transfers is left out. Raises ValueError as :meth:`fabric.paths.Router.path`.
+    """
+    router = Router(fabric, electrical_graph(fabric, cross_connects))
+    chunk_bits = 8 * vector_bytes / steps.chunks
+    total = 0.0
+    for step in steps:
+        chunks: dict[Hop, int] = {}
+        for source, destination, count in zip(
+            step.sources.tolist(), step.destinations.tolist(), step.count.tolist(), strict=True
+        ):
+            for hop in router.path(ranks[source], ranks[destination]):
+                chunks[hop] = chunks.get(hop, 0) + count
+        total += max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
+    return total

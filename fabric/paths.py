@@ -169,6 +169,14 @@ class Router:
         return ValueError(f"no path from {source} to {destination}{why}")
 
 
+def most_paths(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> int:
+    """How many shortest paths there are between two GPUs, at most."""
+    router = Router(fabric, graph)
+    # GPUs on one switch have the same ways to all others.
+    one_each = {tuple(graph.predecessors(gpu)): gpu for gpu in fabric.gpus if graph.in_degree(gpu)}.values()
+    return max((router.count(a, b) for a in one_each for b in one_each if a != b), default=1)
+
+
 def nodes_of(path: Sequence[Hop]) -> list[str]:
     """The nodes that a path visits, both GPUs included."""
     return [path[0].out.node, *(hop.into.node for hop in path)]

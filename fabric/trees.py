@@ -17,7 +17,7 @@ QUEUE_S = 0.02
 
 @dataclass(frozen=True)
 class Tree:
-    """A tiered fabric: names of GPUs in order, ports by packet switch, and links."""
+    """A tiered fabric: names of GPUs in order, ports by packet switch, and links (the GPUs' first)."""
 
     gpus: tuple[str, ...]
     switches: dict[str, int]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios import cli_rest
-from scenarios.cli_common import Interrupted, fail, say, show_json, table
+from scenarios.cli_common import Interrupted, fabric_document, fabric_lines, fail, say, show_json, table
 from scenarios.writing import DISK_FULL
 
 if TYPE_CHECKING:
@@ -242,9 +242,7 @@ def check(scenario: ScenarioFile, as_json: Json = False) -> None:
         show_json(
             {
                 "name": spec.name,
-                "gpus": list(fabric.gpus),
-                "packet_switches": list(fabric.packet_switches),
-                "optical_switches": list(fabric.optical_switches),
+                **fabric_document(fabric),
                 "compute_s": checked.compute_s,
                 "gradient_bytes": checked.gradient_bytes,
                 "predicted_completion_s": cases,
@@ -264,6 +262,8 @@ def check(scenario: ScenarioFile, as_json: Json = False) -> None:
         for job, gpus in case.jobs.items()
     ]
     table(["case", "job", "ranks", "iterations", "fragmented, by model"], rows)
+    for line in fabric_lines("fabric", spec.fabric, fabric):
+        typer.echo(line)
 
 
 @app.command(rich_help_panel=MACHINE)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from fabric.schema import FabricSpec
+    from fabric.topology import Fabric
 
 
 class UserError(RuntimeError):
@@ -60,3 +64,45 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | 
     with console.capture() as captured:
         console.print(shown)
     typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))
+
+
+def fabric_document(fabric: Fabric) -> dict[str, Any]:
+    """What a checked fabric is made of, short forms written out, as JSON."""
+    from fabric.paths import most_paths
+    from fabric.topology import circuit_cross_connects, electrical_graph
+
+    graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
+    return {
+        "gpus": list(fabric.gpus),
+        "packet_switches": list(fabric.packet_switches),
+        "optical_switches": list(fabric.optical_switches),
+        "links": [
+            {"ends": [str(link.a), str(link.b)], "rate_bps": link.rate_bps, "queue_s": link.queue_s}
+            for link in fabric.links
+        ],
+        "paths": fabric.paths,
+        "equal_paths": most_paths(fabric, graph),
+    }
+
+
+def fabric_lines(where: str, spec: FabricSpec, fabric: Fabric) -> list[str]:
+    """What short forms of a fabric stand for, and how packets choose where they can."""
+    from fabric.units import format_rate
+
+    said = []
+    for key, tree in spec.trees.items():
+        nics, uplinks = (
+            ", ".join(format_rate(rate) for rate in sorted({link.rate_bps for link in links}))
+            for links in (tree.links[: len(tree.gpus)], tree.links[len(tree.gpus) :])
+        )
+        switches = list(tree.switches)
+        said.append(
+            f"{where}.{key}: GPUs {tree.gpus[0]} … {tree.gpus[-1]} at {nics}; {len(switches)} packet "
+            f"switches {switches[0]} … {switches[-1]}, {len(tree.links) - len(tree.gpus)} links between them"
+            + (f" at {uplinks}" if uplinks else "")
+        )
+    ways = fabric_document(fabric)["equal_paths"]
+    if ways > 1:
+        how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
+        said.append(f"{where}: up to {ways} equal paths between two GPUs; each pair takes one, {how}")
+    return said

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from scenarios.cli_common import show_json, table
+from scenarios.cli_common import fabric_document, fabric_lines, show_json, table
 from scenarios.comparison import Comparison, job_settings
 
 
@@ -21,9 +21,7 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         fabrics = {
             name: {
-                "gpus": list(setting.fabric.gpus),
-                "packet_switches": list(setting.fabric.packet_switches),
-                "optical_switches": list(setting.fabric.optical_switches),
+                **fabric_document(setting.fabric),
                 "collective": comparison.collective(name),
                 "steps": comparison.steps(name).steps,
                 "light_use": None if (use := comparison.light_use(name)) is None else asdict(use),
@@ -67,6 +65,9 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
     for name in comparison.settings:
         if (use := comparison.light_use(name)) is not None:
             typer.echo(f"Light on {name}: {use}")
+    for name, setting in comparison.settings.items():
+        for line in fabric_lines(f"fabrics.{name}", comparison.spec.fabrics[name], setting.fabric):
+            typer.echo(line)
     for name, trouble in comparison.spec.trouble.items():
         typer.echo(f"Trouble {name}, on {trouble.fabric}: {trouble.title}")
     sweep = comparison.spec.sweep

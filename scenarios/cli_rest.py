@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         _address.update(controller=controller, token=token)
 
-    for command in (fabric, topology, switches, flows, ports, grids, onics, regroup, events, series):
+    for command in (fabric, topology, path, switches, flows, ports, grids, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)
     for name, group in (("ocs", ocs), ("circuits", circuits), ("job", job)):
         app.add_typer(group, name=name, rich_help_panel=PANEL)
@@ -137,6 +137,16 @@ def topology(as_json: Json = False) -> None:
         return
     rows = [[e["from"], e["to"], _rate(e["rate_bps"]), " ".join(map(str, e["path"]))] for e in found["edges"]]
     table(["from", "to", "real rate", "path of the light"], rows)
+
+
+def path(source: str, destination: str, as_json: Json = False) -> None:
+    """The links that packets from one GPU to another take now, by the switches' flow tables."""
+    found = _get("/v1/paths", source=source, destination=destination)
+    if as_json:
+        show_json(found)
+        return
+    rows = [[hop["from"], hop["to"], _rate(hop["rate_bps"]), hop["choices"]] for hop in found["hops"]]
+    table(["from", "to", "real rate", "of so many equal links"], rows, numeric=3)
 
 
 def switches(as_json: Json = False) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from fabric.cost import steps_time
 from fabric.grid import LightUse, Ways, light_use, ways_for
 from fabric.schedules import Steps, steps_named
 from fabric.schema import Duration, FabricSpec, Name, Size, Strict
@@ -177,9 +178,14 @@ class Comparison(Document):
     def all_reduce_s(self, fabric: str, gradient_bytes: float, set_up_s: float = 0.0) -> float:
         """Emulated seconds of an all-reduce by the model; ``set_up_s``: of each step that waits for light."""
         setting = self.settings[fabric]
-        rate_bps = min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus)
-        lightpaths = ring_of(setting.fabric) is not None
-        transfers_s = all_reduce_time(self.steps(fabric), gradient_bytes, rate_bps, lightpaths=lightpaths)
+        steps, found = self.steps(fabric), setting.fabric
+        if grid_of(found) is None and ring_of(found) is None:
+            scaled_bytes = gradient_bytes * setting.rate_scale
+            transfers_s = steps_time(found, {}, self.ranks(fabric), steps, scaled_bytes)
+        else:
+            rate_bps = min(nic_rate_bps(setting, gpu) for gpu in found.gpus)
+            lightpaths = ring_of(found) is not None
+            transfers_s = all_reduce_time(steps, gradient_bytes, rate_bps, lightpaths=lightpaths)
         return transfers_s + self.set_ups(fabric) * set_up_s
 
     def expected_s(self, fabric: str, request: Mapping[str, Any], set_up_s: float = 0.0) -> float:
@@ -303,6 +309,11 @@ def _check_fabric(comparison: Comparison, name: str) -> None:
             raise ValueError(f"{where}.servers: GPU {gpu} is not on {light.name}; the job runs on all GPUs")
         if light is None and Port(gpu, 0) not in fabric.link_at:
             raise ValueError(f"{where}.links: GPU {gpu} is not plugged in")
+    if light is None:
+        try:
+            comparison.all_reduce_s(name, 0.0)
+        except ValueError as error:
+            raise ValueError(f"{where}.links: {error}") from None
 
 
 def _known(comparison: Comparison, where: str, name: str) -> Fabric:

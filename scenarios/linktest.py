@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
 import networkx as nx
 
 from fabric.grid import lines
-from fabric.topology import Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
+from fabric.paths import Hop, Router
+from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
@@ -31,9 +33,9 @@ class LinkTest:
 
     def measure(self, circuits: Circuits) -> None:
         """With ``circuits`` lit: all NICs at once along rings inside each packet switch, both directions
-        full; then each link between packet switches, one direction after the other; then the O-NICs of each
-        grid, all at once along rings in the rows, then in the columns; then those of each ring of
-        wavelengths, all to their neighbour one way round, then the other."""
+        full; then each direction of each link between packet switches, those at once that share no link;
+        then the O-NICs of each grid, all at once along rings in the rows, then in the columns; then those of
+        each ring of wavelengths, all to their neighbour one way round, then the other."""
         self.reporter.say("measuring the links")
         if circuits:
             self.session.set_circuits(circuits)
@@ -51,7 +53,7 @@ class LinkTest:
                 f"of their settings, median {100 * statistics.median(self.ratios):.1f} %"
             )
 
-    def _nics(self, graph: nx.DiGraph[str]) -> None:
+    def _nics(self, graph: nx.MultiDiGraph[str]) -> None:
         fabric = self.scenario.fabric
         rings: list[Test] = []
         for switch in fabric.packet_switches:
@@ -66,24 +68,23 @@ class LinkTest:
             ]
             self._note(f"NICs of {source}, {destination}", f"{source} to {destination}", min(rates), rate)
 
-    def _trunks(self, graph: nx.DiGraph[str]) -> None:
+    def _trunks(self, graph: nx.MultiDiGraph[str]) -> None:
         fabric = self.scenario.fabric
-        for link in fabric.links:
-            if not {link.a.node, link.b.node} <= fabric.packet_switches.keys():
-                continue
-            for near, far in ((link.a, link.b), (link.b, link.a)):
-                pair = [
-                    gpu
-                    for end in (near, far)
-                    for gpu in [g for g in fabric.gpus if graph.has_edge(g, end.node)][:1]
-                ]
-                if len(pair) < 2:
-                    self.reporter.say(f"  {near} to {far} is not measured: a side has no lit GPU")
-                    continue
+        batches, unmeasured = trunk_tests(fabric, Router(fabric, graph))
+        for out in unmeasured:
+            to = fabric.link_at[out].other(out)
+            self.reporter.say(f"  {out} to {to} is not measured: no two GPUs send over it")
+        for batch in batches:
+            gpus = list(dict.fromkeys(gpu for pair in batch for gpu in pair))
+            receiver = {source: gpus.index(destination) for source, destination in batch}
+            test: Test = ("link-trunks", gpus, [receiver.get(gpu) for gpu in gpus])
+            for source, destination, rate in self._run([test]):
+                path, measured = batch[source, destination]
                 # One NIC cannot fill a faster trunk: then its own rate is what can be asked for.
-                setting = min(link.rate_bps, *(fabric.link_at[Port(gpu, 0)].rate_bps for gpu in pair))
-                for _, _, rate in self._run([(f"link-{near.node}", pair, [1, None])]):
-                    self._note(f"{link.a} - {link.b}", f"{near.node} to {far.node}", setting, rate)
+                setting = min(hop.rate_bps for hop in path)
+                for hop in measured:
+                    link = fabric.link_at[hop.out]
+                    self._note(f"{link.a} - {link.b}", f"{hop.out.node} to {hop.into.node}", setting, rate)
 
     def _onics(self, grid: Grid) -> None:
         """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
@@ -147,3 +148,43 @@ class LinkTest:
             for event in self.session.get(f"/v1/jobs/{ids[name]}/events", cursor=0)["events"]
             if event["event"] == "linktest" and event.get("rate_bps")
         ]
+
+
+#: Pairs of GPUs, sender first, with the path of their packets and those links of it that they measure.
+Batch = dict[tuple[str, str], tuple[tuple[Hop, ...], list[Hop]]]
+
+
+def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[Batch], list[Port]]:
+    """Which GPUs send to which to fill each direction of each link between packet switches once.
+
+    In a batch no GPU sends or receives twice, and no link is used twice, nor in both directions. Also the
+    ports of links over which no pair of GPUs sends.
+    """
+    left = {
+        port
+        for link in fabric.links
+        if {link.a.node, link.b.node} <= fabric.packet_switches.keys()
+        for port in (link.a, link.b)
+    }
+    batches: list[Batch] = []
+    taken: list[set[object]] = []
+    gpus = list(fabric.gpus)
+    # Pairs equally far apart share the fewest links.
+    for shift, first in itertools.product(range(1, len(gpus)), range(len(gpus))):
+        source, destination = gpus[first], gpus[(first + shift) % len(gpus)]
+        if not router.count(source, destination):
+            continue
+        path = router.path(source, destination)
+        measured = [hop for hop in path if hop.out in left]
+        if not measured:
+            continue
+        left -= {hop.out for hop in measured}
+        used: set[object] = {("from", source), ("to", destination)}
+        used |= {frozenset((hop.out, hop.into)) for hop in path[1:-1]}
+        free = next((number for number, others in enumerate(taken) if used.isdisjoint(others)), len(taken))
+        if free == len(taken):
+            batches.append({})
+            taken.append(set())
+        batches[free][source, destination] = (path, measured)
+        taken[free] |= used
+    return batches, sorted(left)
