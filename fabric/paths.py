@@ -10,13 +10,14 @@ Ravishankar, 1998). It needs no memory and no knowledge of jobs. A pair keeps it
 link of it stands and none shorter comes: a cut link moves the pairs that used it and no other. With few flows
 it spreads them unevenly, as hashing does in real switches.
 
-``even``: dealing. GPUs are numbered switch by switch; at the first switch with m choices towards GPU d the
-link number d mod m is taken, at the next with n choices (d // m) mod n, and so on. Consecutive GPUs so take
-different links. In a fat tree that is D-mod-K routing, in which no two flows of a shift (rank i sends to
-i + s) share a link when ranks are numbered in order (Zahavi, Journal of Parallel and Distributed Computing,
-2012). It is as even as whole flows can be for such traffic; other traffic may still collide. A link or a
-circuit that comes or goes may move any pair. Splitting one flow over several links is no choice here: TCP
-takes the reordering for loss, and Open vSwitch cannot do it.
+``even``: dealing. GPUs are numbered switch by switch. Towards GPU d the first switch with m next nodes to
+choose from takes number d mod m, the next with n of them (d // m) mod n, and so on; of c cables to that
+node, the one at what is then left, mod c. Consecutive GPUs so take different links. In a fat tree that is
+D-mod-K routing, in which no two flows of a shift (rank i sends to i + s) share a link when ranks are
+numbered in order (Zahavi, Journal of Parallel and Distributed Computing, 2012). It is as even as whole
+flows can be for such traffic; other traffic may still collide. A link or a circuit that comes or goes may
+move any pair. Splitting one flow over several links is no choice here: TCP takes the reordering for loss,
+and Open vSwitch cannot do it.
 
 The two directions of a pair choose by themselves and may take different paths.
 """
@@ -53,6 +54,14 @@ def hashed(source_ip: str, destination_ip: str, options: Sequence[Hop]) -> Hop:
         return hashlib.blake2b(text.encode(), digest_size=8).digest(), hop.out
 
     return max(options, key=weight)
+
+
+def dealt(number: int, options: Sequence[Hop]) -> tuple[int, Hop]:
+    """What is left of a GPU's number, and its option: by next node, then by cable."""
+    nodes = sorted({hop.into.node for hop in options})
+    left, index = divmod(number, len(nodes))
+    cables = sorted(hop for hop in options if hop.into.node == nodes[index])
+    return left, cables[left % len(cables)]
 
 
 class Router:
@@ -138,8 +147,7 @@ class Router:
             if len(options) == 1:
                 hop = options[0]
             elif fabric.paths == "even":
-                number, index = divmod(number, len(options))
-                hop = options[index]
+                number, hop = dealt(number, options)
             else:
                 hop = hashed(fabric.gpus[source].ip, fabric.gpus[destination].ip, options)
             way.append(hop)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.cost import RingJob, predict
+from fabric.cost import RingJob, predict, steps_time
 from fabric.paths import Hop, Router, hashed, nodes_of, without_ports
 from fabric.routing import forwarding_rules, walk
 from fabric.schedules import halving_doubling, ring
 from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, Port, electrical_graph
+from fabric.topology import Fabric, PathChoice, Port, electrical_graph
 from fabric.trees import fat_tree, leaf_spine
+from scenarios.cli_comparison import show_check
+from scenarios.comparison import Comparison, load
+from scenarios.linktest import trunk_tests
+from scenarios.prediction import all_reduce_time
 from testbed.simulation.networks import PacketNetwork, without_link
 from tests.unit.fabrics import make_fabric
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "scenarios" / "examples"
 
 
 @st.composite
@@ -126,7 +134,7 @@ def test_the_hash_spreads_many_pairs_evenly() -> None:
     assert all(530 < found < 720 for found in count.values())
 
 
-def two_racks(cables: int, paths: str) -> Fabric:
+def two_racks(cables: int, paths: PathChoice) -> Fabric:
     """Eight GPUs on each of two switches, with so many cables of 12.9 Gbit/s between."""
     links: list[dict[str, object]] = [
         {"ends": [f"g{i}", f"tor{i // 8}:{i % 8 + 1}"], "rate": "40 Gbit/s"} for i in range(16)
@@ -168,6 +176,7 @@ def test_an_even_fat_tree_carries_collectives_without_two_flows_on_a_link() -> N
         fat_tree(6, 1e9),
         fat_tree(4, 1e9, gpus_per_edge=4),
         leaf_spine(3, 8, 1e9, spines=2, cables=2),
+        leaf_spine(3, 4, 1e9, spines=2, cables=2),
     ):
         fabric = tree.fabric(paths="even")
         router, ranks = router_of(fabric), list(fabric.gpus)
@@ -206,3 +215,50 @@ def test_a_leaf_spine_fabric_has_its_cables() -> None:
     assert router_of(tree.fabric()).count("g0", "g11") == 8
     with pytest.raises(ValueError, match="spines is 0"):
         leaf_spine(2, 2, 1e9, spines=0)
+
+
+@pytest.mark.parametrize("paths", ["hash", "even"])
+def test_a_link_test_fills_every_direction_of_every_link_once(paths: PathChoice) -> None:
+    for tree in (fat_tree(4, 1e9), leaf_spine(3, 4, 1e9, spines=2, cables=2)):
+        fabric = tree.fabric(paths=paths)
+        router = router_of(fabric)
+        batches, unmeasured = trunk_tests(fabric, router)
+        measured = Counter(hop.out for batch in batches for _, hops in batch.values() for hop in hops)
+        between = {p for link in tree.links[len(tree.gpus) :] for p in (link.a, link.b)}
+        assert measured == dict.fromkeys(between - set(unmeasured), 1)
+        assert paths == "hash" or not unmeasured
+        for batch in batches:
+            senders, receivers = zip(*batch, strict=True)
+            assert len(set(senders)) == len(set(receivers)) == len(batch)
+            links = Counter(frozenset((h.out, h.into)) for path, _ in batch.values() for h in path[1:-1])
+            assert set(links.values()) <= {1}
+            assert all(path == router.path(*pair) for pair, (path, _) in batch.items())
+
+
+def test_a_comparisons_model_knows_the_links_between_switches() -> None:
+    """It took a NIC's rate for all there is: check gave one time for one cable and for two."""
+    ranks = [f"g{i}" for pair in zip(range(8), range(8, 16), strict=True) for i in pair]
+    one, two = (steps_time(two_racks(n, "even"), {}, ranks, ring(16), 1e9) for n in (1, 2))
+    assert one == pytest.approx(8 * 2 * 15 / 16 * 8e9 / 12.9e9)
+    assert one / two == pytest.approx(2)
+    alone = leaf_spine(1, 16, 40e9).fabric()
+    for steps in (ring(16), halving_doubling(16)):
+        assert steps_time(alone, {}, list(alone.gpus), steps, 1e9) == pytest.approx(
+            all_reduce_time(steps, 1e9, 40e9)
+        )
+
+
+def test_check_writes_short_forms_out_and_tells_of_several_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    checked = load(EXAMPLES / "fat_tree_4.yaml")
+    assert isinstance(checked, Comparison)
+    show_check(checked, False)
+    said = capsys.readouterr().out
+    assert (
+        "fabrics.ring.fat_tree: GPUs g0 … g15 at 25 Gbit/s; 20 packet switches p0-e0 … c3, 32 links "
+        "between them at 25 Gbit/s"
+    ) in said
+    assert "fabrics.hash: up to 4 equal paths between two GPUs; each pair takes one, by a hash" in said
+    show_check(checked, True)
+    tree = json.loads(capsys.readouterr().out)["fabrics"]["ring"]
+    assert tree["equal_paths"] == 4
+    assert {"ends": ["p0-e0:3", "p0-a0:1"], "rate_bps": 25e9, "queue_s": 1e-3} in tree["links"]
