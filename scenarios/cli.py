@@ -422,7 +422,7 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         typer.echo(f"Report: {report_path}")
         return
     fidelity = result["fidelity"]
-    typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r}" for r in fidelity["reasons"]))
+    typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r['text']}" for r in fidelity["reasons"]))
     if result["runtime"] != "docker":
         typer.echo("Workers ran in network namespaces, not in containers.")
     typer.echo(f"Report: {report_path}")

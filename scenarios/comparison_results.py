@@ -23,6 +23,7 @@ from scenarios.comparison import (
 )
 from scenarios.fidelity import (
     ALL_REDUCE_OVER_IDEAL,
+    Level,
     Verdict,
     judge_links,
     judge_parameters,
@@ -32,6 +33,7 @@ from scenarios.fidelity import (
     no_fidelity,
     parameters_identical,
     percentile,
+    repeated,
 )
 from scenarios.prediction import break_even_set_up
 from scenarios.records import SIMULATED, Event, Iteration, JobRun, Run, read_runs
@@ -594,6 +596,7 @@ def _fidelity(
         "timer": judge_timers(timed, comparison.compute_s, verdict),
         "cpu": judge_processors(runs, verdict),
         "switches_restarted": judge_switches(runs, verdict),
+        "repeated": repeated(events),
         "samples_missing": {},
     }
     base = fabrics.get(comparison.spec.baseline)
@@ -603,30 +606,38 @@ def _fidelity(
             BASELINE_OVER_MODEL_OF_RINGS
             if any(found["ring"] for found in fabrics.values())
             else BASELINE_OVER_MODEL,
-            f"training on {comparison.spec.baseline} took {base['over_model']:.3f} times the model's time",
+            "baseline_over_model",
+            fabric=comparison.spec.baseline,
+            over=base["over_model"],
         )
     for point in sweep["points"] if sweep else ():
         over = point["baseline_allreduce_s"] / point["ideal_allreduce_s"]
+        size = point["real"]["gradient_bytes"]
         verdict.check(
             over,
             ALL_REDUCE_OVER_IDEAL,
-            f"the all-reduce of {point['real']['gradient_bytes'] / 1e6:g} MB on {comparison.spec.baseline} "
-            f"took {over:.2f} times its ideal",
+            "all_reduce_over_ideal",
+            gradient_bytes=size,
+            fabric=comparison.spec.baseline,
+            over=over,
         )
     judge_parameters(runs, verdict)
     for run in runs:
         _judge_light(run, verdict)
-    return {"verdict": verdict.verdict, "reasons": list(dict.fromkeys(verdict.reasons)), **checked}
+    return {**verdict.as_json(), **checked}
 
 
 def _judge_light(run: Run, verdict: Verdict) -> None:
     payload = _training_figures(run)["payload"]
     if payload and payload["lost_bytes"]:
-        verdict.add(2, f"{run.name}: {payload['lost_bytes']} bytes of payload were sent and not received")
+        verdict.add("bad", "payload_lost", run=run.name, bytes=payload["lost_bytes"])
     light = light_figures(run)
     if light is None:
         return
-    for level, names in ((2, FORBIDDEN), (1, NEVER_ON_RINGS if run.noted("ring") else ())):
+    astray: list[tuple[Level, Sequence[str]]] = [("bad", FORBIDDEN)]
+    if run.noted("ring"):
+        astray.append(("doubtful", NEVER_ON_RINGS))
+    for level, names in astray:
         for name in names:
             if light[name]:
-                verdict.add(level, f"{run.name}: {light[name]} {name.replace('_', ' ')}")
+                verdict.add(level, "light_astray", run=run.name, counter=name, count=light[name])

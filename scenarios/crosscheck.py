@@ -14,7 +14,7 @@ from typing import Any
 
 from scenarios.records import Event, Iteration, JobRun, Run, read_runs
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: Iteration times may differ by so much, per cent.
 LIMIT_PERCENT = 10.0
 #: Closer than this, nothing is called off.
@@ -168,7 +168,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links that gave
     less payload than the simulation takes, ``set_up_s`` light that was longer in coming, ``rest_s`` none of
     these. ``light_s``: seconds of an iteration in which a rank waits for light (of a ring, all of them), or
-    None where light stays; ``light_by``: whether the agents or the controller switch it. ``verdict``: lines
+    None where light stays; ``light_by``: whether the agents or the controller switch it. ``verdict``: reasons
     of the emulation's verdict on itself about links, and about processors during the run. ``contended``:
     whether there were other jobs in the run. ``busy``: mean busy share of the processors meanwhile.
     """
@@ -183,7 +183,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         links_s = _figures(ideal, lambda it: it.all_reduce_s) * (share / ratio - 1)
     light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
     set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
-    busy = [share for run in ours for t, share, _ in run.cpu if run.released <= t <= run.ended]
+    busy = [load.busy for run in ours for load in run.cpu]
     again = [done.get("retransmits", 0) for record in real for done in record.done.values()]
     rounds = sum(len(record.iterations) for record in real)
     return {
@@ -230,13 +230,14 @@ def _link_ratio(events: Iterable[Event], ends: set[str]) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
-def _of_itself(side: Side, runs: Sequence[Run], ends: set[str]) -> list[str]:
-    """Lines of a run's verdict on itself about the links at some nodes, and about processors in some runs."""
+def _of_itself(side: Side, runs: Sequence[Run], ends: set[str]) -> list[Mapping[str, Any]]:
+    """A run's reasons for its verdict on itself: the links at some nodes, and processors in some runs."""
+    names = {run.name for run in runs}
     return [
-        line
-        for line in side.result["fidelity"]["reasons"]
-        if (line.startswith("link ") and _joins(line.rpartition("(")[2].partition(")")[0], ends))
-        or any(line.endswith(f" during {run.name}") for run in runs)
+        reason
+        for reason in side.result["fidelity"]["reasons"]
+        if (reason["code"] == "link_rate" and _joins(reason["direction"], ends))
+        or (reason["code"] == "processors_busy" and reason["run"] in names)
     ]
 
 
@@ -325,7 +326,7 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
     said = [line for _, line in sorted(parts, key=lambda part: -abs(part[0]))]
     if entry["off"] == "neither":
         said.insert(0, f"they agree, but for the all-reduce alone: {signed(exchange)} %")
-    return [*said, *(f"the emulation says of itself: {line}" for line in causes["verdict"][:2])]
+    return [*said, *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2])]
 
 
 def _milliseconds(seconds: float) -> str:

@@ -238,7 +238,7 @@ def _sides(found: Mapping[str, Any]) -> str:
         if links
         else "Its links were not measured."
     )
-    judged = "".join(f"<li>{text(reason)}</li>" for reason in emulated["reasons"])
+    judged = "".join(f"<li>{text(reason['text'])}</li>" for reason in emulated["reasons"])
     return (
         "<h2>The two sides</h2>"
         f"<p>Emulated: <code>{text(emulated['run'])}</code>, which calls itself "

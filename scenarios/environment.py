@@ -90,23 +90,3 @@ def _version(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return (done.stdout.strip() or done.stderr.strip() or "unknown").splitlines()[0]
-
-
-class ProcessorLoad:
-    """Shares of the time of all processors between two readings of /proc/stat."""
-
-    def __init__(self) -> None:
-        self._last = self._read()
-
-    def shares(self) -> tuple[float, float]:
-        """Busy and stolen since the last call, each 0..1; what the hypervisor stole counts as busy, too."""
-        last, self._last = self._last, self._read()
-        total, idle, stolen = (now - before for now, before in zip(self._last, last, strict=True))
-        return (1 - idle / total, stolen / total) if total > 0 else (0.0, 0.0)
-
-    @staticmethod
-    def _read() -> tuple[int, int, int]:
-        """Ticks in all, idle and stolen since the machine started (proc(5))."""
-        with open("/proc/stat", encoding="ascii") as file:
-            fields = [int(field) for field in file.readline().split()[1:9]]
-        return sum(fields), fields[3] + fields[4], fields[7]

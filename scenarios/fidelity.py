@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 from scenarios.records import SIMULATED, Event, JobRun, Run
 
@@ -16,6 +18,10 @@ LATENESS_SHARE = (0.02, 0.05)
 CPU_BUSY = (0.85, 0.95)
 SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
+# A run is made once more where it took longer by so much while others had the processors.
+RUN_OVER_MODEL = (1.10, 1.25)
+#: Share of all processors' time from which on what was missed meanwhile is the machine's fault.
+TAKEN = 0.05
 
 
 def parameters_identical(job: JobRun) -> bool:
@@ -38,25 +44,98 @@ def percentile(values: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
+#: Why a run is not simply good; docs/result-schema.md says what data each comes with.
+Code = Literal[
+    "link_rate",
+    "links_not_measured",
+    "timers_late",
+    "processors_busy",
+    "switch_restarted",
+    "samples_missing",
+    "all_reduce_over_ideal",
+    "baseline_over_model",
+    "parameters_differ",
+    "payload_lost",
+    "light_astray",
+    "run_over_model",
+]
+Level = Literal["doubtful", "bad"]
+LEVELS: tuple[Level, Level] = ("doubtful", "bad")
+
+_SENTENCES: dict[Code, Callable[[Mapping[str, Any]], str]] = {
+    "link_rate": lambda of: (
+        f"link {of['link']} ({of['direction']}) gave {100 * of['ratio']:.1f} % of its setting"
+    ),
+    "links_not_measured": lambda of: "no link was measured",
+    "timers_late": lambda of: (
+        f"compute timers woke {1000 * of['p99_s']:.1f} ms late (99th percentile), "
+        f"{100 * of['share']:.1f} % of the compute time"
+    ),
+    "processors_busy": lambda of: f"processors were {100 * of['busy']:.0f} % busy during {of['run']}",
+    "switch_restarted": lambda of: f"{of['run']}: optical switch {of['switch']} died and was started again",
+    "samples_missing": lambda of: (
+        f"{100 * of['share']:.0f} % of the throughput samples of {of['run']} are missing"
+    ),
+    "all_reduce_over_ideal": lambda of: (
+        f"case {of['case']}: the regrouped all-reduce took {of['over']:.2f} times its ideal"
+        if "case" in of
+        else f"the all-reduce of {of['gradient_bytes'] / 1e6:g} MB on {of['fabric']} "
+        f"took {of['over']:.2f} times its ideal"
+    ),
+    "baseline_over_model": lambda of: (
+        f"training on {of['fabric']} took {of['over']:.3f} times the model's time"
+    ),
+    "parameters_differ": lambda of: (
+        f"{of['run']}: the ranks of {of['job']} and the reference do not agree bit by bit"
+    ),
+    "payload_lost": lambda of: f"{of['run']}: {of['bytes']} bytes of payload were sent and not received",
+    "run_over_model": lambda of: f"{of['run']} took {of['over']:.2f} times the model's time",
+    "light_astray": lambda of: f"{of['run']}: {of['count']} {of['counter'].replace('_', ' ')}",
+}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a run is doubtful or bad: a code, and the data that its sentence is made of."""
+
+    code: Code
+    level: Level
+    data: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The sentence, without a full stop."""
+        return _SENTENCES[self.code](self.data)
+
+    def as_json(self) -> dict[str, Any]:
+        """For result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
+        return {"code": self.code, "level": self.level, **self.data, "text": self.text}
+
+
 class Verdict:
     """Collects reasons; the verdict is the worst of them."""
 
     def __init__(self) -> None:
-        self.levels: list[int] = [0]
-        self.reasons: list[str] = []
+        self.reasons: list[Reason] = []
 
-    def check(self, value: float, limits: tuple[float, float], reason: str) -> None:
+    def check(self, value: float, limits: tuple[float, float], code: Code, **data: Any) -> None:
+        """A reason where the value is over the first limit (doubtful) or the second (bad)."""
         level = sum(value > limit for limit in limits)
         if level:
-            self.add(level, reason)
+            self.add(LEVELS[level - 1], code, **data)
 
-    def add(self, level: int, reason: str) -> None:
-        self.levels.append(level)
-        self.reasons.append(reason)
+    def add(self, level: Level, code: Code, **data: Any) -> None:
+        reason = Reason(code, level, data)
+        if reason not in self.reasons:
+            self.reasons.append(reason)
 
     @property
     def verdict(self) -> str:
-        return ("good", "doubtful", "bad")[max(self.levels)]
+        levels = {reason.level for reason in self.reasons}
+        return next((level for level in reversed(LEVELS) if level in levels), "good")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, "reasons": [reason.as_json() for reason in self.reasons]}
 
 
 def no_fidelity() -> dict[str, Any]:
@@ -70,6 +149,7 @@ def no_fidelity() -> dict[str, Any]:
         "cpu": {},
         "switches_restarted": {},
         "samples_missing": {},
+        "repeated": [],
     }
 
 
@@ -82,19 +162,37 @@ def judge_links(events: Sequence[Event], verdict: Verdict) -> list[dict[str, Any
             "set_bps": e["set_bps"],
             "measured_bps": e["measured_bps"],
             "ratio": e["measured_bps"] / e["set_bps"],
+            "stolen": e.get("stolen"),
+            "others": e.get("others"),
         }
         for e in events
         if e["event"] == "link_rate"
     ]
-    for link in links:
-        verdict.check(
-            abs(link["ratio"] - 1),
-            LINK_ERROR,
-            f"link {link['link']} ({link['direction']}) gave {100 * link['ratio']:.1f} % of its setting",
-        )
+    for reason in missed_links(links):
+        verdict.add(reason.level, reason.code, **reason.data)
     if not links:
-        verdict.add(1, "no link was measured")
+        verdict.add("doubtful", "links_not_measured")
     return links
+
+
+def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
+    """A reason for each rate that missed its setting."""
+    missed = Verdict()
+    for rate in rates:
+        ratio = rate["measured_bps"] / rate["set_bps"]
+        link, direction = rate["link"], rate["direction"]
+        off = abs(ratio - 1)
+        missed.check(off, LINK_ERROR, "link_rate", link=link, direction=direction, ratio=ratio)
+    return missed.reasons
+
+
+def repeated(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """What was made once more because others had the processors, with both figures."""
+    return [
+        {key: value for key, value in e.items() if key not in ("t", "event")}
+        for e in events
+        if e["event"] == "repeated"
+    ]
 
 
 def judge_timers(runs: Sequence[Run], compute_s: float, verdict: Verdict) -> dict[str, float | None]:
@@ -106,8 +204,9 @@ def judge_timers(runs: Sequence[Run], compute_s: float, verdict: Verdict) -> dic
     verdict.check(
         p99_s / compute_s,
         LATENESS_SHARE,
-        f"compute timers woke {1000 * p99_s:.1f} ms late (99th percentile), "
-        f"{100 * p99_s / compute_s:.1f} % of the compute time",
+        "timers_late",
+        p99_s=p99_s,
+        share=p99_s / compute_s,
     )
     return {
         "median_ms": 1000 * statistics.median(late),
@@ -118,28 +217,52 @@ def judge_timers(runs: Sequence[Run], compute_s: float, verdict: Verdict) -> dic
 
 
 def judge_processors(runs: Sequence[Run], verdict: Verdict) -> dict[str, Any]:
-    """Shares of the processors in each run: how busy they were, and what the hypervisor took of that.
+    """Shares of the processors in each run: how busy they were, and what the hypervisor and others took.
 
-    The latter is no reason by itself: it shows in links and timers, whose reason it may be.
+    The latter are no reason by themselves: they show in links and timers, whose reason they may be.
     """
     cpu: dict[str, Any] = {}
     for run in runs:
-        shares = [(busy, stolen) for t, busy, stolen in run.cpu if run.released <= t <= run.ended]
-        if shares:
-            busy = [share for share, _ in shares]
-            stolen = [share for _, share in shares if share is not None]
-            cpu[run.name] = {
-                "mean_busy": statistics.mean(busy),
-                "p95_busy": percentile(busy, 0.95),
-                "mean_stolen": statistics.mean(stolen) if stolen else None,
-                "p95_stolen": percentile(stolen, 0.95) if stolen else None,
-            }
-            verdict.check(
-                cpu[run.name]["mean_busy"],
-                CPU_BUSY,
-                f"processors were {100 * statistics.mean(busy):.0f} % busy during {run.name}",
-            )
+        if not run.cpu:
+            continue
+        mean = statistics.mean(load.busy for load in run.cpu)
+        verdict.check(mean, CPU_BUSY, "processors_busy", run=run.name, busy=mean)
+        cpu[run.name] = {
+            f"{how}_{what}": _share(run, what, of)
+            for what in ("busy", "stolen", "others")
+            for how, of in (("mean", statistics.mean), ("p95", partial(percentile, share=0.95)))
+        }
     return cpu
+
+
+def _share(run: Run, what: str, of: Callable[[Sequence[float]], float]) -> float | None:
+    found = [share for load in run.cpu if (share := getattr(load, what)) is not None]
+    return of(found) if found else None
+
+
+def taken(run: Run) -> float:
+    """Share (0..1) of the processors' time that the lab could not have in a run: stolen, or others'."""
+    shares = (_share(run, what, statistics.mean) for what in ("stolen", "others"))
+    return sum(share for share in shares if share is not None)
+
+
+def machines_fault(run: Run, compute_s: float, expected_s: float | None) -> list[Reason]:
+    """Why a run should be made once more: what it missed while others had the processors. Else nothing.
+
+    ``compute_s``: seconds of one iteration's computation. ``expected_s``: what the model says that the run
+    takes, or None. A run that shows a fault of ours is never made again: it is evidence.
+    """
+    if taken(run) < TAKEN:
+        return []
+    faults, missed = Verdict(), Verdict()
+    judge_switches([run], faults)
+    judge_parameters([run], faults)
+    judge_timers([run], compute_s, missed)
+    judge_processors([run], missed)
+    if expected_s is not None:
+        over = (run.ended - run.released) / expected_s
+        missed.check(over, RUN_OVER_MODEL, "run_over_model", run=run.name, over=over)
+    return [] if faults.reasons else missed.reasons
 
 
 def judge_switches(runs: Sequence[Run], verdict: Verdict) -> dict[str, int]:
@@ -147,7 +270,7 @@ def judge_switches(runs: Sequence[Run], verdict: Verdict) -> dict[str, int]:
     restarted = {run.name: run.noted("switch_restarted") for run in runs}
     for name, notes in restarted.items():
         for switch in dict.fromkeys(note["switch"] for note in notes):
-            verdict.add(1, f"{name}: optical switch {switch} died and was started again")
+            verdict.add("doubtful", "switch_restarted", run=name, switch=switch)
     return {name: sum(note["times"] for note in notes) for name, notes in restarted.items()}
 
 
@@ -160,11 +283,8 @@ def judge_samples(
         times = {s["t"] for s in series if s.get("run") == run.name and run.released <= s["t"] <= run.ended}
         wanted = (run.ended - run.released) / SERIES_STEP_S
         shares[run.name] = max(0.0, 1 - len(times) / wanted) if wanted >= 1 else 0.0
-        verdict.check(
-            shares[run.name],
-            SAMPLES_MISSING,
-            f"{100 * shares[run.name]:.0f} % of the throughput samples of {run.name} are missing",
-        )
+        share = shares[run.name]
+        verdict.check(share, SAMPLES_MISSING, "samples_missing", run=run.name, share=share)
     return shares
 
 
@@ -173,6 +293,4 @@ def judge_parameters(runs: Sequence[Run], verdict: Verdict) -> None:
     for run in runs:
         for job in run.jobs.values():
             if not parameters_identical(job):
-                verdict.add(
-                    2, f"{run.name}: the ranks of {job.name} and the reference do not agree bit by bit"
-                )
+                verdict.add("bad", "parameters_differ", run=run.name, job=job.name)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import networkx as nx
 
 from fabric.grid import lines
 from fabric.paths import Hop, Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
+from scenarios.fidelity import TAKEN, missed_links
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
 from scenarios.session import Circuits, Session, rank_of
+from testbed.load import ProcessorLoad, Shares
 
 #: A link test: job name, GPUs, and the rank that each of them sends to.
 Test = tuple[str, list[str], list[int | None]]
@@ -30,6 +34,9 @@ class LinkTest:
         self.folder = folder
         self.reporter = reporter
         self.ratios: list[float] = []
+        # Of the attempt that goes on: rates as events hold them, and the load of its worst moment.
+        self._rates: list[dict[str, Any]] = []
+        self._load = Shares()
 
     def measure(self, circuits: Circuits) -> None:
         """With ``circuits`` lit: all NICs at once along rings inside each packet switch, both directions
@@ -41,17 +48,50 @@ class LinkTest:
             self.session.set_circuits(circuits)
         ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
         graph = electrical_graph(self.scenario.fabric, circuit_cross_connects(self.scenario.fabric, ports))
-        self._nics(graph)
-        self._trunks(graph)
+        self._settle("NICs", partial(self._nics, graph))
+        self._settle("links between switches", partial(self._trunks, graph))
         for grid in self.scenario.fabric.grids.values():
-            self._onics(grid)
+            self._settle(f"O-NICs of {grid.name}", partial(self._onics, grid))
         for ring in self.scenario.fabric.rings.values():
-            self._ring(ring)
+            self._settle(f"O-NICs of {ring.name}", partial(self._ring, ring))
         if self.ratios:
             self.reporter.say(
                 f"  {len(self.ratios)} rates, {100 * min(self.ratios):.1f} to {100 * max(self.ratios):.1f} % "
                 f"of their settings, median {100 * statistics.median(self.ratios):.1f} %"
             )
+
+    def _settle(self, what: str, fill: Callable[[], None]) -> None:
+        """Measure some links; once more where one missed its setting while others had the processors.
+
+        Then the attempt counts from which less was taken.
+        """
+        rates, load = self._attempt(fill)
+        missed = missed_links(rates)
+        if missed and load.taken >= TAKEN:
+            said = f"others took {100 * load.taken:.0f} % of the processors, and {missed[0].text}; once more"
+            self.reporter.say(f"  {said}")
+            again, load_again = self._attempt(fill)
+            better = load_again.taken < load.taken
+            self.folder.event(
+                "repeated",
+                what="links",
+                name=what,
+                reasons=[reason.as_json() for reason in missed],
+                first=_figures(rates, load),
+                second=_figures(again, load_again),
+                counts="second" if better else "first",
+            )
+            if better:
+                rates, load = again, load_again
+        for rate in rates:
+            self.ratios.append(rate["measured_bps"] / rate["set_bps"])
+            shares = {"stolen": round(load.stolen, 4), "others": round(load.others, 4)}
+            self.folder.event("link_rate", **rate, **shares)
+
+    def _attempt(self, fill: Callable[[], None]) -> tuple[list[dict[str, Any]], Shares]:
+        self._rates, self._load = [], Shares()
+        fill()
+        return self._rates, self._load
 
     def _nics(self, graph: nx.MultiDiGraph[str]) -> None:
         fabric = self.scenario.fabric
@@ -115,10 +155,8 @@ class LinkTest:
 
     def _note(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
         set_bps = real_bps / self.scenario.rate_scale
-        self.ratios.append(measured_bps / set_bps)
-        self.folder.event(
-            "link_rate", link=link, direction=direction, set_bps=set_bps, measured_bps=measured_bps
-        )
+        rate = {"link": link, "direction": direction, "set_bps": set_bps, "measured_bps": measured_bps}
+        self._rates.append(rate)
 
     def _run(self, tests: Sequence[Test]) -> list[tuple[str, str, float]]:
         """Run tests at once: (from, to, bits per second of TCP payload)."""
@@ -138,8 +176,10 @@ class LinkTest:
         if not ids:
             return []
         self.session.wait_ready(ids)
+        load = ProcessorLoad(self.session.processes.lab.id)
         self.session.release(ids.values())
         failures = self.session.wait_ended(ids, seconds + 30.0)
+        self._load = max(self._load, load.shares(), key=lambda shares: shares.taken)
         if failures:
             raise RunError(f"link test: {failures[0]}")
         return [
@@ -148,6 +188,11 @@ class LinkTest:
             for event in self.session.get(f"/v1/jobs/{ids[name]}/events", cursor=0)["events"]
             if event["event"] == "linktest" and event.get("rate_bps")
         ]
+
+
+def _figures(rates: Sequence[dict[str, Any]], load: Shares) -> dict[str, Any]:
+    ratios = [rate["measured_bps"] / rate["set_bps"] for rate in rates]
+    return {"taken": load.taken, "least": min(ratios), "most": max(ratios)}
 
 
 #: Pairs of GPUs, sender first, with the path of their packets and those links of it that they measure.

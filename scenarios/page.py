@@ -233,7 +233,7 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         "doubtful": "Read the figures with care: the emulation strayed from its settings.",
         "bad": "Do not believe the figures: the emulation did not hold its settings.",
     }[verdict]
-    reasons = "".join(f"<li>{text(reason)}</li>" for reason in found["reasons"])
+    reasons = "".join(f"<li>{text(reason['text'])}</li>" for reason in found["reasons"])
     links = [
         row(
             [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -72,13 +72,24 @@ class JobRun:
 
 
 @dataclass(frozen=True)
+class Load:
+    """Shares (0..1) of all processors up to ``t``: busy, of that stolen by the hypervisor, and taken by
+    processes that are no part of the lab; None where that was not recorded."""
+
+    t: float
+    busy: float
+    stolen: float | None
+    others: float | None
+
+
+@dataclass(frozen=True)
 class Run:
     """One run: its jobs together, from their common release to the end of the last.
 
     Of a regrouping scenario, ``case`` is the case and ``placement`` fragmented, regrouped or live; of a
     comparison, ``case`` is the fabric and ``variant`` the trouble or point of the sweep. ``circuits_before``
     and ``circuits`` are pairs of port names before and after the regroup (the same where there was none).
-    ``cpu`` holds (t, busy share of all processors, 0..1), ``notes`` the run's other events that are no
+    ``cpu`` holds the processors' load while it ran, ``notes`` the run's other events that are no
     worker's, ``point`` what a run of a sweep varied. ``simulated``: no worker ran, so none has said a word.
     """
 
@@ -94,7 +105,7 @@ class Run:
     circuits_before: tuple[tuple[str, str], ...]
     circuits: tuple[tuple[str, str], ...]
     regroup: Event | None = None
-    cpu: tuple[tuple[float, float, float | None], ...] = field(default=())
+    cpu: tuple[Load, ...] = field(default=())
     notes: tuple[Event, ...] = field(default=())
     point: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
@@ -146,19 +157,25 @@ def read_lines(path: Path) -> list[Event]:
     return events
 
 
-def read_runs(events: Iterable[Event]) -> list[Run]:
-    """The finished runs, in order. A run without ``run_ended`` is left out.
+def read_runs(events: Iterable[Event], *, set_aside: bool = False) -> list[Run]:
+    """The finished runs that count, in order. A run without ``run_ended`` is left out, and so is one that
+    was set aside in favour of its repetition, or the other way round; ``set_aside`` has those too.
 
     Raises ScenarioError, one line, for a finished run of which something is missing.
     """
     grouped: dict[str, list[Event]] = {}
+    left_out = set()
     for event in events:
+        if event["event"] == "repeated" and not set_aside:
+            left_out.add(event.get("set_aside"))
         if "run" in event:
             grouped.setdefault(event["run"], []).append(event)
     return [
         _run(group)
         for group in grouped.values()
-        if group[0]["event"] == "run_started" and any(e["event"] == "run_ended" for e in group)
+        if group[0]["event"] == "run_started"
+        and group[0]["run"] not in left_out
+        and any(e["event"] == "run_ended" for e in group)
     ]
 
 
@@ -183,11 +200,17 @@ def _run(events: Sequence[Event]) -> Run:
         circuits_before=before,
         circuits=tuple((a, b) for a, b in after["circuits"]) if after else before,
         regroup=named.get("regrouped"),
-        cpu=tuple((e["t"], e["busy"], e.get("stolen")) for e in events if e["event"] == "cpu"),
+        cpu=tuple(_loads(events, named["released"]["at"], named["run_ended"]["t"])),
         point=started.get("point") or {},
         simulated=started.get("simulated", False),
         notes=tuple(e for e in events if "rank" not in e and e["event"] not in _FIELDS),
     )
+
+
+def _loads(events: Iterable[Event], begin: float, end: float) -> Iterator[Load]:
+    for e in events:
+        if e["event"] == "cpu" and begin <= e["t"] <= end:
+            yield Load(e["t"], e["busy"], e.get("stolen"), e.get("others"))
 
 
 def _job(name: str, gpus: Sequence[str], events: Sequence[Event]) -> JobRun:

@@ -26,12 +26,13 @@ from scenarios.fidelity import (
     judge_timers,
     no_fidelity,
     parameters_identical,
+    repeated,
 )
 from scenarios.prediction import predict_completions
 from scenarios.records import SIMULATED, Event, JobRun, Run, read_runs
 from scenarios.schema import Scenario
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: Beacon gaps shorter than this are not recorded by the worker.
 BEACON_FLOOR_S = 0.02
 
@@ -454,13 +455,11 @@ def _fidelity(
         "timer": judge_timers(runs, scenario.compute_s, verdict),
         "cpu": judge_processors(runs, verdict),
         "switches_restarted": judge_switches(runs, verdict),
+        "repeated": repeated(events),
         "samples_missing": judge_samples(runs, series, verdict),
     }
     for name, case in cases.items():
-        verdict.check(
-            case["allreduce_over_ideal"],
-            ALL_REDUCE_OVER_IDEAL,
-            f"case {name}: the regrouped all-reduce took {case['allreduce_over_ideal']:.2f} times its ideal",
-        )
+        over = case["allreduce_over_ideal"]
+        verdict.check(over, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", case=name, over=over)
     judge_parameters(runs, verdict)
-    return {"verdict": verdict.verdict, "reasons": verdict.reasons, **checked}
+    return {**verdict.as_json(), **checked}

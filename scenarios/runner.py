@@ -7,7 +7,8 @@ and writes down what happened; what it means is computed afterwards (``results``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scenarios.processes import Addresses, LabProcesses, RunError, check_ready
 from scenarios.progress import Reporter
 from scenarios.records import Kind
 from scenarios.reference import References
+from scenarios.repeats import Repeats
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, Setting
 from scenarios.session import Session, canonical
@@ -153,10 +155,24 @@ class _Runner:
 
     def everything(self) -> None:
         LinkTest(self.scenario, self.session, self.folder, self.reporter).measure(self.start)
+        repeats = Repeats(self.folder, self.reporter, self.scenario.compute_s)
         for plan in plans(self.scenario, self.options.repeat):
             failures = self.one_run(plan)
+            if not failures:
+                again = partial(self._again, plan)
+                failures = repeats.settle(plan.name, self.expected_s(plan), again)
             if failures:
                 raise RunError(f"{plan.title}: {failures[0]}")
+
+    def _again(self, plan: Plan, name: str) -> list[str]:
+        return self.one_run(replace(plan, name=name, title=f"{plan.title}, again"))
+
+    def expected_s(self, plan: Plan) -> float | None:
+        """What the model says that a run takes; it knows no regroup while jobs train."""
+        if plan.placement == "live":
+            return None
+        circuits = self.session.lit_circuits()
+        return max(predict_completions(self.scenario, circuits, plan.jobs).values())
 
     def one_run(self, plan: Plan) -> list[str]:
         """Make one run; one line for each job that failed."""

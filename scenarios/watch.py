@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
-from scenarios.environment import ProcessorLoad
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
 from scenarios.session import ENDED, Session, rank_of
+from testbed.load import ProcessorLoad
 
 #: Seconds between two looks at running jobs; and between two readings of the processors' load.
 POLL_S, LOAD_S = 0.2, 0.5
@@ -46,7 +47,7 @@ class Watch:
         self._cursor = dict.fromkeys(ids, 0)
         self._done = {name: [0] * len(jobs[name]) for name in ids}
         self._since = at
-        self._load = ProcessorLoad()
+        self._load = ProcessorLoad(session.processes.lab.id)
         self._next_load = at + LOAD_S
         self._patience_s = patience_s
         self._deadline = at + patience_s
@@ -113,8 +114,9 @@ class Watch:
         now = time.monotonic()
         if now >= self._next_load:
             self._next_load = now + LOAD_S
-            busy, stolen = self._load.shares()
-            self._folder.event("cpu", run=self.run, busy=round(busy, 4), stolen=round(stolen, 4))
+            load = self._load.shares()
+            shares = {name: round(share, 4) for name, share in asdict(load).items()}
+            self._folder.event("cpu", run=self.run, **shares)
 
     def _restarts(self) -> None:
         """The testbed starts a dead optical switch again by itself; a person should know."""

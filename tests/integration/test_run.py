@@ -236,7 +236,8 @@ def test_a_killed_switch_is_told_and_makes_the_run_doubtful(tmp_path: Path) -> N
         assert any("optical switch ocs0 died and was started again" in line for line in running.lines)
     fidelity = json.loads(output)["fidelity"]
     assert fidelity["switches_restarted"] == {"a-fragmented-1": 1, "a-regrouped-1": 0, "live": 0}
-    assert "a-fragmented-1: optical switch ocs0 died and was started again" in fidelity["reasons"]
+    restarted = [reason for reason in fidelity["reasons"] if reason["code"] == "switch_restarted"]
+    assert [(reason["run"], reason["switch"]) for reason in restarted] == [("a-fragmented-1", "ocs0")]
     assert_gone(lab)
 
 

@@ -15,6 +15,8 @@ import pytest
 from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
 from scenarios.comparison import Comparison, load
 from scenarios.crosscheck import Side, crosscheck, light_s, series
+from scenarios import fidelity
+from scenarios.fidelity import Reason
 from scenarios.progress import Reporter
 from scenarios.records import Event, Run, read_lines, read_runs
 from scenarios.runner import Options
@@ -39,7 +41,7 @@ def side(folder: Path) -> Side:
     return Side("runs/x", read_lines(folder / "events.jsonl"), result, environment)
 
 
-def altered(original: Side, change: Callable[[Event], Event], reasons: tuple[str, ...] = ()) -> Side:
+def altered(original: Side, change: Callable[[Event], Event], reasons: tuple[Reason, ...] = ()) -> Side:
     """As if it had been emulated, with its events changed and links that gave all that they should."""
     share = original.environment["simulation"]["payload_share"]
     events = [change(copy.deepcopy(event)) for event in original.events]
@@ -54,7 +56,7 @@ def altered(original: Side, change: Callable[[Event], Event], reasons: tuple[str
         }
         for way in ("tor0 to tor1", "tor1 to tor0", "g0 to g1", "g2 to g3")
     ]
-    fidelity = {"verdict": "good", "reasons": list(reasons)}
+    fidelity = {"verdict": "good", "reasons": [reason.as_json() for reason in reasons]}
     result = {**original.result, "runtime": "docker", "run": "emulated", "fidelity": fidelity}
     return Side("runs/y", events, result, {"runtime": "docker"})
 
@@ -183,25 +185,38 @@ def test_a_rings_changes_of_light_are_counted_by_iteration(folder: Path) -> None
 
 def test_busy_processors_are_the_emulations_fault(folder: Path) -> None:
     simulated = side(folder)
-    reasons = ("processors were 99 % busy during a-regrouped-1", "case a: something else")
+    reasons = (
+        Reason("processors_busy", "bad", {"run": "a-regrouped-1", "busy": 0.99}),
+        Reason("all_reduce_over_ideal", "bad", {"case": "a", "over": 2.0}),
+    )
     emulated = altered(simulated, lambda event: stretched(event, 0.4, "all_reduce"), reasons)
     found = crosscheck(emulated, simulated)
     assert entry_of(found)["off"] == "emulation"
-    assert entry_of(found)["why"][-1] == f"the emulation says of itself: {reasons[0]}"
+    assert entry_of(found)["why"][-1] == f"the emulation says of itself: {reasons[0].text}"
     assert entry_of(found, "a-fragmented-1")["why"][-1] != entry_of(found)["why"][-1]
 
 
 def test_only_what_a_run_says_of_a_jobs_own_links_counts(folder: Path) -> None:
     simulated = side(folder)
-    reasons = (
-        "link NICs of g0, g1 (g0 to g1) gave 84.0 % of its setting",
-        "link NICs of g8, g9 (g8 to g9) gave 83.0 % of its setting",
-        "link tor0:3 - tor1:3 (tor0 to tor1) gave 82.0 % of its setting",
+    ways = (("g0 to g1", 0.84), ("g8 to g9", 0.83), ("tor0 to tor1", 0.82))
+    reasons = tuple(
+        Reason("link_rate", "bad", {"link": f"of {way}", "direction": way, "ratio": ratio})
+        for way, ratio in ways
     )
     emulated = altered(simulated, lambda event: stretched(event, 0.4, "all_reduce"), reasons)
     found = crosscheck(emulated, simulated)
-    assert entry_of(found)["causes"]["verdict"] == [reasons[0]]
-    assert entry_of(found, "a-fragmented-1")["causes"]["verdict"] == [reasons[2]]
+    assert entry_of(found)["causes"]["verdict"] == [reasons[0].as_json()]
+    assert entry_of(found, "a-fragmented-1")["causes"]["verdict"] == [reasons[2].as_json()]
+
+
+def test_how_a_reason_is_worded_decides_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fidelity._SENTENCES, "link_rate", lambda of: "a rate was missed")
+    simulated = side(folder)
+    reason = Reason("link_rate", "bad", {"link": "of g0", "direction": "g0 to g1", "ratio": 0.5})
+    emulated = altered(simulated, lambda event: stretched(event, 0.4, "all_reduce"), (reason,))
+    entry = entry_of(crosscheck(emulated, simulated))
+    assert entry["causes"]["verdict"] == [reason.as_json()]
+    assert entry["why"][-1] == "the emulation says of itself: a rate was missed"
 
 
 def test_a_shorter_all_reduce_is_said_to_be_the_simulations(folder: Path) -> None:

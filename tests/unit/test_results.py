@@ -56,7 +56,7 @@ def one_run(scenario: Scenario, **changes: Any) -> Synthesis:
 
 def verdict(scenario: Scenario, synthesis: Synthesis) -> tuple[str, list[str]]:
     fidelity = build_result(scenario, synthesis.events, synthesis.series, ENVIRONMENT)["fidelity"]
-    return fidelity["verdict"], fidelity["reasons"]
+    return fidelity["verdict"], [reason["text"] for reason in fidelity["reasons"]]
 
 
 def test_a_switch_that_was_started_again_makes_a_run_doubtful(scenario: Scenario) -> None:
@@ -65,7 +65,15 @@ def test_a_switch_that_was_started_again_makes_a_run_doubtful(scenario: Scenario
     found = build_result(scenario, synthesis.events, synthesis.series, ENVIRONMENT)["fidelity"]
     assert found["switches_restarted"] == {"a-fragmented-1": 0, "a-regrouped-1": 2}
     assert found["verdict"] == "doubtful"
-    assert "a-regrouped-1: optical switch ocs0 died and was started again" in found["reasons"]
+    assert found["reasons"] == [
+        {
+            "code": "switch_restarted",
+            "level": "doubtful",
+            "run": "a-regrouped-1",
+            "switch": "ocs0",
+            "text": "a-regrouped-1: optical switch ocs0 died and was started again",
+        }
+    ]
 
 
 def test_the_paths_that_the_issue_names_are_there(result: dict[str, Any]) -> None:
