@@ -422,6 +422,12 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         typer.echo(f"Report: {report_path}")
         return
     fidelity = result["fidelity"]
+    for entry in fidelity["repeated"]:
+        typer.echo(
+            f"Made once more, as others had the processors: {entry['name']} ({entry['counts']} counts)"
+        )
+    if fidelity["verdict"] == "bad":
+        typer.echo("Do not believe these figures: the emulation did not hold its settings.")
     typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r['text']}" for r in fidelity["reasons"]))
     if result["runtime"] != "docker":
         typer.echo("Workers ran in network namespaces, not in containers.")

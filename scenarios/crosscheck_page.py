@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from scenarios.crosscheck import signed
 from scenarios.drawing import LIGHT, PALETTE, QUIET, STYLE, Plot, save
-from scenarios.page import assumptions, hero, milliseconds, page, picture, row, table, tag, text
+from scenarios.page import NO_RESULT, assumptions, hero, milliseconds, page, picture, row, table, tag, text
 from scenarios.schema import Document
 
 _EMULATED, _SIMULATED = PALETTE[0], PALETTE[1]
@@ -125,7 +125,9 @@ def render(document: Document, found: Mapping[str, Any], plots: Sequence[Plot]) 
 
 def _header(document: Document, found: Mapping[str, Any]) -> str:
     worst = abs(found["worst"]["difference_percent"])
-    if found["within_limit"]:
+    if found["emulated"]["fidelity"] == "bad":
+        headline = NO_RESULT
+    elif found["within_limit"]:
         headline = f"Simulation and emulation agree within {worst:.1f} %"
     else:
         headline = f"Simulation and emulation are up to {worst:.1f} % apart"

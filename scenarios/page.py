@@ -134,11 +134,17 @@ def milliseconds(value: float | None) -> str:
     return number(value, 0 if value is None or value >= 10 else 1, " ms")
 
 
+#: In place of a headline where the emulation did not hold its settings: nothing was found out.
+NO_RESULT = "No result: the emulation did not hold its settings"
+
+
 def header(
     scenario: Document, result: Mapping[str, Any], headline: str, chips: Iterable[tuple[str, object]]
 ) -> str:
     """Title, what the run is, and its most important facts as chips."""
     verdict = result["fidelity"]["verdict"]
+    if verdict == "bad":
+        headline = NO_RESULT
     runtime = {
         "docker": "Docker containers",
         "namespace": "network namespaces, no containers",
@@ -242,6 +248,8 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
                 format_rate(link["set_bps"]),
                 format_rate(link["measured_bps"]),
                 f"{100 * link['ratio']:.1f} %",
+                _percent(link["stolen"]),
+                _percent(link["others"]),
             ],
             2,
         )
@@ -263,8 +271,9 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
                 f"{100 * (1 - busy['mean_busy']):.0f} %",
                 f"{100 * (1 - busy['p95_busy']):.0f} %",
                 *(
-                    "not measured" if busy[key] is None else f"{100 * busy[key]:.1f} %"
-                    for key in ("mean_stolen", "p95_stolen")
+                    _percent(busy[f"{how}_{what}"])
+                    for what in ("stolen", "others")
+                    for how in ("mean", "p95")
                 ),
                 *([f"{100 * missing.get(name, 0):.1f} %"] if missing else []),
             ],
@@ -272,20 +281,62 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         )
         for name, busy in found["cpu"].items()
     ]
-    head = ["run", "idle CPU, mean", "idle CPU, worst 5 %", "stolen CPU, mean", "stolen CPU, worst 5 %"]
+    head = ["run", *(f"{what} CPU, {how}" for what in ("idle", "stolen", "others'") for how in _MEAN_WORST)]
     head += ["samples missing"] if missing else []
     return (
         "<h2>Can this be believed?</h2>"
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{meaning}</span>'
-        f"{f'<ul>{reasons}</ul>' if reasons else ''}</div>"
+        f"{f'<ul>{reasons}</ul>' if reasons else ''}</div>{_repeated(found['repeated'])}"
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once. Packet headers take 0.7 % at "
         f"MTU 9000; a miss above 5 % is doubtful, above 10 % bad.</p>"
-        f"{_links(found['links'], table(['link', 'direction', 'set', 'measured', 'ratio'], links, 2))}"
+        f"{_links(found['links'], table(_LINK_HEAD, links, 2))}"
         f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {late}.</p>"
         f"{table(head, cpu, 1)}"
-        "<p>Stolen is what the hypervisor gave to others; it may be why a link or a timer is late.</p>"
+        "<p>Shares of all processors. Stolen is what the hypervisor gave to other machines, others' what "
+        "processes took that are no part of the lab; either may be why a link or a timer is late.</p>"
     )
+
+
+_MEAN_WORST = ("mean", "worst 5 %")
+_LINK_HEAD = ["link", "direction", "set", "measured", "ratio", "stolen CPU", "others' CPU"]
+
+
+def _percent(share: float | None) -> str:
+    return "not measured" if share is None else f"{100 * share:.1f} %"
+
+
+def _repeated(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What was made once more by itself: why, both figures, and which counts."""
+    if not entries:
+        return ""
+    rows = [
+        row(
+            [
+                text(entry["name"]),
+                text(entry["reasons"][0]["text"])
+                + (f" (and {more} more)" if (more := len(entry["reasons"]) - 1) else ""),
+                *(_attempt(entry[which]) for which in ("first", "second")),
+                "first" if entry["counts"] in ("first", entry["first"].get("run")) else "second",
+            ],
+            2,
+        )
+        for entry in entries
+    ]
+    return (
+        "<h3>Made once more</h3><p>Others, or the hypervisor, had the processors, and that showed. Of two "
+        "attempts the one counts from which less was taken, whatever its figures. Once a second attempt at a "
+        "run was disturbed too, no further run was repeated.</p>"
+        f"{table(['what', 'why', 'first', 'second', 'counts'], rows, 2)}"
+    )
+
+
+def _attempt(attempt: Mapping[str, Any]) -> str:
+    lost = f"{100 * attempt['taken']:.0f} % of the processors taken"
+    if "completion_s" in attempt:
+        times = ", ".join(f"{text(job)} {time:.1f} s" for job, time in attempt["completion_s"].items())
+        return f"{times}; {lost}"
+    return f"{100 * attempt['least']:.1f} to {100 * attempt['most']:.1f} % of the settings; {lost}"
 
 
 #: More links than these are folded away in a page.

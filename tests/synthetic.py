@@ -61,6 +61,7 @@ class Synthesis:
         late_s: float = 0.0004,
         busy: float = 0.3,
         stolen: float = 0.01,
+        others: float = 0.0,
         reference: str = HASH,
     ) -> None:
         """One run; ``live`` is (iterations of the first job before the regroup, circuits after it)."""
@@ -139,7 +140,7 @@ class Synthesis:
         self._throughput(name, jobs, pace, released, ends)
         t = released
         while t < self.now:
-            self.add("cpu", t=t, run=name, busy=busy, stolen=stolen)
+            self.add("cpu", t=t, run=name, busy=busy, stolen=stolen, others=others)
             t += 0.5
         self.add("run_ended", run=name)
         self.now += 2

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from scenarios import fidelity
 from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
 from scenarios.comparison import Comparison, load
 from scenarios.crosscheck import Side, crosscheck, light_s, series
-from scenarios import fidelity
 from scenarios.fidelity import Reason
 from scenarios.progress import Reporter
 from scenarios.records import Event, Run, read_lines, read_runs
