@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from scenarios.linktest import LinkTest, _Attempt
+from scenarios.linktest import LinkTest
 from scenarios.page import NO_RESULT
 from scenarios.progress import Reporter
 from scenarios.records import read_lines, read_runs
@@ -165,18 +165,6 @@ def test_a_bad_run_has_no_headline_that_reads_as_a_result(tmp_path: Path, scenar
     assert headline(0.8) == NO_RESULT
 
 
-def attempts(*found: tuple[float, float]) -> Callable[..., _Attempt]:
-    """Attempts one after the other, each (rate over its setting, share of the processors taken by others)."""
-    left = [
-        _Attempt(
-            [{"link": "l", "direction": "g0 to g1", "set_bps": 100.0, "measured_bps": 100.0 * ratio}],
-            Shares(0.5, 0.0, others),
-        )
-        for ratio, others in found
-    ]
-    return lambda *_: left.pop(0)
-
-
 @pytest.mark.parametrize(
     ("found", "rate", "counts"),
     [
@@ -189,16 +177,20 @@ def attempts(*found: tuple[float, float]) -> Callable[..., _Attempt]:
 def test_a_disturbed_link_test_is_made_once_more(
     tmp_path: Path,
     scenario: Scenario,
-    monkeypatch: pytest.MonkeyPatch,
     found: list[tuple[float, float]],
     rate: float,
     counts: str | None,
 ) -> None:
-    monkeypatch.setattr(LinkTest, "_attempt", lambda self, *_: next_attempt())
-    next_attempt = attempts(*found)
     with RunFolder(tmp_path, scenario) as folder:
         test = LinkTest(scenario, cast(Session, None), folder, Reporter())
-        test._measure("NICs", [("links", ["g0", "g1"], [1, 0])], lambda *_: ("", "", 0.0))
+        left = list(found)
+
+        def fill() -> None:
+            ratio, others = left.pop(0)
+            test._load = Shares(0.5, 0.0, others)
+            test._note("l", "g0 to g1", 100.0 * scenario.rate_scale, 100.0 * ratio)
+
+        test._settle("NICs", fill)
     events = read_lines(folder.path / "events.jsonl")
     (measured,) = [event for event in events if event["event"] == "link_rate"]
     assert measured["measured_bps"] == pytest.approx(rate)
