@@ -149,6 +149,23 @@ def simulate(
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
+def sensitivity(scenario: ScenarioFile, as_json: Json = False) -> None:
+    """Vary what a regrouping scenario assumes and was fitted to; print the tables as Markdown."""
+    from scenarios import sensitivity as varied
+    from scenarios.schema import Scenario, ScenarioError
+    from scenarios.study import load_any
+
+    checked = load_any(scenario)
+    if not isinstance(checked, Scenario):
+        raise ScenarioError(f"{scenario}: only a scenario that regroups has sensitivities")
+    found = varied.sensitivity(checked)
+    if as_json:
+        show_json(found)
+    else:
+        typer.echo(varied.markdown(checked, found))
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
 def crosscheck(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -449,12 +466,12 @@ def _show_regrouping(result: dict[str, Any]) -> None:
                 f"{case['allreduce_over_ideal']:.2f}",
             ]
         )
-    head = ["case", "fragmented", "regrouped", "reduction", "model", "paper", "all-reduce / ideal"]
+    head = ["case", "fragmented", "regrouped", "reduction", "all-send model", "paper", "all-reduce / ideal"]
     table(head, rows, numeric=1)
     for variant in result["variants"].values():
         typer.echo(
             f"{variant['title']}, fragmented: {variant['completion_s']:.1f} s "
-            f"(model {variant['predicted']['completion_s']:.1f} s)"
+            f"(all-send model {variant['predicted']['completion_s']:.1f} s)"
         )
     live = result["live"]
     if live:

@@ -354,12 +354,20 @@ def _links(links: Sequence[Mapping[str, Any]], shown: str) -> str:
     )
 
 
+def _written(value: object) -> str:
+    """A parameter's value; a list item by item."""
+    if not isinstance(value, list | tuple):
+        return text(value)
+    return "<br>".join(text(" ".join(map(str, v)) if isinstance(v, list | tuple) else v) for v in value)
+
+
 def parameters(named: Mapping[str, ParameterSpec], written: str, remark: str = "") -> str:
     """A scenario's parameters, and its file as ``written``, folded away; ``remark``: HTML before them."""
     rows = [
         "<tr>"
-        f"<td><code>{text(name)}</code></td><td style='white-space:nowrap'>{text(entry.value)}</td>"
-        f"<td>{tag(entry.source)}</td><td class='wide'>{text(entry.why)}</td></tr>"
+        f"<td><code>{text(name)}</code></td><td style='white-space:nowrap'>{_written(entry.value)}</td>"
+        f"<td>{tag(entry.source)}{' ' + tag('fitted') if entry.fitted_to else ''}</td>"
+        f"<td class='wide'>{text(entry.why)}</td></tr>"
         for name, entry in named.items()
     ]
     return (

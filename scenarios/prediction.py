@@ -1,4 +1,7 @@
-"""What the analytic model (``fabric.cost``) says a run should take, for comparison with what it took."""
+"""What the analytic models say a run should take, for comparison with what it took.
+
+Of jobs that run at once it is the all-send model of ``fabric.cost``, which bounds the time neither way.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ def predict_completions(
 
     ``circuits``: pairs of port names; ``jobs``: GPUs in rank order by job. While a set of jobs runs, each
     iterates at the rate that ``fabric.cost.predict`` gives for that set; when one ends, the others are
-    predicted anew. Real rates, gradient and compute time go in; the result is multiplied by D.
+    predicted anew. Real rates, gradient and compute time go in; the result is multiplied by D. Jobs that
+    share a link may take less than this (they do not send all the time) or more (headers, losses).
     """
     fabric = scenario.fabric
     lit = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])

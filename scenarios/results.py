@@ -30,7 +30,8 @@ from scenarios.fidelity import (
 )
 from scenarios.prediction import predict_completions
 from scenarios.records import SIMULATED, Event, JobRun, Run, read_runs
-from scenarios.schema import Scenario
+from scenarios.schema import Scenario, standing
+from scenarios.utilisation import activities, agreement, by_definition, waiting_range
 
 SCHEMA_VERSION = 2
 #: Beacon gaps shorter than this are not recorded by the worker.
@@ -44,6 +45,9 @@ LABELS: tuple[tuple[str, str], ...] = (
     ("*.published.*", "published"),
     ("*.predicted.*", "analytic"),
     ("*.ideal_allreduce_s*", "analytic"),
+    ("*.waiting_counted*", "analytic"),
+    ("*.utilisations.overlap.*", "analytic"),
+    ("*.utilisations.full_rate.*", "analytic"),
     ("*.ranks", "setting"),
     ("*.iterations", "setting"),
     ("*.after_iterations", "setting"),
@@ -176,6 +180,7 @@ def build_result(
         "cases": cases,
         "variants": variants,
         "live": _live(scenario, live_run, environment) if live_run else None,
+        "utilisation": agreement(scenario.spec, cases),
         "fidelity": no_fidelity()
         if environment.get("runtime") == SIMULATED
         else _fidelity(scenario, runs, events, series, cases),
@@ -229,6 +234,14 @@ def _case(scenario: Scenario, name: str, runs: Sequence[Run]) -> dict[str, Any] 
         len(gpus), scenario.gradient_bytes, min(nic_rate_bps(scenario, gpu) for gpu in gpus)
     )
     predicted = {p: _predicted(scenario, group[0], group[0].circuits)[job] for p, group in placements.items()}
+    last = {p: group[-1] for p, group in placements.items()}
+    window = max(completion_s(run, job) for run in last.values())
+    claimed = case.published.utilisation.gain if case.published and case.published.utilisation else None
+    defined = by_definition(
+        activities(last["fragmented"], job, ideal, window),
+        activities(last["regrouped"], job, ideal, window),
+        claimed,
+    )
     return {
         "title": case.title,
         "watched": job,
@@ -237,6 +250,8 @@ def _case(scenario: Scenario, name: str, runs: Sequence[Run]) -> dict[str, Any] 
         "utilisation": {
             p: statistics.median(utilisation(run, job) for run in group) for p, group in placements.items()
         },
+        "utilisations": defined,
+        "waiting_counted": waiting_range(defined["compute"], claimed),
         "allreduce_over_ideal": statistics.median(median_all_reduce_s(run.jobs[job]) for run in regrouped)
         / ideal,
         "ideal_allreduce_s": ideal,
@@ -259,9 +274,19 @@ def _published(scenario: Scenario, case: str) -> dict[str, Any] | None:
     published = scenario.spec.cases[case].published
     if published is None:
         return None
+    key = f"cases.{case}.published"
     return {
         "completion_s": {"fragmented": published.fragmented, "regrouped": published.regrouped},
         "reduction_percent": reduction_percent(published.fragmented, published.regrouped),
+        "utilisation": None
+        if published.utilisation is None
+        else {"words": published.utilisation.words, "gain": list(published.utilisation.gain)},
+        "standing": {
+            "fragmented": standing(scenario.spec, f"{key}.fragmented"),
+            "regrouped": standing(scenario.spec, f"{key}.regrouped"),
+            "reduction_percent": standing(scenario.spec, f"{key}.fragmented", f"{key}.regrouped"),
+            "utilisation": standing(scenario.spec, f"{key}.utilisation"),
+        },
     }
 
 

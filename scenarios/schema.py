@@ -27,11 +27,16 @@ class ScenarioError(ValueError):
 
 
 class ParameterSpec(Strict):
-    """A named figure, where it comes from (``source``) and the reason for it (``why``)."""
+    """A named setting, where it comes from (``source``) and the reason for it (``why``).
 
-    value: str | int | float
+    ``fitted_to``: keys of the published figures from which the value was derived; agreement with these is
+    a fit, with all other published figures a prediction.
+    """
+
+    value: str | int | float | tuple[Any, ...]
     source: Literal["paper", "derived", "assumed"]
     why: Annotated[str, Field(min_length=1)]
+    fitted_to: tuple[str, ...] = ()
 
 
 class ScaleSpec(Strict):
@@ -92,11 +97,20 @@ class TcpSpec(Strict):
     rto_min: Duration = 0.2
 
 
+class PublishedGainSpec(Strict):
+    """What a paper says in ``words`` of the watched job's GPU utilisation, and what ``gain`` (regrouped over
+    fragmented, from and to) is read out of it."""
+
+    words: Annotated[str, Field(min_length=1)]
+    gain: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+
+
 class PublishedSpec(Strict):
-    """Completion times that a paper reports for a case."""
+    """Completion times that a paper reports for a case, and what it says of utilisation."""
 
     fragmented: Duration
     regrouped: Duration
+    utilisation: PublishedGainSpec | None = None
 
 
 class CaseSpec(Strict):
@@ -114,6 +128,29 @@ class VariantSpec(Strict):
     case: Name
     title: str
     jobs: dict[Name, tuple[Name, ...]]
+
+
+class RatioSpec(Strict):
+    """Two parameters, the second of which is varied as ``of`` over so much; ``between``: where to look for
+    what would hit a published figure. ``called``: in words."""
+
+    called: Annotated[str, Field(min_length=1)]
+    of: str
+    to: str
+    values: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    between: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+
+
+class SensitivitySpec(Strict):
+    """What ``ringlight sensitivity`` varies: a ratio of two rates, single parameters, and jobs' GPUs.
+
+    ``slower``: by GPU type, the factor by which its computing takes longer or shorter.
+    """
+
+    ratio: RatioSpec | None = None
+    parameters: dict[str, tuple[str | int | float, ...]] = Field(default_factory=dict)
+    jobs: dict[Name, VariantSpec] = Field(default_factory=dict)
+    slower: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
 
 class LiveSpec(Strict):
@@ -180,6 +217,7 @@ class ScenarioSpec(CommonSpec):
     cases: Annotated[dict[Name, CaseSpec], Field(min_length=1)]
     variants: dict[Name, VariantSpec] = Field(default_factory=dict)
     live: LiveSpec | None = None
+    sensitivity: SensitivitySpec | None = None
 
 
 @dataclass(frozen=True)
@@ -402,13 +440,19 @@ def _check(scenario: Scenario) -> None:
         _check_jobs(scenario.fabric, lit, f"cases.{name}.jobs", case.jobs)
         if case.watched not in case.jobs:
             raise ValueError(f"cases.{name}.watched: there is no job {case.watched} in this case")
-    for name, variant in spec.variants.items():
-        _check_case(spec, f"variants.{name}.case", variant.case)
+    varied = {f"variants.{name}": variant for name, variant in spec.variants.items()}
+    if spec.sensitivity is not None:
+        varied |= {f"sensitivity.jobs.{name}": entry for name, entry in spec.sensitivity.jobs.items()}
+    for key, variant in varied.items():
+        _check_case(spec, f"{key}.case", variant.case)
         case = spec.cases[variant.case]
         for job in variant.jobs:
             if job not in case.jobs:
-                raise ValueError(f"variants.{name}.jobs.{job}: case {variant.case} has no job {job}")
-        _check_jobs(scenario.fabric, lit, f"variants.{name}.jobs", {**case.jobs, **variant.jobs})
+                raise ValueError(f"{key}.jobs.{job}: case {variant.case} has no job {job}")
+        _check_jobs(scenario.fabric, lit, f"{key}.jobs", {**case.jobs, **variant.jobs})
+    _check_fits(spec)
+    if spec.sensitivity is not None:
+        _check_sensitivity(scenario, spec.sensitivity)
     if spec.live is not None:
         _check_case(spec, "live.case", spec.live.case)
         case = spec.cases[spec.live.case]
@@ -417,6 +461,53 @@ def _check(scenario: Scenario) -> None:
             raise ValueError(
                 f"live.after_iterations: {spec.live.after_iterations}, but job {case.watched} "
                 f"has only {iterations} iterations"
+            )
+
+
+def published_figures(spec: ScenarioSpec) -> tuple[str, ...]:
+    """The keys of all published figures of a scenario."""
+    return tuple(
+        f"cases.{name}.published.{key}"
+        for name, case in spec.cases.items()
+        if case.published is not None
+        for key in type(case.published).model_fields
+        if getattr(case.published, key) is not None
+    )
+
+
+def standing(spec: ScenarioSpec, *figures: str) -> str:
+    """``fitted``, ``predicted`` or ``free``: what agreement with published figures (keys) is worth.
+
+    Fitted when parameters were derived from each of them, predicted when from not all, free when one of
+    them is not published, so that there is nothing to agree with.
+    """
+    if not set(figures) <= set(published_figures(spec)):
+        return "free"
+    used = {key for parameter in spec.parameters.values() for key in parameter.fitted_to}
+    return "fitted" if set(figures) <= used else "predicted"
+
+
+def _check_fits(spec: ScenarioSpec) -> None:
+    known = published_figures(spec)
+    for name, parameter in spec.parameters.items():
+        for key in parameter.fitted_to:
+            if key not in known:
+                raise ValueError(f"parameters.{name}.fitted_to: there is no published figure {key}")
+
+
+def _check_sensitivity(scenario: Scenario, varied: SensitivitySpec) -> None:
+    parameters = scenario.spec.parameters
+    named = {f"sensitivity.parameters.{name}": name for name in varied.parameters}
+    if varied.ratio is not None:
+        named |= {"sensitivity.ratio.of": varied.ratio.of, "sensitivity.ratio.to": varied.ratio.to}
+    for where, name in named.items():
+        if name not in parameters:
+            raise ValueError(f"{where}: there is no parameter {name}")
+    kinds = {gpu.model for gpu in scenario.fabric.gpus.values()}
+    for kind in varied.slower:
+        if kind not in kinds:
+            raise ValueError(
+                f"sensitivity.slower: there is no GPU {kind}; there are {', '.join(sorted(kinds))}"
             )
 
 

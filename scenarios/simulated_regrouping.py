@@ -63,7 +63,7 @@ def simulate_regrouping(
     }
     fabric = scaled(scenario.fabric, scenario.rate_scale)
     # What cannot be simulated is found before a folder is made for it.
-    _network(fabric, [(str(a), str(b)) for a, b in scenario.fabric.circuits], options)
+    network_of(fabric, [(str(a), str(b)) for a, b in scenario.fabric.circuits], options)
     declared = {name: profile.declared() for name, profile in profiles.items()}
     facts: dict[str, Any] = {}
     with simulated_folder(
@@ -103,7 +103,10 @@ def _assumptions(scenario: Scenario, profiles: Mapping[str, Profile]) -> list[di
     ]
 
 
-def _network(fabric: Fabric, circuits: Iterable[Sequence[str]], options: SimulationOptions) -> PacketNetwork:
+def network_of(
+    fabric: Fabric, circuits: Iterable[Sequence[str]], options: SimulationOptions
+) -> PacketNetwork:
+    """What packets see of a fabric (emulated rates) with these circuits lit."""
     light = _light(fabric, circuits)
     return PacketNetwork(fabric, light, latency_s=options.latency_s, share=options.payload_share)
 
@@ -207,12 +210,12 @@ class _Simulator:
             circuits = made.circuits
         released_s = self.now_s
         self.folder.event("released", t=released_s, run=plan.name, at=released_s)
-        network = _network(self.fabric, circuits, self.options)
+        network = network_of(self.fabric, circuits, self.options)
         if plan.kind == "live":
             made, at_s, left = self._live_regroup(plan, network)
             self._note_regroup(plan, made, left, released_s + at_s)
             circuits = made.circuits
-            after = _network(self.fabric, circuits, self.options)
+            after = network_of(self.fabric, circuits, self.options)
             changes = [NetworkChange(at_s + made.command_s, after, made.dark_s, "regroup")]
         engine = Engine(trace=True)
         results = self._run(plan, network, changes, engine)
@@ -301,13 +304,13 @@ class _Simulator:
 
     def _write(self, plan: Plan, results: Mapping[str, JobResult], engine: Engine, released_s: float) -> None:
         assert engine.passed is not None
-        busy = _busy(engine, engine.passed)
+        moved = busy(engine, engine.passed)
         for name, gpus in plan.jobs.items():
             for index, iteration in enumerate(results[name].iterations):
                 times = (iteration.begin_s, iteration.computed_s, iteration.end_s)
                 rows = zip(*(column.tolist() for column in times), strict=True)
                 for rank, (begin_s, computed_s, end_s) in enumerate(rows):
-                    stalls = idle_within(busy.get(gpus[rank], []), computed_s, end_s)
+                    stalls = idle_within(moved.get(gpus[rank], []), computed_s, end_s)
                     self.folder.copy(
                         {
                             "t": released_s + end_s,
@@ -370,7 +373,7 @@ def _add(bins: list[float], passed: Passed) -> None:
         bins[k] += max(0.0, overlap) * passed.rate
 
 
-def _busy(engine: Engine, passed: Iterable[Passed]) -> dict[str, list[Interval]]:
+def busy(engine: Engine, passed: Iterable[Passed]) -> dict[str, list[Interval]]:
     """When bytes moved at each GPU, either way: intervals in order that do not touch, by GPU."""
     moved: dict[str, list[Interval]] = defaultdict(list)
     for entry in passed:

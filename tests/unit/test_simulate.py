@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fabric.cost
 from scenarios.comparison import load, parse
 from scenarios.progress import Reporter
 from scenarios.records import read_lines, read_runs
@@ -233,3 +234,14 @@ def test_zero_capacity_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "bad.yaml" in one_line(done)
     assert "uplink_rate" in one_line(done)
+
+
+def test_the_all_send_model_bounds_the_time_neither_way(run: tuple[Path, dict[str, Any]]) -> None:
+    _, result = run
+    contiguous = result["variants"]["contiguous"]
+    assert contiguous["predicted"]["completion_s"] > 1.1 * contiguous["completion_s"]
+    alone = result["cases"]["a"]
+    assert alone["predicted"]["completion_s"]["regrouped"] < alone["completion_s"]["regrouped"]
+    said = " ".join((fabric.cost.__doc__ or "").split())
+    assert "bounds nothing" in said
+    assert "lower bound" not in said
