@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         ["fabric.links[0].ends", "ocs0", "15"],
     ),
     "circuit port used twice": (
-        set_at("fabric", "circuits", 1, value=["g1", "tor0:1"]),
+        set_at("parameters", "placement", "value", 1, value=["g1", "tor0:1"]),
         ["fabric.", "tor0:1"],
     ),
     "job larger than the fabric": (
@@ -93,7 +93,7 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         ["cases.b.jobs.red", "g9"],
     ),
     "dark GPU": (
-        lambda raw: raw["fabric"]["circuits"].pop(),
+        lambda raw: raw["parameters"]["placement"]["value"].pop(),
         ["cases.a.jobs.blue", "g5", "circuit"],
     ),
     "rate of zero": (
