@@ -12,7 +12,7 @@ import yaml
 
 from scenarios.cli_common import table
 from scenarios.comparison import Comparison, load, parse
-from scenarios.crosscheck import Side, crosscheck
+from scenarios.crosscheck import JUDGED, Side, crosscheck
 from scenarios.crosscheck_page import draw, render, title_of
 from scenarios.processes import check_ready
 from scenarios.progress import Reporter
@@ -157,17 +157,24 @@ def show(found: Mapping[str, Any], folder: Path) -> None:
                 f"{1000 * iteration['emulated']:.1f} ms",
                 f"{1000 * iteration['simulated']:.1f} ms",
                 f"{iteration['difference_percent']:+.1f} %",
+                f"{1000 * exchange['emulated']:.1f} ms",
+                f"{1000 * exchange['simulated']:.1f} ms",
                 f"{exchange['difference_percent']:+.1f} %",
                 entry["off"],
             ]
         )
-    head = ["run", "job", "emulated", "simulated", "iteration", "all-reduce", "off"]
+    compared = ["emulated", "simulated", "difference"]
+    head = ["run", "job", *(f"{what}, {c}" for what in ("iteration", "all-reduce") for c in compared), "off"]
     table(head, rows, numeric=2)
     worst = found["worst"]
     said = "within" if found["within_limit"] else "NOT within"
+    largest = ", ".join(
+        f"of {what} {worst[figure]['difference_percent']:+.1f} % "
+        f"({worst[figure]['run']}, {worst[figure]['job']})"
+        for figure, what in zip(JUDGED, ("an iteration", "an all-reduce"), strict=True)
+    )
     typer.echo(
-        f"Iteration times are {said} {found['limit_percent']:g} %; largest difference "
-        f"{worst['difference_percent']:+.1f} % ({worst['run']}, {worst['job']})."
+        f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}."
     )
     if not found["emulated"]["complete"]:
         typer.echo("The emulated run is not complete; what there is of it was compared.")

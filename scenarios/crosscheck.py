@@ -15,12 +15,12 @@ from typing import Any
 from scenarios.records import Event, Iteration, JobRun, Run, read_runs
 
 SCHEMA_VERSION = 2
-#: Iteration times may differ by so much, per cent.
+#: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is
+#: simulated: in an iteration it stands beside computing, which both sides merely wait for.
 LIMIT_PERCENT = 10.0
-#: Closer than this, nothing is called off.
-AGREE_PERCENT = 1.0
-#: The all-reduce alone may differ more; from so much on it is said.
-NOTABLE_PERCENT = 5.0
+JUDGED = ("iteration_s", "allreduce_s")
+#: Iterations closer than this, with all-reduces closer than that: nothing is called off.
+AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT = 1.0, 5.0
 #: Segments sent again by a rank in an iteration from which on TCP is named as a cause.
 MANY_RETRANSMITS = 0.5
 
@@ -60,17 +60,12 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
         raise ValueError("the two runs have no finished run in common")
     missing = [run.name for key, runs in measured.items() if key not in computed for run in runs]
     missing += [run.name for key, runs in computed.items() if key not in measured for run in runs]
-    worst = max(entries, key=lambda entry: abs(entry["iteration_s"]["difference_percent"]))
     return {
         "schema": SCHEMA_VERSION,
         "scenario": simulated.result["scenario"],
         "limit_percent": limit_percent,
         "within_limit": all(entry["within_limit"] for entry in entries),
-        "worst": {
-            "run": worst["run"],
-            "job": worst["job"],
-            "difference_percent": worst["iteration_s"]["difference_percent"],
-        },
+        "worst": {figure: _worst(entries, figure) for figure in JUDGED},
         "emulated": {
             "run": emulated.result["run"],
             "folder": emulated.name,
@@ -87,6 +82,16 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
         },
         "entries": entries,
         "not_compared": missing,
+    }
+
+
+def _worst(entries: Sequence[Mapping[str, Any]], figure: str) -> dict[str, Any]:
+    """Run and job with the largest difference of a figure."""
+    worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
+    return {
+        "run": worst["run"],
+        "job": worst["job"],
+        "difference_percent": worst[figure]["difference_percent"],
     }
 
 
@@ -128,6 +133,7 @@ def _entry(
         return _pair(_figures(real, of), _figures(ideal, of))
 
     iteration = compared(lambda it: it.end - it.start)
+    exchange = compared(lambda it: it.all_reduce_s)
     completion = _pair(
         _mean(run.jobs[job].end - run.released for run in ours), ideal[0].end - theirs.released
     )
@@ -142,9 +148,11 @@ def _entry(
         "ranks": len(ideal[0].gpus),
         "repeats": len(ours),
         "iteration_s": iteration,
-        "allreduce_s": compared(lambda it: it.all_reduce_s),
+        "allreduce_s": exchange,
         "completion_s": completion,
-        "within_limit": abs(iteration["difference_percent"]) <= limit_percent,
+        "within_limit": all(
+            abs(figure["difference_percent"]) <= limit_percent for figure in (iteration, exchange)
+        ),
         "causes": _causes(ours, theirs, job, emulated, simulated),
         "series": {"emulated": series(real[0]), "simulated": series(ideal[0])},
     }
@@ -278,7 +286,10 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
     the scenario has and it leaves out, TCP and the controller, and steps that it lets overlap less. Where the
     emulation says of itself that its links or processors failed it, it is off.
     """
-    if abs(entry["iteration_s"]["difference_percent"]) < AGREE_PERCENT:
+    if (
+        abs(entry["iteration_s"]["difference_percent"]) < AGREE_PERCENT
+        and abs(entry["allreduce_s"]["difference_percent"]) < AGREE_ALL_REDUCE_PERCENT
+    ):
         return "neither"
     causes = entry["causes"]
     emulations, simulations = causes["timers_s"] + causes["links_s"], 0.0
@@ -300,8 +311,7 @@ def _names_what_is_left_out(causes: Mapping[str, Any]) -> bool:
 
 def reasons(entry: Mapping[str, Any]) -> list[str]:
     """Why the two differ, as far as the runs tell: sentences without a full stop, the weightiest first."""
-    exchange = entry["allreduce_s"]["difference_percent"]
-    if entry["off"] == "neither" and abs(exchange) < NOTABLE_PERCENT:
+    if entry["off"] == "neither":
         return ["they agree"]
     causes = entry["causes"]
     light = causes["light_s"]
@@ -324,8 +334,6 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
     if abs(rest) >= 0.05 * abs(causes["gap_s"]):
         parts.append((rest, f"{_milliseconds(rest)} from {_rest(entry)}"))
     said = [line for _, line in sorted(parts, key=lambda part: -abs(part[0]))]
-    if entry["off"] == "neither":
-        said.insert(0, f"they agree, but for the all-reduce alone: {signed(exchange)} %")
     return [*said, *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2])]
 
 
