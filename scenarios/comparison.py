@@ -6,6 +6,7 @@ other. On each, the job runs on all GPUs, in the order in which the fabric lists
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +51,21 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ComparedFabricSpec(FabricSpec):
-    """A fabric and what it is called in tables. ``collective``: in place of the training's."""
+    """A fabric and what it is called in tables. ``collective``: in place of the training's.
+
+    ``jobs``: GPUs in rank order of each job that trains there at the same time as the others. The baseline's
+    first is on every fabric, and is what is compared. Without it one job, on all GPUs.
+    """
 
     title: Annotated[str, Field(min_length=1)]
     collective: Collective | None = None
+    jobs: Annotated[dict[Name, tuple[Name, ...]], Field(min_length=1)] | None = None
 
 
 #: Keys of :class:`ComparedFabricSpec` that describe no hardware.
-_NO_HARDWARE = ("title", "collective")
+_NO_HARDWARE = ("title", "collective", "jobs")
+#: The compared job where the baseline names none.
+ONLY_JOB = "train"
 
 
 class PublishedComparisonSpec(Strict):
@@ -133,16 +141,22 @@ class Comparison(Document):
 
     @property
     def world_size(self) -> int:
-        return len(next(iter(self.settings.values())).fabric.gpus)
+        """Ranks of every job."""
+        return len(self.ranks(self.spec.baseline))
 
     @property
     def job(self) -> str:
-        """Name of the job."""
-        return "train"
+        """Name of the compared job, which runs on every fabric: the baseline's first."""
+        return next(iter(self.spec.fabrics[self.spec.baseline].jobs or {ONLY_JOB: ()}))
+
+    def jobs(self, fabric: str) -> dict[str, tuple[str, ...]]:
+        """The jobs that train on a fabric at once: GPUs in rank order, the compared job first."""
+        found = self.spec.fabrics[fabric].jobs or {self.job: tuple(self.settings[fabric].fabric.gpus)}
+        return {name: found[name] for name in sorted(found, key=lambda name: name != self.job)}
 
     def ranks(self, fabric: str) -> tuple[str, ...]:
-        """The job's GPUs on a fabric, in rank order."""
-        return tuple(self.settings[fabric].fabric.gpus)
+        """The compared job's GPUs on a fabric, in rank order."""
+        return self.jobs(fabric)[self.job]
 
     def collective(self, fabric: str) -> str:
         """The all-reduce that the job uses on a fabric."""
@@ -159,9 +173,12 @@ class Comparison(Document):
         return None if ring is None else plan_ring(found, ring, self.steps(fabric))
 
     def ways(self, fabric: str) -> Ways | None:
-        """Which wavelengths of a fabric's grid lead from rank to rank; None where there is no grid."""
+        """Which wavelengths of a fabric's grid lead from rank to rank, in all jobs; None without a grid."""
         grid = grid_of(self.settings[fabric].fabric)
-        return None if grid is None else ways_for(grid, self.ranks(fabric), self.steps(fabric))
+        if grid is None:
+            return None
+        each = [ways_for(grid, ranks, self.steps(fabric)) for ranks in self.jobs(fabric).values()]
+        return {node: peers for ways in each for node, peers in ways.items()}
 
     def light_use(self, fabric: str) -> LightUse | None:
         """What an all-reduce asks of a grid's lasers and receivers; None where there is no grid."""
@@ -258,7 +275,9 @@ def _check(comparison: Comparison) -> None:
     spec = comparison.spec
     check_paper(spec.paper, PARTS, ["published"] if spec.published else [])
     _known(comparison, "baseline", spec.baseline)
-    sizes = {name: len(setting.fabric.gpus) for name, setting in comparison.settings.items()}
+    for name in comparison.settings:
+        _check_jobs(comparison, name)
+    sizes = {name: len(comparison.ranks(name)) for name in comparison.settings}
     if len(set(sizes.values())) > 1:
         said = ", ".join(f"{name} has {count}" for name, count in sizes.items())
         raise ValueError(f"fabrics: the job needs as many GPUs on each, but {said}")
@@ -278,6 +297,32 @@ def _check(comparison: Comparison) -> None:
         _check_trouble(comparison, f"trouble.{name}", trouble)
     if spec.sweep is not None:
         _check_sweep(comparison, spec.sweep)
+
+
+def _check_jobs(comparison: Comparison, name: str) -> None:
+    """Whether a fabric's own jobs have GPUs of it, each its own, and are alike."""
+    jobs = comparison.spec.fabrics[name].jobs
+    if jobs is None:
+        return
+    fabric, where = comparison.settings[name].fabric, f"fabrics.{name}.jobs"
+    if fabric.rings:
+        raise ValueError(f"{where}: a ring of wavelengths carries one job, on all its nodes")
+    user: dict[str, str] = {}
+    compared = comparison.job
+    if compared not in jobs:
+        raise ValueError(f"{where}: job {compared}, which is compared, is not there")
+    for job, gpus in jobs.items():
+        if len(gpus) != len(jobs[compared]):
+            raise ValueError(
+                f"{where}.{job}: {len(gpus)} GPUs, but {compared} has {len(jobs[compared])}; jobs that run "
+                "at once are alike"
+            )
+        for gpu in gpus:
+            if gpu not in fabric.gpus:
+                raise ValueError(f"{where}.{job}: there is no GPU {gpu}")
+            if gpu in user:
+                raise ValueError(f"{where}.{job}: GPU {gpu} is used by {user[gpu]} already")
+            user[gpu] = job
 
 
 def _check_fabric(comparison: Comparison, name: str) -> None:
@@ -304,7 +349,7 @@ def _check_fabric(comparison: Comparison, name: str) -> None:
     except ValueError as error:
         raise ValueError(f"{what}: {collective} on fabric {name}: {error}") from None
     light = grid or ring
-    for gpu in fabric.gpus:
+    for gpu in itertools.chain.from_iterable(comparison.jobs(name).values()):
         if light is not None and gpu not in light.nodes:
             raise ValueError(f"{where}.servers: GPU {gpu} is not on {light.name}; the job runs on all GPUs")
         if light is None and Port(gpu, 0) not in fabric.link_at:
@@ -372,6 +417,17 @@ def setting_named(document: Scenario | Comparison, name: str | None) -> Setting:
             f"{document.path}: {wrong}; name one with --fabric: {', '.join(document.settings)}"
         )
     return document.settings[name]
+
+
+def jobs_of(comparison: Comparison, fabric: str, request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is asked of the controller for each job of a run; each after the first has a seed of its own.
+
+    ``request``: keys of ``POST /v1/jobs`` besides name and ranks.
+    """
+    return {
+        job: {"name": job, "ranks": list(gpus), **request, "seed": request["seed"] + number}
+        for number, (job, gpus) in enumerate(comparison.jobs(fabric).items())
+    }
 
 
 def job_settings(comparison: Comparison, fabric: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fabric.grid import position
 from fabric.topology import Grid
 from scenarios import ring_plots
 from scenarios.comparison import Comparison, grid_of
-from scenarios.comparison_results import only_job, runs_on, slowest_iterations, trouble_window
+from scenarios.comparison_results import compared_job, runs_on, slowest_iterations, trouble_window
 from scenarios.drawing import (
     FACE,
     INK,
@@ -62,7 +62,7 @@ def draw_all(
             grid, mine = grid_of(setting.fabric), runs_on(runs, name)
             if grid is None or not mine or not mine[0].noted("flow"):
                 continue
-            index, steps = lit_steps(mine[0], schedule_of(comparison.steps(name)))
+            index, steps = _lit_steps_of_all(mine[0], schedule_of(comparison.steps(name)))
             if steps:
                 drawn += _light(comparison, name, grid, mine[0], index, steps, folder, how)
         drawn += ring_plots.draw(comparison, result, folder)
@@ -91,7 +91,7 @@ def _light(
     folder: Path,
     how: str,
 ) -> list[Plot]:
-    count = comparison.world_size
+    count = len(grid.nodes)
     drawn = [
         save(
             _grid_steps(grid, steps),
@@ -124,14 +124,14 @@ def _light(
     return drawn
 
 
-def lit_steps(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:
-    """An iteration of a run, and its flows by step of the collective.
+def lit_steps(run: Run, schedule: Schedule, name: str | None = None) -> tuple[int, list[list[Event]]]:
+    """An iteration of a run's job (without ``name``, of the compared one), and its flows by step.
 
     What a rank sends to one peer in one step is one flow, and flows to one peer keep their order; flows to
     different peers need not, as a later step may be ready first. The iteration is the one nearest to the
     middle of the run that was traced whole; (0, []) if none was.
     """
-    job = only_job(run)
+    job = compared_job(run) if name is None else run.jobs[name]
     flows = run.noted("flow")
     wanted: dict[tuple[str, str], list[int]] = {}
     for step, rank, peer in sorted({(t.step, t.source, t.destination) for t in schedule.transfers}):
@@ -157,13 +157,22 @@ def lit_steps(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:
     return 0, []
 
 
+def _lit_steps_of_all(run: Run, schedule: Schedule) -> tuple[int, list[list[Event]]]:
+    """As :func:`lit_steps` of the compared job, with the same steps of all other jobs beside it."""
+    index, steps = lit_steps(run, schedule)
+    for name in [*run.jobs][1:]:
+        for mine, more in zip(steps, lit_steps(run, schedule, name)[1], strict=False):
+            mine += more
+    return index, steps
+
+
 # --- the grid -------------------------------------------------------------------------------------
 
 
 def _grid_steps(grid: Grid, steps: Sequence[Sequence[Event]]) -> Figure:
     columns = min(4, len(steps))
     rows = math.ceil(len(steps) / columns)
-    size = 2.35
+    size = 2.35 if grid.row_switches and grid.column_switches else 1.3
     figure = Figure(figsize=(9.2, size * rows + 0.55), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     colours = wavelength_colours(grid.wavelengths)
@@ -194,11 +203,11 @@ def _fibres(axis: Axes, grid: Grid) -> None:
     """Row switches at the left, column switches at the bottom, a fibre from each node to both."""
     margin = 0.62 if grid.columns <= 4 else 0.8
     small = 5.5 if max(grid.rows, grid.columns) > 2 else 6.5
-    for row in range(grid.rows):
+    for row in range(len(grid.row_switches)):
         axis.plot([-margin, grid.columns - 1], [-row, -row], color=RULE, linewidth=0.8, zorder=1)
         box(axis, -margin - 0.17, -row - 0.13, 0.34, 0.26, FACE, RULE)
         axis.text(-margin, -row, f"r{row}", fontsize=small, ha="center", va="center", color=QUIET, zorder=4)
-    for column in range(grid.columns):
+    for column in range(len(grid.column_switches)):
         bottom = -(grid.rows - 1) - margin
         axis.plot([column, column], [0, bottom], color=RULE, linewidth=0.8, zorder=1)
         box(axis, column - 0.17, bottom - 0.13, 0.34, 0.26, FACE, RULE)
@@ -206,7 +215,8 @@ def _fibres(axis: Axes, grid: Grid) -> None:
             column, bottom, f"c{column}", fontsize=small, ha="center", va="center", color=QUIET, zorder=4
         )
     axis.set_xlim(-margin - 0.3, grid.columns - 1 + 0.45)
-    axis.set_ylim(-(grid.rows - 1) - margin - 0.25, 0.45)
+    below = margin + 0.25 if grid.column_switches else 0.6
+    axis.set_ylim(-(grid.rows - 1) - below, 0.45 if grid.column_switches else 0.6)
     axis.set_aspect("equal")
 
 
@@ -238,11 +248,11 @@ def _arrow(axis: Axes, grid: Grid, flow: Event, colour: str) -> None:
 
 
 def _timelines(comparison: Comparison, run: Run, index: int, most: int) -> Figure:
-    job = only_job(run)
+    job = compared_job(run)
     its = [it for it in job.iterations if it.index == index]
     begin = min(it.compute_end for it in its)
     end = max(it.end for it in its)
-    gpus = job.gpus[:most]
+    gpus = tuple(gpu for one in run.jobs.values() for gpu in one.gpus)[:most]
     wavelengths = max(grid.wavelengths for grid in comparison.settings[run.case].fabric.grids.values())
     colours = wavelength_colours(wavelengths)
     figure = Figure(figsize=(9.2, 0.9 + 0.3 * len(gpus)), layout="constrained")
@@ -349,7 +359,7 @@ def _iterations(comparison: Comparison, runs: Sequence[Run]) -> Figure:
         mine = runs_on(runs, name)
         if not mine:
             continue
-        spans = [1000 * (it.end - it.start) for it in slowest_iterations(only_job(mine[0]))]
+        spans = [1000 * (it.end - it.start) for it in slowest_iterations(compared_job(mine[0]))]
         axis.plot(
             range(1, len(spans) + 1),
             spans,
@@ -382,7 +392,7 @@ def _troubles(comparison: Comparison, runs: Sequence[Run], folder: Path) -> list
         window = trouble_window(run, spec)
         figure = Figure(figsize=(9.2, 2.3), layout="constrained")
         axis = figure.subplots()
-        each = slowest_iterations(only_job(run))
+        each = slowest_iterations(compared_job(run))
         axis.plot(
             [it.end - run.released for it in each],
             [1000 * (it.end - it.start) for it in each],

@@ -44,6 +44,7 @@ def render(
         hero(_cards(result)),
         ring_report.collectives(comparison, result, figures),
         _training_time(comparison, result, figures),
+        _side_by_side(result),
         _same_training(comparison, result),
         *(_light(comparison, name, result, figures) for name in result["fabrics"]),
         ring_report.light(comparison, result, figures),
@@ -83,12 +84,90 @@ def _headline(comparison: Comparison, result: Mapping[str, Any]) -> str:
     name, ratio = max(
         result["comparison"]["ratios"].items(), key=lambda entry: float(entry[1]["training_time"])
     )
+    if any(found["jobs"] for found in result["fabrics"].values()):
+        return _headline_of_jobs(result, name, float(ratio["iteration"]))
     title = comparison.spec.fabrics[name].title
     base = lower_first(comparison.spec.fabrics[comparison.spec.baseline].title)
     time = float(ratio["training_time"])
     if abs(time - 1) < 0.01:
         return f"{title}: training takes as long as on {base}, to within 1 %"
     return f"{title}: training takes {time:.3f} times as long as on {base}"
+
+
+def _headline_of_jobs(result: Mapping[str, Any], name: str, ratio: float) -> str:
+    jobs = result["fabrics"][name]["jobs"] or {}
+    first, *others = jobs or ["the job"]
+    beside = f"With {' and '.join(others)} on the same switches" if others else "On its own"
+    if abs(ratio - 1) < 0.01:
+        return f"{beside}, an iteration of {first} takes as long as alone, to within 1 %"
+    return f"{beside}, an iteration of {first} takes {ratio:.3f} times as long as alone"
+
+
+def _side_by_side(result: Mapping[str, Any]) -> str:
+    """Several jobs on one fabric at once: none when every fabric has one."""
+    shared = {name: found for name, found in result["fabrics"].items() if found["jobs"]}
+    if not shared:
+        return ""
+    base = result["fabrics"][result["comparison"]["baseline"]] if result["comparison"] else None
+    rows, parts = [], []
+    for name, found in shared.items():
+        for job, mine in found["jobs"].items():
+            identical = mine["parameters_identical"]
+            rows.append(
+                row(
+                    [
+                        f"{text(job)} on {text(name)}",
+                        text(", ".join(mine["gpus"])),
+                        number(1000 * mine["iteration_s"], 1, " ms"),
+                        number(1000 * mine["allreduce_s"], 1, " ms"),
+                        number(mine["iteration_s"] / base["iteration_s"], 4) if base else "–",
+                        number(mine["allreduce_s"] / base["allreduce_s"], 4) if base else "–",
+                        "–" if identical is None else _yes(identical),
+                    ],
+                    2,
+                )
+            )
+        lit = found["lit"]
+        if lit is not None:
+            kept = "none leads" if not lit["between_jobs"] else f"<b>{lit['between_jobs']} lead</b>"
+            parts.append(
+                f"<p>On {text(name)} the WSSs, read back while the jobs ran, let {lit['pairs']} wavelengths "
+                f"through; {kept} from a node of one job to a node of another {tag('measured')}.</p>"
+            )
+    head = [
+        "job",
+        "GPUs",
+        "iteration",
+        "all-reduce",
+        "iteration over alone",
+        "all-reduce over alone",
+        "as in one process",
+    ]
+    return (
+        "<h2>Jobs side by side</h2><p>The arbiter sets each WSS so that light of a job's nodes reaches nodes "
+        "of that job only. The jobs train at once, each with a seed of its own, so that anything that went "
+        f"from one to the other would show in its parameters.</p>{table(head, rows, 2)}{''.join(parts)}"
+    )
+
+
+def _could_show(result: Mapping[str, Any], ratios: Mapping[str, Any]) -> str:
+    """How small a slowdown the runs could have shown."""
+    parts = []
+    for name, ratio in ratios.items():
+        told = ratio["told_apart"]
+        if told is None:
+            continue
+        least, exchange = told["iteration"]["half_width"], told["allreduce"]
+        set_up = told["setup_us"]
+        flow = f", a set-up of {set_up:.0f} µs for every flow in real time" if set_up is not None else ""
+        parts.append(
+            f"<p>What {text(name)} could have shown: from how far its iterations and those of "
+            f"{text(result['comparison']['baseline'])} lie apart (95 %), a training slower by less than "
+            f"{100 * least:.2f} %{flow}, could not be told from one that is not. The all-reduce alone, last "
+            f"rank to last rank, took {exchange['ratio']:.4f} times as long, ± {exchange['half_width']:.4f} "
+            f"{tag('measured')}.</p>"
+        )
+    return "".join(parts)
 
 
 def _cards(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -223,7 +302,8 @@ def _training_time(comparison: Comparison, result: Mapping[str, Any], figures: M
         "<h2>Training time</h2><p>From the common release of all ranks to the end of the last rank's last "
         "iteration; iteration and all-reduce are medians over ranks and iterations, waiting for slower ranks "
         f"included.{said} A perfect network sends every step at the port's rate and loses no time between "
-        f"steps {tag('analytic')}.</p>{verdicts}{_quicker(comparison, ratios, result)}{table(head, rows, 1)}"
+        f"steps {tag('analytic')}.</p>{verdicts}{_could_show(result, ratios)}"
+        f"{_quicker(comparison, ratios, result)}{table(head, rows, 1)}"
         '<p class="quiet">* without set-up, steps one after the other.</p>'
         f"{picture(figures.get('iterations'))}"
         "<p><code>trace.json</code> in the run folder has every iteration, every flow and every change of "
@@ -243,8 +323,17 @@ def _quicker(comparison: Comparison, ratios: Mapping[str, Any], result: Mapping[
         return ""
     return (
         f"<p>That {text(', '.join(names))} took less time is no speed-up by light: the emulated packet "
-        "switch (Open vSwitch) adds delay of its own to each step, and a node has two ports on the grid, "
-        "which it uses at once where one step can begin before the other has ended.</p>"
+        f"switch (Open vSwitch) adds delay of its own to each step{_two_ports(comparison, names)}.</p>"
+    )
+
+
+def _two_ports(comparison: Comparison, names: Sequence[str]) -> str:
+    fabrics = [comparison.settings[name].fabric for name in names]
+    if all(onic.ports == 1 for fabric in fabrics for onic in fabric.onics.values()):
+        return ""
+    return (
+        ", and a node has two ports on a grid of rows and columns, which it uses at once where one step can "
+        "begin before the other has ended"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fabric.parity import ratio_interval
 from scenarios.comparison import (
     CONTROLLER,
     Comparison,
@@ -131,7 +132,7 @@ def build_comparison(
             "baseline": comparison.spec.baseline,
         },
         "fabrics": fabrics,
-        "comparison": _compared(comparison, fabrics),
+        "comparison": _compared(comparison, fabrics, runs),
         "trouble": trouble,
         "sweep": sweep,
         "fidelity": no_fidelity() if simulated else _fidelity(comparison, runs, events, fabrics, sweep),
@@ -145,8 +146,8 @@ def runs_on(runs: Sequence[Run], fabric: str) -> list[Run]:
     return [run for run in runs if run.kind == "fabric" and run.case == fabric]
 
 
-def only_job(run: Run) -> JobRun:
-    """The one job of a comparison's run."""
+def compared_job(run: Run) -> JobRun:
+    """The compared job of a run: the first, and most often the only one."""
     return next(iter(run.jobs.values()))
 
 
@@ -156,7 +157,7 @@ def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str,
         return None
     request = job_settings(comparison, name)
     times = [completion_s(run, comparison.job) for run in mine]
-    jobs = [only_job(run) for run in mine]
+    jobs = [compared_job(run) for run in mine]
     ring = _ring_figures(comparison, name, mine[-1])
     set_up = [flow_figures(run)["setup_ms"]["p50"] for run in mine if run.noted("flow")]
     if ring is not None and ring["set_up_ms"] is not None:
@@ -181,13 +182,49 @@ def _fabric(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str,
         "utilisation": statistics.median(utilisation(run, comparison.job) for run in mine),
         "repeats": times,
         **_training_figures(mine[-1]),
-        "parameters_identical": all(parameters_identical(job) for job in jobs)
+        "parameters_identical": all(parameters_identical(job) for run in mine for job in run.jobs.values())
         if not mine[-1].simulated
         else None,
+        "jobs": _side_by_side(mine) if len(mine[-1].jobs) > 1 else None,
+        "lit": lit_pairs(mine[-1]),
         "flows": flow_figures(mine[-1]) if mine[-1].noted("flow") else None,
         "light": light_figures(mine[-1]),
         "light_use": _light_use(comparison, name),
         "ring": ring,
+    }
+
+
+def _side_by_side(runs: Sequence[Run]) -> dict[str, Any]:
+    """Each of several jobs that ran at once: medians over the repetitions."""
+    return {
+        name: {
+            "gpus": list(first.gpus),
+            "completion_s": statistics.median(completion_s(run, name) for run in runs),
+            "iteration_s": statistics.median(median_iteration_s(run.jobs[name]) for run in runs),
+            "allreduce_s": statistics.median(median_all_reduce_s(run.jobs[name]) for run in runs),
+            "parameters_identical": None
+            if runs[-1].simulated
+            else all(parameters_identical(run.jobs[name]) for run in runs),
+        }
+        for name, first in runs[-1].jobs.items()
+    }
+
+
+def lit_pairs(run: Run) -> dict[str, int] | None:
+    """What the WSSs let through while the jobs ran, as read back. None where nobody read it.
+
+    ``pairs``: of nodes that light leads between; ``between_jobs``: those that are not of one job.
+    """
+    notes = run.noted("grid")
+    if not notes:
+        return None
+    user = {gpu: job.name for job in run.jobs.values() for gpu in job.gpus}
+    lit = [xc for note in notes for switch in note["grid"]["switches"] for xc in switch["lit"]]
+    return {
+        "pairs": len(lit),
+        "between_jobs": sum(
+            user.get(xc["from"]) is None or user.get(xc["from"]) != user.get(xc["to"]) for xc in lit
+        ),
     }
 
 
@@ -226,9 +263,10 @@ def _ring_figures(comparison: Comparison, name: str, run: Run) -> dict[str, Any]
 
 
 def _training_figures(run: Run) -> dict[str, Any]:
-    """What the ranks ended with, and whether every byte that was sent arrived; all None when simulated."""
-    job = only_job(run)
-    done = job.done
+    """What the ranks ended with, and whether every byte that was sent arrived; all None when simulated.
+
+    Loss and accuracy are those of the compared job; the rest is of all jobs of the run.
+    """
     if run.simulated:
         names = (
             "loss_first",
@@ -239,21 +277,20 @@ def _training_figures(run: Run) -> dict[str, Any]:
             "payload",
         )
         return dict.fromkeys(names)
-    first = done.get(0)
-    everyone = len(done) == len(job.gpus)
+    first = compared_job(run).done.get(0)
+    done = [event for job in run.jobs.values() for event in job.done.values()]
+    everyone = len(done) == sum(len(job.gpus) for job in run.jobs.values())
     return {
         "loss_first": first["loss_first"] if first else None,
         "loss_last": first["loss_last"] if first else None,
         "accuracy": first["accuracy"] if first else None,
         "parameters_sha256": first["parameters_sha256"] if first else None,
-        "parameters_identical": parameters_identical(job),
+        "parameters_identical": all(parameters_identical(job) for job in run.jobs.values()),
         "payload": {
-            "sent_bytes": sum(e["bytes_sent"] for e in done.values()),
-            "received_bytes": sum(e["bytes_received"] for e in done.values()),
-            "lost_bytes": sum(e["bytes_sent"] - e["bytes_received"] for e in done.values())
-            if everyone
-            else None,
-            "retransmitted_segments": sum(e.get("retransmits", 0) for e in done.values()),
+            "sent_bytes": sum(e["bytes_sent"] for e in done),
+            "received_bytes": sum(e["bytes_received"] for e in done),
+            "lost_bytes": sum(e["bytes_sent"] - e["bytes_received"] for e in done) if everyone else None,
+            "retransmitted_segments": sum(e.get("retransmits", 0) for e in done),
         },
     }
 
@@ -266,12 +303,13 @@ def flow_figures(run: Run) -> dict[str, Any]:
     """
     flows = run.noted("flow")
     free = [flow for flow in flows if not flow["waited"]]
-    iterations = {it.index for it in only_job(run).iterations}
+    iterations = {it.index for it in compared_job(run).iterations}
+    expected = sum(it.flows for job in run.jobs.values() for it in job.iterations)
     return {
         "count": len(flows),
-        "expected": sum(it.flows for it in only_job(run).iterations),
+        "expected": expected,
         "not_traced": sum(note["count"] for note in run.noted("flows_lost")),
-        "per_iteration": sum(it.flows for it in only_job(run).iterations) / max(1, len(iterations)),
+        "per_iteration": expected / max(1, len(iterations)),
         "waited": len(flows) - len(free),
         "setup_ms": _spread(1000 * (f["t_lit"] - f["t_request"]) for f in flows),
         "idle_setup_ms": _spread(1000 * (f["t_lit"] - f["t_request"]) for f in free),
@@ -352,14 +390,52 @@ def _messages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int 
     return sent, sum(b["flows_done"] - a["flows_done"] for a, b in pairs)
 
 
-def _compared(comparison: Comparison, fabrics: Mapping[str, Any]) -> dict[str, Any] | None:
+def laps(run: Run) -> list[float]:
+    """Seconds from the end of one iteration of the compared job to that of the next, last rank each."""
+    ends = [max(it.end for it in group) for group in _by_iteration(compared_job(run))]
+    return [end - before for before, end in itertools.pairwise([run.released, *ends])]
+
+
+def exchanges(run: Run) -> list[float]:
+    """Seconds of each all-reduce alone: from the end of the last rank's compute to the last rank's end."""
+    groups = _by_iteration(compared_job(run))
+    return [max(it.end for it in group) - max(it.compute_end for it in group) for group in groups]
+
+
+def _by_iteration(job: JobRun) -> list[list[Iteration]]:
+    return [list(group) for _, group in itertools.groupby(job.iterations, key=lambda it: it.index)]
+
+
+def _told_apart(comparison: Comparison, name: str, runs: Sequence[Run]) -> dict[str, Any] | None:
+    """How small a slowdown the runs could have shown, by the spread of iterations and of all-reduces.
+
+    ``setup_us``: the set-up of a flow, in real time, that would make so small a difference to the training.
+    None where nothing varies.
+    """
+    mine, base = runs_on(runs, name), runs_on(runs, comparison.spec.baseline)
+    if mine[-1].simulated or any(len(laps(group[0])) < 2 for group in (mine, base)):
+        return None
+    found: dict[str, Any] = {}
+    for what, samples in (("iteration", laps), ("allreduce", exchanges)):
+        over, under = ([x for run in group for x in samples(run)] for group in (mine, base))
+        interval = ratio_interval(over, under)
+        found[what] = {**asdict(interval), "low": interval.low, "high": interval.high}
+    waits = comparison.set_ups(name)
+    lap_s = statistics.fmean(x for run in base for x in laps(run))
+    least_s = found["iteration"]["half_width"] * lap_s / comparison.time_scale
+    return {**found, "setup_us": 1e6 * least_s / waits if waits else None}
+
+
+def _compared(
+    comparison: Comparison, fabrics: Mapping[str, Any], runs: Sequence[Run]
+) -> dict[str, Any] | None:
     """The other fabrics against the baseline; None when one was not run."""
     spec = comparison.spec
     if len(fabrics) < len(comparison.settings):
         return None
     base = fabrics[spec.baseline]
     others = [name for name in fabrics if name != spec.baseline]
-    ratios = {}
+    ratios: dict[str, Any] = {}
     for name in others:
         each = [a / b for a, b in zip(fabrics[name]["repeats"], base["repeats"], strict=False)]
         predicted = fabrics[name]["predicted"]
@@ -369,6 +445,7 @@ def _compared(comparison: Comparison, fabrics: Mapping[str, Any]) -> dict[str, A
             "allreduce": fabrics[name]["allreduce_s"] / base["allreduce_s"],
             "repeats": each,
             "spread": max(each) - min(each),
+            "told_apart": _told_apart(comparison, name, runs),
             "predicted": {
                 "training_time": predicted.get("with_measured_setup_s", predicted["completion_s"])
                 / base["predicted"]["completion_s"]
@@ -415,8 +492,7 @@ def _published(comparison: Comparison) -> dict[str, Any] | None:
 
 def slowest_iterations(job: JobRun) -> list[Iteration]:
     """Of every iteration the rank that ended last, in order."""
-    groups = itertools.groupby(job.iterations, key=lambda it: it.index)
-    return [max(group, key=lambda it: it.end) for _, group in groups]
+    return [max(group, key=lambda it: it.end) for group in _by_iteration(job)]
 
 
 def trouble_window(run: Run, spec: TroubleSpec) -> tuple[float, float] | None:
@@ -444,7 +520,7 @@ def _trouble(
     spec = comparison.spec.trouble[name]
     timings = (environment.get("onic_timings") or {}).get(spec.fabric) or {}
     window = trouble_window(run, spec)
-    each = slowest_iterations(only_job(run))
+    each = slowest_iterations(compared_job(run))
     groups: dict[str, list[float]] = {"before": [], "during": [], "after": []}
     for it in each:
         when = "before"
@@ -453,7 +529,7 @@ def _trouble(
         groups[when].append(it.end - it.start)
     middle = {when: statistics.median(spans) if spans else None for when, spans in groups.items()}
     clean = runs_on(runs, spec.fabric)
-    usual = statistics.median(median_iteration_s(only_job(r)) for r in clean) if clean else None
+    usual = statistics.median(median_iteration_s(compared_job(r)) for r in clean) if clean else None
     return {
         "title": spec.title,
         "fabric": spec.fabric,
@@ -500,7 +576,7 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
         return None
     swept = [run for run in runs if run.kind == "sweep"]
     base = {
-        run.point["gradient_bytes"]: median_all_reduce_s(only_job(run))
+        run.point["gradient_bytes"]: median_all_reduce_s(compared_job(run))
         for run in swept
         if run.case == comparison.spec.baseline
     }
@@ -515,7 +591,7 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
         size = scaled(int(real["gradient_bytes"]), comparison)
         idle = comparison.all_reduce_s(spec.fabric, size)
         set_up_s = flow_figures(run)["setup_ms"]["p50"] / 1000
-        measured = median_all_reduce_s(only_job(run))
+        measured = median_all_reduce_s(compared_job(run))
         points.append(
             {
                 "real": dict(real),
@@ -526,7 +602,9 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
                 "ideal_allreduce_s": idle,
                 "slowdown": measured / base[real["gradient_bytes"]],
                 "analytic_slowdown": 1 + steps.steps * set_up_s / idle,
-                "parameters_identical": parameters_identical(only_job(run)) if not run.simulated else None,
+                "parameters_identical": parameters_identical(compared_job(run))
+                if not run.simulated
+                else None,
                 **{
                     name: (light_figures(run) or {}).get(name) for name in ("collisions", "receiver_overlaps")
                 },
@@ -601,14 +679,17 @@ def _fidelity(
     }
     base = fabrics.get(comparison.spec.baseline)
     if base:
+        # On a grid every flow has to be set up, which is no fault of the emulation's.
+        predicted = base["predicted"].get("with_measured_setup_s", base["predicted"]["completion_s"])
+        over_model = base["completion_s"] / predicted
         verdict.check(
-            base["over_model"],
+            over_model,
             BASELINE_OVER_MODEL_OF_RINGS
             if any(found["ring"] for found in fabrics.values())
             else BASELINE_OVER_MODEL,
             "baseline_over_model",
             fabric=comparison.spec.baseline,
-            over=base["over_model"],
+            over=over_model,
         )
     for point in sweep["points"] if sweep else ():
         over = point["baseline_allreduce_s"] / point["ideal_allreduce_s"]
@@ -628,6 +709,9 @@ def _fidelity(
 
 
 def _judge_light(run: Run, verdict: Verdict) -> None:
+    lit = lit_pairs(run)
+    if lit and lit["between_jobs"]:
+        verdict.add("bad", "light_between_jobs", run=run.name, count=lit["between_jobs"])
     payload = _training_figures(run)["payload"]
     if payload and payload["lost_bytes"]:
         verdict.add("bad", "payload_lost", run=run.name, bytes=payload["lost_bytes"])

@@ -22,6 +22,7 @@ from scenarios.comparison import (
     SweepSpec,
     TroubleSpec,
     job_settings,
+    jobs_of,
     scaled,
 )
 from scenarios.environment import describe_environment
@@ -259,10 +260,10 @@ class _LabRunner:
 
     def one_run(self, plan: Plan) -> list[str]:
         """Make one run; one line for each job that failed."""
-        job = self.comparison.job
-        total = {job: int(plan.request["iterations"])}
+        jobs = self.comparison.jobs(self.fabric)
+        total = dict.fromkeys(jobs, int(plan.request["iterations"]))
         self.reporter.start_run(plan.title, total)
-        request = {"name": job, "ranks": list(self.ranks), "hold": True, **plan.request}
+        requests = jobs_of(self.comparison, self.fabric, {"hold": True, **plan.request})
         self.folder.event(
             "run_started",
             run=plan.name,
@@ -270,7 +271,7 @@ class _LabRunner:
             case=self.fabric,
             variant=plan.variant,
             repeat=plan.repeat,
-            jobs={job: list(self.ranks)},
+            jobs={job: list(gpus) for job, gpus in jobs.items()},
             request=dict(plan.request),
             point=dict(plan.point) if plan.point else None,
         )
@@ -279,7 +280,7 @@ class _LabRunner:
         flows = FlowLog(self.session, self.folder, plan.name, self.setting)
         if self.has_onics:
             self._note_light(plan, "before")
-        ids = {job: self.session.submit(request)}
+        ids = {job: self.session.submit(request) for job, request in requests.items()}
         self.session.wait_ready(ids)
         if self.has_agents:
             self._note_grid(plan)
@@ -297,7 +298,7 @@ class _LabRunner:
             self.folder,
             self.reporter,
             plan.name,
-            {job: self.ranks},
+            jobs,
             ids,
             total,
             at,
@@ -313,11 +314,12 @@ class _LabRunner:
         self._note_rings(plan)
         if not failures:
             trouble.check_happened()
-            sha256 = self.references.hash_of(self.processes, request)
-            self.folder.event("reference", run=plan.name, job=job, sha256=sha256)
+            for job, request in requests.items():
+                sha256 = self.references.hash_of(self.processes, request)
+                self.folder.event("reference", run=plan.name, job=job, sha256=sha256)
             self.folder.event("run_ended", run=plan.name, t=watch.ended_at)
             self.reporter.end_run()
-            self.reporter.say(f"  done: {watch.ends[job] - at:.1f} s")
+            self.reporter.say(f"  done: {watch.ended_at - at:.1f} s")
         self.reporter.end_run()
         return failures
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.comparison import Comparison, ring_of
-from scenarios.comparison_results import only_job
 from scenarios.records import Run
 from scenarios.writing import write_whole
 
@@ -29,7 +28,8 @@ def trace_events(comparison: Comparison, runs: Sequence[Run]) -> list[dict[str, 
     process = {
         (fabric, gpu): number
         for number, (fabric, gpu) in enumerate(
-            ((name, gpu) for name in comparison.settings for gpu in comparison.ranks(name)), start=1
+            ((name, gpu) for name, setting in comparison.settings.items() for gpu in setting.fabric.gpus),
+            start=1,
         )
     }
     rings = [name for name, setting in comparison.settings.items() if ring_of(setting.fabric)]
@@ -37,9 +37,8 @@ def trace_events(comparison: Comparison, runs: Sequence[Run]) -> list[dict[str, 
     events = [*_names(comparison, process)]
     events += [_name("process_name", pid, 0, f"{fabric}: light") for fabric, pid in light.items()]
     for run in runs:
-        job = only_job(run)
-        for it in job.iterations:
-            pid = process[run.case, job.gpus[it.rank]]
+        for gpus, it in ((job.gpus, it) for job in run.jobs.values() for it in job.iterations):
+            pid = process[run.case, gpus[it.rank]]
             args = {"run": run.name, "iteration": it.index}
             events.append(_slice("compute", "rank", pid, _RANK, zero, it.start, it.compute_end, args))
             events.append(_slice("all-reduce", "rank", pid, _RANK, zero, it.compute_end, it.end, args))

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from controller.onic.protocol import Finished
-from fabric.grid import ways_for
 from fabric.schedules import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps
@@ -165,8 +164,8 @@ class _Run:
     def make(self) -> float:
         """Makes it; when it has ended, on the virtual clock. Raises ValueError where the job cannot run."""
         plan, comparison = self.plan, self.comparison
-        total = int(plan.request["iterations"])
-        self.reporter.start_run(plan.title, {comparison.job: total})
+        jobs = self._jobs()
+        self.reporter.start_run(plan.title, {job.name: job.iterations for job in jobs})
         began = time.monotonic()
         self._note(
             "run_started",
@@ -176,47 +175,49 @@ class _Run:
             variant=plan.variant,
             repeat=plan.repeat,
             simulated=True,
-            jobs={comparison.job: list(comparison.ranks(self.fabric))},
+            jobs={job.name: list(job.ranks) for job in jobs},
             request=dict(plan.request),
             point=dict(plan.point) if plan.point else None,
         )
         self._note("released", 0.0, at=self.start_s)
         setting = comparison.settings[self.fabric]
-        job = self._job()
         grid = grid_of(setting.fabric)
         if grid is not None:
-            found = self._on_grid(setting, job)
+            found = self._on_grid(setting, jobs)
         elif setting.fabric.rings:
-            found = self._on_ring(setting, job)
+            found = {job.name: self._on_ring(setting, job) for job in jobs}
         else:
-            network = self._network(emulated(setting), job)
-            found = simulate(network, [job], progress=self._progress)[job.name]
-        if found.failed is not None:
-            raise ValueError(f"{plan.title}: {found.failed}")
-        self._note_iterations(job, found, by_flow=grid is not None)
-        self._note("run_ended", found.end_s)
+            found = simulate(self._network(emulated(setting), jobs), jobs, progress=self._progress)
+        for job in jobs:
+            if (failed := found[job.name].failed) is not None:
+                raise ValueError(f"{plan.title}: {failed}")
+            self._note_iterations(job, found[job.name], by_flow=grid is not None)
+        end_s = max(result.end_s for result in found.values())
+        self._note("run_ended", end_s)
         self.reporter.end_run()
-        self.reporter.say(f"  {found.end_s:.2f} s of virtual time in {time.monotonic() - began:.2f} s")
-        return self.start_s + found.end_s
+        self.reporter.say(f"  {end_s:.2f} s of virtual time in {time.monotonic() - began:.2f} s")
+        return self.start_s + end_s
 
-    def _job(self) -> Job:
+    def _jobs(self) -> list[Job]:
         request = self.plan.request
-        ranks = self.comparison.ranks(self.fabric)
-        return Job(
-            self.comparison.job,
-            ranks,
-            self.comparison.steps(self.fabric),
-            request["gradient_bytes"],
-            Compute(request["compute_s"]),
-            request["iterations"],
-        )
+        return [
+            Job(
+                name,
+                ranks,
+                self.comparison.steps(self.fabric),
+                request["gradient_bytes"],
+                Compute(request["compute_s"]),
+                request["iterations"],
+            )
+            for name, ranks in self.comparison.jobs(self.fabric).items()
+        ]
 
-    def _on_grid(self, setting: Setting, job: Job) -> JobResult:
+    def _on_grid(self, setting: Setting, jobs: list[Job]) -> dict[str, JobResult]:
         """With the O-NICs' state machines: every flow asks for its light."""
         faults = self.plan.faults or {}
         fabric = emulated(setting, faults.get("tuning_s"))
-        grid = grid_of(fabric)
-        assert grid is not None
+        ways = self.comparison.ways(self.fabric)
+        assert ways is not None
         control = ControlNetwork(CONTROL_S + faults.get("control_delay_s", 0.0), HANDLE_S)
         engine = Engine()
         numbers = itertools.count(1)
@@ -245,13 +246,12 @@ class _Run:
             )
 
         times = scaled_times(LEASE_S, setting.time_scale)
-        ways = ways_for(grid, job.ranks, job.steps)
         plane = OnicPlane(engine, fabric, ways, control, times, done)
-        network = self._network(fabric, job)
-        found = simulate(network, [job], gate=plane, engine=engine, progress=self._progress)[job.name]
+        network = self._network(fabric, jobs)
+        found = simulate(network, jobs, gate=plane, engine=engine, progress=self._progress)
         self._note(
             "onics",
-            found.end_s,
+            max(result.end_s for result in found.values()),
             messages=dict(plane.messages),
             flows=len(plane.waits_s),
             receiver_overlaps=plane.overlaps,
@@ -294,9 +294,10 @@ class _Run:
         )
         return found
 
-    def _network(self, fabric: Fabric, job: Job) -> Network:
+    def _network(self, fabric: Fabric, jobs: list[Job]) -> Network:
         options = self.options
-        return network_of(fabric, job.ranks, latency_s=options.latency_s, share=options.payload_share)
+        ranks = [gpu for job in jobs for gpu in job.ranks]
+        return network_of(fabric, ranks, latency_s=options.latency_s, share=options.payload_share)
 
     def _progress(self, job: str, iteration: int, _now_s: float) -> None:
         self.reporter.advance({job: iteration + 1}, {job: int(self.plan.request["iterations"])})

@@ -71,7 +71,7 @@ class Synthesis:
         setting, ranks = comparison.settings[fabric], comparison.ranks(fabric)
         grid = grid_of(setting.fabric)
         request = {**job_settings(comparison, fabric), **(changes or {})}
-        job = comparison.job
+        jobs = comparison.jobs(fabric)
         schedule = schedule_of(comparison.steps(fabric))
         rate = min(nic_rate_bps(setting, gpu) for gpu in ranks)
         steps = [list(group) for _, group in itertools.groupby(schedule.transfers, key=lambda t: t.step)]
@@ -84,7 +84,7 @@ class Synthesis:
             case=fabric,
             variant=variant,
             repeat=repeat,
-            jobs={job: list(ranks)},
+            jobs={job: list(gpus) for job, gpus in jobs.items()},
             request=request,
             point=dict(point) if point else None,
         )
@@ -92,58 +92,59 @@ class Synthesis:
             self._light(name, "before", ranks, {})
         released = self.now + 0.5
         self.add("released", run=name, at=released)
-        for rank in range(len(ranks)):
-            self.add("ready", run=name, job=job, rank=rank, connections=[])
-        t = released
-        for i in range(request["iterations"]):
-            if killed is not None and i == killed[1]:
-                self.add("trouble", t=t + 0.01, run=name, happened="killed", what=killed[0])
-                self.add("trouble", t=t + 0.01 + killed[2], run=name, happened="back", what=killed[0])
-            reduce_at = t + request["compute_s"] + 0.0002
-            for rank, gpu in enumerate(ranks):
-                flows = 0
-                at = reduce_at
-                for step in steps:
-                    mine = [transfer for transfer in step if transfer.source == rank]
-                    sending = 8 * len(mine) * request["gradient_bytes"] / schedule.chunks / rate
-                    if grid is not None and mine:
-                        self._flow(name, fabric, gpu, ranks[mine[0].destination], at, set_up_s, sending)
-                        flows += 1
-                    at += spent + sending
+        for job, gpus in jobs.items():
+            for rank in range(len(gpus)):
+                self.add("ready", run=name, job=job, rank=rank, connections=[])
+            t = released
+            for i in range(request["iterations"]):
+                if killed is not None and i == killed[1]:
+                    self.add("trouble", t=t + 0.01, run=name, happened="killed", what=killed[0])
+                    self.add("trouble", t=t + 0.01 + killed[2], run=name, happened="back", what=killed[0])
+                reduce_at = t + request["compute_s"] + 0.0002
+                for rank, gpu in enumerate(gpus):
+                    flows = 0
+                    at = reduce_at
+                    for step in steps:
+                        mine = [transfer for transfer in step if transfer.source == rank]
+                        sending = 8 * len(mine) * request["gradient_bytes"] / schedule.chunks / rate
+                        if grid is not None and mine:
+                            self._flow(name, fabric, gpu, gpus[mine[0].destination], at, set_up_s, sending)
+                            flows += 1
+                        at += spent + sending
+                    self.add(
+                        "iteration",
+                        t=reduce_at + exchange,
+                        run=name,
+                        job=job,
+                        rank=rank,
+                        i=i,
+                        compute_start=t,
+                        compute_end=reduce_at,
+                        allreduce_end=reduce_at + exchange,
+                        lateness_s=0.0002,
+                        max_stall_s=0.001,
+                        loss=2.3 * 0.95**i,
+                        **({"flows": flows} if grid is not None else {}),
+                    )
+                t = reduce_at + exchange
+            sent = request["iterations"] * 1000
+            for rank in range(len(gpus)):
                 self.add(
-                    "iteration",
-                    t=reduce_at + exchange,
+                    "done",
+                    t=t,
                     run=name,
                     job=job,
                     rank=rank,
-                    i=i,
-                    compute_start=t,
-                    compute_end=reduce_at,
-                    allreduce_end=reduce_at + exchange,
-                    lateness_s=0.0002,
-                    max_stall_s=0.001,
-                    loss=2.3 * 0.95**i,
-                    **({"flows": flows} if grid is not None else {}),
+                    parameters_sha256=digest,
+                    loss_first=2.4,
+                    loss_last=1.2,
+                    accuracy=0.5,
+                    bytes_sent=sent,
+                    bytes_received=sent - (lost_bytes if rank == 0 else 0),
+                    retransmits=0,
+                    connections=[],
                 )
-            t = reduce_at + exchange
-        sent = request["iterations"] * 1000
-        for rank in range(len(ranks)):
-            self.add(
-                "done",
-                t=t,
-                run=name,
-                job=job,
-                rank=rank,
-                parameters_sha256=digest,
-                loss_first=2.4,
-                loss_last=1.2,
-                accuracy=0.5,
-                bytes_sent=sent,
-                bytes_received=sent - (lost_bytes if rank == 0 else 0),
-                retransmits=0,
-                connections=[],
-            )
-        self.add("reference", t=t, run=name, job=job, sha256=reference)
+            self.add("reference", t=t, run=name, job=job, sha256=reference)
         self.now = t
         if grid is not None:
             self._light(name, "after", ranks, light or {})

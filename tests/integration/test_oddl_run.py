@@ -14,6 +14,7 @@ from tests.integration.test_run import RunningCommand, assert_gone, running_comm
 pytestmark = pytest.mark.root
 
 MINI = Path(__file__).parents[1] / "data" / "mini_oddl.yaml"
+TWO_JOBS = MINI.with_name("mini_two_jobs.yaml")
 
 
 @pytest.fixture
@@ -59,6 +60,21 @@ def test_a_comparison_end_to_end(running: RunningCommand, tmp_path: Path) -> Non
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["labs"] == {"ideal": labs[0].id, "oddl": labs[1].id}
     assert environment["onic_timings"]["oddl"]["lease_s"] > 0
+
+
+def test_two_jobs_on_one_wss_end_to_end(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with running_command(runs, "--runtime", "namespace", scenario=TWO_JOBS) as command:
+        code, output = command.end()
+    assert code == 0, "\n".join(command.lines)
+    shared = json.loads(output)["fabrics"]["shared"]
+    # Each job in one process, with its own seed: nothing came from the other.
+    assert [job["parameters_identical"] for job in shared["jobs"].values()] == [True, True]
+    assert shared["lit"] == {"pairs": 4, "between_jobs": 0}
+    assert shared["flows"]["count"] == shared["flows"]["expected"] == 2 * 6 * 2 * 2
+    for counter in ("collisions", "receiver_overlaps", "misdirected", "unset_drops"):
+        assert shared["light"][counter] == 0
+    assert shared["payload"]["lost_bytes"] == 0
 
 
 def test_ctrl_c_while_an_agent_is_away_leaves_nothing(running: RunningCommand) -> None:

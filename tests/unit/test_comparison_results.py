@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scenarios.comparison import Comparison, load
@@ -125,6 +126,55 @@ def pair(comparison: Comparison, **of_oddl: Any) -> dict[str, Any]:
     synthesis.run("prototype-1", "prototype")
     synthesis.run("oddl-1", "oddl", **of_oddl)
     return built(comparison, synthesis)
+
+
+@pytest.fixture(scope="module")
+def two_jobs() -> Comparison:
+    return bundled("oddl_two_jobs")
+
+
+def test_jobs_that_run_at_once_are_told_apart(two_jobs: Comparison) -> None:
+    result = built(two_jobs, synthesize(two_jobs))
+    assert result["complete"] is True
+    alone, shared = (result["fabrics"][name] for name in ("alone", "shared"))
+    assert alone["jobs"] is None
+    assert {name: found["gpus"] for name, found in shared["jobs"].items()} == {
+        "red": ["n0", "n2", "n4", "n6"], "blue": ["n1", "n3", "n5", "n7"],
+    }  # fmt: skip
+    assert shared["gpus"] == alone["gpus"] == ["n0", "n2", "n4", "n6"]
+    assert shared["flows"]["count"] == shared["flows"]["expected"] == 2 * alone["flows"]["count"]
+    assert shared["payload"]["sent_bytes"] == 2 * alone["payload"]["sent_bytes"]
+    assert result["comparison"]["ratios"]["shared"]["iteration"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("to", "between", "verdict"), [("n2", 0, "good"), ("n3", 1, "bad")])
+def test_light_from_one_job_to_another_is_no_run_to_believe(
+    two_jobs: Comparison, to: str, between: int, verdict: str
+) -> None:
+    synthesis = synthesize(two_jobs)
+    lit = [{"from": "n0", "to": to}, {"from": "n1", "to": "n3"}]
+    synthesis.add("grid", run="shared-1", grid={"switches": [{"lit": lit}]})
+    synthesis.events.sort(key=lambda event: event["event"] == "run_ended")
+    found = built(two_jobs, synthesis)
+    assert found["fabrics"]["shared"]["lit"] == {"pairs": 2, "between_jobs": between}
+    assert found["fidelity"]["verdict"] == verdict
+
+
+def test_what_the_run_could_have_shown(comparison: Comparison, result: dict[str, Any]) -> None:
+    told = result["comparison"]["ratios"]["prototype"]["told_apart"]
+    # Nothing varies in a synthetic run: every slowdown would show.
+    assert told["iteration"]["half_width"] == pytest.approx(0, abs=1e-6)
+    synthesis = synthesize(comparison)
+    random = np.random.default_rng(3)
+    for event in synthesis.events:
+        if event["event"] == "iteration" and event["rank"] == 0:
+            event["allreduce_end"] += abs(random.normal(0, 0.004))
+    told = built(comparison, synthesis)["comparison"]["ratios"]["prototype"]["told_apart"]
+    least = told["iteration"]["half_width"]
+    assert 0.0005 < least < 0.01
+    # Of iterations of 0.933 s, as emulated at a quarter of real speed, with four flows one after the other.
+    assert told["setup_us"] == pytest.approx(1e6 * least * 0.9365 / 4 / 4, rel=0.01)
+    assert told["allreduce"]["half_width"] > 5 * least
 
 
 def test_a_collision_is_no_run_to_believe(comparison: Comparison) -> None:

@@ -14,6 +14,7 @@ from fabric.schedules import steps_named
 from scenarios.comparison import (
     Comparison,
     job_settings,
+    jobs_of,
     load,
     nic_rate_bps,
     parse,
@@ -27,6 +28,7 @@ from scenarios.schema import Scenario, ScenarioError
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 ONE_ROW = {"rows": 1, "columns": 4, "gpu": "ascend-910", "rate": "100 Gbit/s"}
+TWO_JOBS = SCENARIOS / "oddl_two_jobs.yaml"
 BUNDLED = ("oddl_4", "oddl_16", "oddl_sweep")
 RINGS = ("wrht_9", "wrht_25")
 
@@ -326,3 +328,43 @@ def test_a_fabric_is_named_where_there_are_several() -> None:
     scenario = load(SCENARIOS / "disaggregation.yaml")
     with pytest.raises(ScenarioError, match="one fabric"):
         setting_named(scenario, "oddl")
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (
+            set_at("fabrics", "shared", "jobs", "blue", value=["n1", "n3"]),
+            ["shared.jobs.blue", "2 GPUs", "red has 4"],
+        ),
+        (
+            set_at("fabrics", "shared", "jobs", "blue", value=["n1", "n3", "n5", "n6"]),
+            ["shared.jobs.blue", "n6 is used by red already"],
+        ),
+        (
+            set_at("fabrics", "shared", "jobs", "blue", value=["n1", "n3", "n5", "n8"]),
+            ["shared.jobs.blue", "no GPU n8"],
+        ),
+        (set_at("fabrics", "alone", "jobs", value={}), ["fabrics.alone.jobs"]),
+        (
+            set_at("fabrics", "shared", "jobs", value={"blue": ["n1", "n3", "n5", "n7"]}),
+            ["fabrics.shared.jobs", "job red, which is compared, is not there"],
+        ),
+    ],
+)
+def test_a_mistake_in_jobs_is_one_line(edit: Edit, expected: list[str]) -> None:
+    raw = yaml.safe_load(TWO_JOBS.read_text())
+    edit(raw)
+    with pytest.raises(ScenarioError) as caught:
+        parse(yaml.safe_dump(raw, sort_keys=False), "bad.yaml")
+    for part in expected:
+        assert part in str(caught.value)
+
+
+def test_jobs_that_run_at_once_differ_in_their_seed() -> None:
+    comparison = bundled("oddl_two_jobs")
+    asked = jobs_of(comparison, "shared", job_settings(comparison, "shared"))
+    assert {name: (request["ranks"][0], request["seed"]) for name, request in asked.items()} == {
+        "red": ("n0", 7), "blue": ("n1", 8),
+    }  # fmt: skip
+    assert set(jobs_of(comparison, "alone", job_settings(comparison, "alone"))) == {"red"}

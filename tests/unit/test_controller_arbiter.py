@@ -42,8 +42,9 @@ from tests.unit.test_controller_rules import FakeTables
 HD = {"collective": "halving-doubling"}
 
 
-def grid_fabric(rows: int = 4, columns: int = 4, **more: Any) -> Fabric:
+def grid_fabric(rows: int = 4, columns: int = 4, wavelengths: int | None = None, **more: Any) -> Fabric:
     grid = {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s"}
+    grid |= {} if wavelengths is None else {"wavelengths": wavelengths}
     return build_fabric(FabricSpec.model_validate({"grids": {"n": grid}, **more}))
 
 
@@ -478,3 +479,38 @@ def test_a_switch_set_by_hand_keeps_its_wavelengths(bench: Bench) -> None:
     bench.wss["n-r0"].stand.clear()
     bench.start()
     assert bench.wss["n-r0"].stand == set(target.wanted)
+
+
+def test_two_jobs_on_one_wss_use_the_same_wavelengths_and_never_meet(tmp_path: Path) -> None:
+    """Two for eight ports: the light of each job is set for its collective, also after a restart."""
+    bench = Bench(tmp_path / "c", grid_fabric(1, 8, 2))
+    jobs = {"red": ("n0", "n2", "n4", "n6"), "blue": ("n1", "n3", "n5", "n7")}
+    try:
+        for name, nodes in jobs.items():
+            bench.run(name, nodes)
+        bench.halt()
+        bench.start()
+        bench.wait(lambda: set(bench.arbiter.grid("n", bench.jobs.holders())["jobs"]) == set(jobs))
+        (switch,) = bench.arbiter.grid("n", bench.jobs.holders())["switches"]
+        lit = {(xc["from"], xc["to"], xc["wavelength"]) for xc in switch["lit"]}
+        assert lit == {
+            (nodes[i], nodes[i ^ partner], wavelength)
+            for nodes in jobs.values()
+            for i in range(4)
+            for wavelength, partner in ((0, 1), (1, 2))
+        }
+        bench.finish("red")
+        bench.wait(lambda: bench.jobs.job("red")["state"] == "SUCCEEDED")
+        bench.wait(lambda: len(bench.lit()["n-r0"]) == 8)
+        assert {xc.ingress - 1 for xc in bench.lit()["n-r0"]} == {1, 3, 5, 7}
+    finally:
+        bench.close()
+
+
+def test_a_collective_that_needs_more_wavelengths_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "c", grid_fabric(1, 8, 2))
+    try:
+        with pytest.raises(InvalidError, match="the job needs 3 wavelengths in row 0"):
+            bench.submit("red", 8)
+    finally:
+        bench.close()

@@ -276,6 +276,32 @@ def test_light_set_for_a_collective_leads_where_the_map_says_and_nowhere_else(
     }
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([(1, 8, 3), (4, 4, 2), (4, 4, 4), (2, 8, 8)]), st.data())
+def test_no_light_of_one_job_reaches_a_node_of_another(
+    shape: tuple[int, int, int], data: st.DataObject
+) -> None:
+    """Rectangles of lines, interleaved at will: all jobs' light at once."""
+    rows, columns, wavelengths = shape
+    fabric, grid = grid_fabric(rows, columns, wavelengths=wavelengths)
+    order = data.draw(st.permutations(range(columns)))
+    jobs = []
+    for chosen in (order[: columns // 2], order[columns // 2 :]):
+        nodes = [grid.nodes[row * columns + column] for row in range(rows) for column in sorted(chosen)]
+        jobs.append((nodes, ways_for(grid, nodes, steps_named("halving-doubling", len(nodes)))))
+    lit: dict[str, frozenset[CrossConnect]] = {}
+    for _, ways in jobs:
+        for name, group in cross_connects(grid, fabric, ways).items():
+            lit[name] = lit.get(name, frozenset()) | group
+    for group in lit.values():
+        check_matching(group)
+    reached = arrivals(fabric, lit)
+    assert len(reached) == sum(len(peers) for _, ways in jobs for peers in ways.values())
+    for (start, _), end in reached.items():
+        (home,) = [nodes for nodes, _ in jobs if start.node in nodes]
+        assert end.node in home
+
+
 def test_wavelengths_that_are_too_few_are_named() -> None:
     _, grid = grid_fabric(1, 8, wavelengths=2)
     with pytest.raises(ValueError, match=r"needs 3 wavelengths in row 0, one for each .*; there are 2"):

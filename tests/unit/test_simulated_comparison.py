@@ -62,6 +62,18 @@ def test_on_a_grid_every_flow_waits_for_the_agents(oddl: tuple[Path, dict[str, A
     assert grid["light"]["messages_per_flow"] == pytest.approx(5.0)
 
 
+def test_two_jobs_on_one_wss_do_not_slow_each_other(tmp_path: Path) -> None:
+    folder, result = simulated(edited("oddl_two_jobs", iterations=4), tmp_path)
+    shared = result["fabrics"]["shared"]
+    assert result["comparison"]["ratios"]["shared"]["iteration"] == pytest.approx(1.0, abs=1e-3)
+    assert shared["flows"]["count"] == shared["flows"]["expected"] == 4 * 4 * 8
+    assert shared["light"]["receiver_overlaps"] == 0
+    assert shared["jobs"]["blue"]["iteration_s"] == pytest.approx(shared["jobs"]["red"]["iteration_s"])
+    page = (folder / "report.html").read_text()
+    assert "With blue on the same switches, an iteration of red takes as long as alone" in page
+    assert "Jobs side by side" in page
+
+
 def test_a_wrht_all_reduce_is_its_steps_and_set_ups(wrht: tuple[Path, dict[str, Any]]) -> None:
     fabrics = wrht[1]["fabrics"]
     whole_s = 5_111_408 * 8 / 31.25e6 / SHARE
