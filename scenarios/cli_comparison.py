@@ -152,13 +152,9 @@ def show_comparison(result: dict[str, Any]) -> None:
 
 def break_even_line(found: Mapping[str, Any], tolerance: float) -> str:
     """Where one size of gradient stops paying, by measurement and by the model."""
-    if found["setup_ms"] is not None:
-        measured = f"of {found['stands_for_ms']:.3f} ms"
-    elif found["least_measured_slowdown"] > tolerance:
-        measured = "below the least one measured"
-    else:
-        measured = "beyond the longest one measured"
+    beyond = found["setup_ms"] < found["least_measured_setup_ms"]
     return (
-        f"{found['real_gradient_bytes'] / 1e6:g} MB: an all-reduce takes {tolerance:g} times as long "
-        f"at a set-up {measured} (model {found['analytic_stands_for_ms']:.3f} ms, real time)"
+        f"{found['real_gradient_bytes'] / 1e6:g} MB: an all-reduce takes {tolerance:g} times as long as "
+        f"without set-ups at a set-up of {found['stands_for_ms']:.3f} ms{', extrapolated' if beyond else ''} "
+        f"(model {found['analytic_stands_for_ms']:.3f} ms, real time)"
     )

@@ -390,6 +390,8 @@ def _check_trouble(comparison: Comparison, where: str, trouble: TroubleSpec) -> 
 def _check_sweep(comparison: Comparison, sweep: SweepSpec) -> None:
     if not _agents(_known(comparison, "sweep.fabric", sweep.fabric)):
         raise ValueError(f"sweep.fabric: fabric {sweep.fabric} has no O-NICs with agents")
+    if len(sweep.control_delay) * len(sweep.tuning) < 2:
+        raise ValueError("sweep: one control_delay and one tuning; a line needs two different set-ups")
     if comparison.collective(sweep.fabric) != comparison.collective(comparison.spec.baseline):
         raise ValueError(f"sweep.fabric: {sweep.fabric} and the baseline use different collectives")
     for index, size in enumerate(sweep.gradient):

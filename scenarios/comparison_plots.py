@@ -73,8 +73,8 @@ def draw_all(
                     _sweep(comparison, result["sweep"]),
                     folder,
                     "sweep",
-                    "Slowdown of the all-reduce against the same on the packet switch, over the median time "
-                    f"from request to light. Dots are {how.lower()}, lines are "
+                    "Slowdown of the all-reduce against the same without set-ups (the line through the dots "
+                    f"at 0), over the median time from request to light. Dots are {how.lower()}, lines are "
                     "1 + steps · set-up / (2 (P−1)/P · n/B), analytic, n the gradient and B the port's rate.",
                 )
             )
@@ -430,7 +430,7 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
     axis = figure.subplots()
     points = sweep["points"]
     furthest = max(point["setup_ms"] for point in points)
-    nearest = min(point["setup_ms"] for point in points)
+    nearest = min(entry["setup_ms"] for entry in (*points, *sweep["break_even"]))
     markers = "os^Dv*"
     tunings = sorted({point["real"]["tuning_s"] for point in points})
     for colour, (size, group) in zip(
@@ -447,14 +447,12 @@ def _sweep(comparison: Comparison, sweep: Mapping[str, Any]) -> Figure:
                 markersize=4.5,
                 color=colour,
             )
-        slope = (mine[-1]["analytic_slowdown"] - 1) / mine[-1]["setup_ms"]
+        furthest_point = max(mine, key=lambda p: float(p["setup_ms"]))
+        slope = (furthest_point["analytic_slowdown"] - 1) / furthest_point["setup_ms"]
         line = [nearest / 2 * (2 * furthest * 1.2 / nearest) ** (k / 80) for k in range(81)]
         axis.plot(line, [1 + slope * x for x in line], color=colour, linewidth=1.1)
         found = next(b for b in sweep["break_even"] if b["real_gradient_bytes"] == size)
-        if found["setup_ms"] is not None:
-            axis.plot(
-                [found["setup_ms"]], [sweep["tolerance"]], marker="x", markersize=8, color=colour, zorder=5
-            )
+        axis.plot([found["setup_ms"]], [sweep["tolerance"]], marker="x", markersize=8, color=colour, zorder=5)
     axis.axhline(sweep["tolerance"], color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
     axis.annotate(
         f"slowdown {sweep['tolerance']:g}",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fabric.parity import ratio_interval
+from fabric.parity import ratio_interval, set_up_line
 from scenarios.comparison import (
     CONTROLLER,
     Comparison,
@@ -570,13 +570,17 @@ def _control_faults(run: Run) -> dict[str, int] | None:
 
 
 def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The points of the sweep against the baseline's all-reduce of the same gradient, and the break-even."""
+    """The points of the sweep, and by gradient the line through them and the break-even.
+
+    All from the all-reduces alone, last rank to last rank; a slowdown is over what the line gives without any
+    set-up, so it is the set-ups' and not that of a baseline which is slow for reasons of its own.
+    """
     spec = comparison.spec.sweep
     if spec is None:
         return None
     swept = [run for run in runs if run.kind == "sweep"]
     base = {
-        run.point["gradient_bytes"]: median_all_reduce_s(compared_job(run))
+        run.point["gradient_bytes"]: statistics.median(exchanges(run))
         for run in swept
         if run.case == comparison.spec.baseline
     }
@@ -591,16 +595,14 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
         size = scaled(int(real["gradient_bytes"]), comparison)
         idle = comparison.all_reduce_s(spec.fabric, size)
         set_up_s = flow_figures(run)["setup_ms"]["p50"] / 1000
-        measured = median_all_reduce_s(compared_job(run))
         points.append(
             {
                 "real": dict(real),
                 "gradient_bytes": size,
                 "setup_ms": 1000 * set_up_s,
-                "allreduce_s": measured,
+                "allreduce_s": statistics.median(exchanges(run)),
                 "baseline_allreduce_s": base[real["gradient_bytes"]],
                 "ideal_allreduce_s": idle,
-                "slowdown": measured / base[real["gradient_bytes"]],
                 "analytic_slowdown": 1 + steps.steps * set_up_s / idle,
                 "parameters_identical": parameters_identical(compared_job(run))
                 if not run.simulated
@@ -618,10 +620,15 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
     break_even = []
     for real_bytes in spec.gradient:
         size = scaled(real_bytes, comparison)
-        mine = sorted(
-            (p["setup_ms"], p["slowdown"]) for p in points if p["real"]["gradient_bytes"] == real_bytes
-        )
-        measured_ms = crossing(mine, spec.tolerance)
+        mine = [point for point in points if point["real"]["gradient_bytes"] == real_bytes]
+        line = set_up_line([(point["setup_ms"] / 1000, point["allreduce_s"]) for point in mine])
+        if not (line.waits > 0 and line.free_s > 0):
+            # So disturbed that longer set-ups seem to cost nothing: there is nothing to conclude.
+            return None
+        for point in mine:
+            point["slowdown"] = point["allreduce_s"] / line.free_s
+        measured_ms = 1000 * line.break_even_s(spec.tolerance * line.free_s)
+        over_baseline_ms = 1000 * line.break_even_s(spec.tolerance * base[real_bytes])
         alone = break_even_set_up(steps, size, rate_bps, spec.tolerance)
         training = break_even_set_up(steps, size, rate_bps, spec.tolerance, comparison.compute_s)
         break_even.append(
@@ -630,8 +637,14 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
                 "gradient_bytes": size,
                 "least_flow_bytes": size / steps.chunks,
                 "setup_ms": measured_ms,
-                "stands_for_ms": None if measured_ms is None else measured_ms / scale,
-                "least_measured_slowdown": mine[0][1],
+                "stands_for_ms": measured_ms / scale,
+                "least_measured_setup_ms": min(point["setup_ms"] for point in mine),
+                "over_baseline_setup_ms": over_baseline_ms,
+                "over_baseline_stands_for_ms": over_baseline_ms / scale,
+                "free_allreduce_s": line.free_s,
+                "baseline_allreduce_s": base[real_bytes],
+                "ideal_allreduce_s": mine[0]["ideal_allreduce_s"],
+                "waits": line.waits,
                 "analytic_setup_ms": 1000 * alone,
                 "analytic_stands_for_ms": 1000 * alone / scale,
                 "analytic_with_compute_ms": 1000 * training,
@@ -645,17 +658,6 @@ def _sweep(comparison: Comparison, runs: Sequence[Run]) -> dict[str, Any] | None
         "points": points,
         "break_even": break_even,
     }
-
-
-def crossing(points: Sequence[tuple[float, float]], level: float) -> float | None:
-    """Where a measured curve first passes ``level``: the x by straight lines between points sorted by x.
-
-    None when it never does, or is above it from the first point on.
-    """
-    for (x0, y0), (x1, y1) in itertools.pairwise(points):
-        if y0 <= level < y1:
-            return x0 + (level - y0) / (y1 - y0) * (x1 - x0)
-    return None
 
 
 def _fidelity(

@@ -80,20 +80,20 @@ def test_report_prints_the_comparison(name: str, tmp_path: Path) -> None:
         assert "is within the limit of 1.03" in done.stdout
         assert "parameters identical" in done.stdout
     else:
-        assert "102.228 MB: an all-reduce takes 1.05 times as long at a set-up of" in done.stdout
+        assert (
+            "102.228 MB: an all-reduce takes 1.05 times as long as without set-ups at a set-up of"
+            in done.stdout
+        )
 
 
 @pytest.mark.parametrize(
-    ("setup_ms", "least", "part"),
-    [(1.0, 1.0, "of 0.250 ms"), (None, 1.1, "below the least one"), (None, 1.0, "beyond the longest one")],
+    ("least_ms", "part"), [(0.5, "0.250 ms (model"), (1.5, "0.250 ms, extrapolated (model")]
 )
-def test_a_break_even_outside_the_sweep_says_on_which_side(
-    setup_ms: float | None, least: float, part: str
-) -> None:
+def test_a_break_even_below_the_sweep_is_called_extrapolated(least_ms: float, part: str) -> None:
     found = {
-        "setup_ms": setup_ms,
+        "setup_ms": 1.0,
         "stands_for_ms": 0.25,
-        "least_measured_slowdown": least,
+        "least_measured_setup_ms": least_ms,
         "real_gradient_bytes": 25e6,
         "analytic_stands_for_ms": 0.038,
     }
