@@ -713,7 +713,9 @@ def _fidelity(
 def _judge_light(run: Run, verdict: Verdict) -> None:
     lit = lit_pairs(run)
     if lit and lit["between_jobs"]:
-        verdict.add("bad", "light_between_jobs", run=run.name, count=lit["between_jobs"])
+        verdict.add(
+            "bad", "light_astray", run=run.name, count=lit["between_jobs"], counter="wavelengths_between_jobs"
+        )
     payload = _training_figures(run)["payload"]
     if payload and payload["lost_bytes"]:
         verdict.add("bad", "payload_lost", run=run.name, bytes=payload["lost_bytes"])
