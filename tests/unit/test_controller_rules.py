@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller import flow_rules
+from controller.errors import ConflictError, NotFoundError
 from controller.forwarding import Forwarding
 from controller.openflow.errors import NotConnectedError
-from controller.openflow.messages import FlowEntry, FlowMod
+from controller.openflow.messages import FlowEntry, FlowMod, PortDescription
 from fabric.routing import Rule, forwarding_rules, walk
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
@@ -54,6 +55,10 @@ class FakeTables:
         self.tables: dict[int, list[FlowEntry]] = {1: [], 2: [], 3: []}
         self.sent: list[tuple[int, FlowMod]] = []
         self.down: set[int] = set()
+        self.ports_said = plugged()
+
+    def ports(self, dpid: int, *, timeout_s: float) -> list[PortDescription]:
+        return self.ports_said[dpid]
 
     def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]:
         if dpid in self.down:
@@ -173,3 +178,80 @@ def test_verify_names_what_is_wrong() -> None:
 @pytest.mark.parametrize("cookie", [0, flow_rules.COOKIE + 1])
 def test_the_drop_rule_must_be_ours(cookie: int) -> None:
     assert not flow_rules.has_table_miss([FlowEntry(0, {}, (), cookie, 0, 0, 0, 0.0)])
+
+
+def plugged(*down: Port) -> dict[int, list[PortDescription]]:
+    """What the switches say of their ports."""
+    return {
+        switch.dpid: [
+            PortDescription(n, f"{switch.name}-{n}", "", Port(switch.name, n) not in down)
+            for n in range(1, switch.ports + 1)
+        ]
+        for switch in FABRIC.packet_switches.values()
+    }
+
+
+def test_rules_avoid_a_port_that_is_down_and_come_back() -> None:
+    tables = FakeTables()
+    forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
+    after = light([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])
+    assert all(forwarding.learn_ports(name) == {} for name in FABRIC.packet_switches)
+    forwarding.reconcile(after)
+    usual = tables.rules()
+    # g0 and g1 on tor0, g2 and g3 on tor1: two cables between them.
+    pairs = [(a, b) for a in ("g0", "g1") for b in ("g2", "g3")]
+    taken = {pair: forwarding.path(*pair, after)[1] for pair in pairs}
+    assert {hop.choices for hop in taken.values()} == {2}
+    assert {hop.out.number for hop in taken.values()} == {6, 8}
+    lost = next(hop for hop in taken.values() if hop.out.number == 8)
+
+    tables.ports_said = plugged(lost.into, PORTS[0])
+    # A port to an optical switch may be down, too; it has nothing to take its place.
+    assert forwarding.learn_ports("tor1") == {lost.into: False}
+    assert forwarding.learn_ports("tor1") == {}
+    assert forwarding.learn_ports("tor0") == {PORTS[0]: False}
+    assert forwarding.reconcile(after) == {}
+    assert forwarding.verify(tables.rules()) == {}
+    assert {forwarding.path(*pair, after)[1].out for pair in pairs} == {Port("tor0", 6)}
+    graph = forwarding.graph(after)
+    for rule in tables.rules():
+        assert graph.has_edge(rule.switch, {p: h for _, h, p in graph.out_edges(rule.switch, keys=True)}[
+            rule.out_port], rule.out_port)  # fmt: skip
+
+    tables.ports_said = plugged()
+    assert forwarding.learn_ports("tor1") == {lost.into: True}
+    assert forwarding.learn_ports("tor0") == {PORTS[0]: True}
+    assert forwarding.down == frozenset()
+    forwarding.reconcile(after)
+    assert tables.rules() == usual
+
+
+def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
+    tables = FakeTables()
+    forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
+    after = light([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])
+    with pytest.raises(ConflictError, match="from g0 to g2 is dropped by tor0, which has no rule for it"):
+        forwarding.path("g0", "g2", after)
+    forwarding.reconcile(after)
+    hops = forwarding.path("g0", "g2", after)
+    assert [str(hop.out.node) for hop in hops] == ["g0", "tor0", "tor1"]
+    assert [str(port) for port in hops[0].through] == ["g0:0", "ocs0:1", "ocs0:7", "tor0:1"]
+    ip = FABRIC.gpus["g2"].ip
+    for said, ports in (
+        (r"comes out at tor0", {"tor0": 6, "tor1": 5}),
+        (r"comes out at g1", {"tor0": 2}),
+        (r"is lost behind tor0:4, which leads nowhere now", {"tor0": 4}),
+    ):
+        tables.tables = {1: [], 2: [], 3: []}
+        for name, port in ports.items():
+            tables.send_flows(
+                FABRIC.packet_switches[name].dpid, flow_rules.put(Rule(name, ip, port)), timeout_s=1
+            )
+        with pytest.raises(ConflictError, match=said):
+            forwarding.path("g0", "g2", after)
+    with pytest.raises(ConflictError, match="g0 is both ends"):
+        forwarding.path("g0", "g0", after)
+    with pytest.raises(NotFoundError, match="there is no GPU g9"):
+        forwarding.path("g0", "g9", after)
+    with pytest.raises(ConflictError, match="does not get away: nothing is lit to g0's NIC port"):
+        forwarding.path("g0", "g2", {})
