@@ -249,6 +249,13 @@ def test_what_the_hypervisor_took_is_said(scenario: Scenario) -> None:
     assert first["mean_others"] == 0
 
 
+def test_processors_that_others_fill_are_no_fault_of_the_run(scenario: Scenario) -> None:
+    assert verdict(scenario, one_run(scenario, busy=1.0, others=0.6)) == ("good", [])
+    level, reasons = verdict(scenario, one_run(scenario, busy=1.0, others=0.02))
+    assert level == "bad"
+    assert all("98 % busy" in reason for reason in reasons)
+
+
 @pytest.mark.parametrize(("kept", "expected"), [(0.99, "good"), (0.9, "doubtful"), (0.5, "bad")])
 def test_missing_samples_count(scenario: Scenario, kept: float, expected: str) -> None:
     synthesis = one_run(scenario)
