@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.processes import RunError
 from scenarios.records import read_lines
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, load_scenario
@@ -84,6 +85,17 @@ def test_a_full_disk_at_any_moment_is_one_line_and_leaves_whole_events(
             events = [event for event in read_lines(path) if event["event"] != "aborted"]
             assert len(events) == len(synthesis.events) or events == synthesis.events[: len(events)]
             assert len(text) >= wanted * moment // MOMENTS - 8 * PAGE or "throughput" in str(told.value)
+    empty(disk)
+
+
+def test_the_error_that_ended_a_run_is_told_also_on_a_full_disk(disk: Path, scenario: Scenario) -> None:
+    def run() -> None:
+        with RunFolder(disk / "runs", scenario):
+            leave(disk, 0)
+            raise RunError("job red failed")
+
+    with pytest.raises(RunError, match=r"^job red failed$"):
+        run()
     empty(disk)
 
 
