@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from scenarios.records import read_lines
 from testbed.clean import clean, clean_objects
 from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
 
@@ -239,6 +240,30 @@ def test_a_killed_switch_is_told_and_makes_the_run_doubtful(tmp_path: Path) -> N
     restarted = [reason for reason in fidelity["reasons"] if reason["code"] == "switch_restarted"]
     assert [(reason["run"], reason["switch"]) for reason in restarted] == [("a-fragmented-1", "ocs0")]
     assert_gone(lab)
+
+
+def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "runs"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "ringlight-test", str(disk)], check=True)
+    try:
+        with running_command(disk, "--runtime", "namespace") as running:
+            lab = running.lab()
+            running.wait_for("case a, fragmented")
+            with (disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(512))
+            code, output = running.end()
+            assert (code, output) == (1, "")
+            said = [line for line in running.lines if line.startswith("ringlight: ")]
+            assert len(said) == 1
+            assert re.search(r"events\.jsonl: cannot be written: No space left on device$", said[0])
+        assert_gone(lab)
+        (path,) = disk.glob("*/events.jsonl")
+        assert path.read_text().endswith("\n")
+        assert {event["event"] for event in read_lines(path)} >= {"link_rate", "run_started"}
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_taken_port_is_one_line_before_anything_is_built(tmp_path: Path) -> None:
