@@ -138,7 +138,8 @@ def _entry(
         _mean(run.jobs[job].end - run.released for run in ours), ideal[0].end - theirs.released
     )
     found: dict[str, Any] = {
-        "run": ours[0].name,
+        # Its plain name: one that was made again has another.
+        "run": theirs.name,
         "kind": theirs.kind,
         "case": theirs.case,
         "variant": theirs.variant,

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.records import read_lines
+from scenarios.repeats import AGAIN
 from testbed.clean import clean, clean_objects
 from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
 
@@ -236,7 +237,10 @@ def test_a_killed_switch_is_told_and_makes_the_run_doubtful(tmp_path: Path) -> N
         assert code == 0, "\n".join(running.lines)
         assert any("optical switch ocs0 died and was started again" in line for line in running.lines)
     fidelity = json.loads(output)["fidelity"]
-    assert fidelity["switches_restarted"] == {"a-fragmented-1": 1, "a-regrouped-1": 0, "live": 0}
+    # A busy machine may have had a run made again; never the one with a fault.
+    times = {run.removesuffix(AGAIN): times for run, times in fidelity["switches_restarted"].items()}
+    assert times == {"a-fragmented-1": 1, "a-regrouped-1": 0, "live": 0}
+    assert "a-fragmented-1" in fidelity["switches_restarted"]
     restarted = [reason for reason in fidelity["reasons"] if reason["code"] == "switch_restarted"]
     assert [(reason["run"], reason["switch"]) for reason in restarted] == [("a-fragmented-1", "ocs0")]
     assert_gone(lab)
