@@ -100,8 +100,9 @@ class Lights:
         self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="ring")
         self.switches = switches
         timings = [site.driver(name).capabilities().timing for name in switches]
-        #: Declared time from a write to light, seconds.
+        #: Declared time from a write to light, seconds; and of that, until the write takes effect.
         self.declared_s = max((t.lit_after_s(1) for t in timings), default=0.0)
+        self.command_s = max((t.command.most_s + t.per_cross_connect_s for t in timings), default=0.0)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -114,13 +115,20 @@ class Lights:
         connected = CrossConnectState.CONNECTED
         return frozenset(xc for xc, state in seen.cross_connects.items() if state is connected)
 
-    def set(self, setting: Setting, *, exactly: bool = False) -> tuple[int, list[str]]:
+    def set(self, setting: Setting, *, exactly: bool = False, anew: bool = False) -> tuple[int, list[str]]:
         """Make a setting; how many WSSs were written, and what did not work, one line each.
 
-        ``exactly``: also where a WSS carries all that is needed and more.
+        ``exactly``: also where a WSS carries all that is needed and more. ``anew``: what stands is taken away
+        first, on every WSS, and all that is needed made again.
         """
-        lacking = [name for name in self.switches if exactly or not setting[name] <= self.carries(name)]
-        return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name]))
+        lacking = [
+            name
+            for name in self.switches
+            if exactly
+            or not setting[name] <= self.carries(name)
+            or (anew and (setting[name] or self.carries(name)))
+        ]
+        return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name], anew))
 
     def compare(self, setting: Setting) -> list[str]:
         """Read every WSS now; what is not as the setting needs it, one line each."""
@@ -151,14 +159,14 @@ class Lights:
         outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _write(self, name: str, wanted: frozenset[CrossConnect]) -> str | None:
+    def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
         """What did not work; None when the WSS carries what is wanted and nothing else."""
         driver = self._site.driver(name)
-        deadline = Deadline(WRITE_S + self.declared_s)
+        deadline = Deadline(WRITE_S + self.declared_s + self.command_s)
         try:
             for last in (False, True):
                 seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
-                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen)
+                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen, anew=anew)
                 try:
                     if plan:
                         seen = driver.apply(plan, timeout_s=deadline.check()).snapshot
@@ -200,7 +208,10 @@ class RingConductor:
         self.lights = lights
         self._bus = bus
         self._gpu_of = {ip: gpu for gpu, ip in ips.items()}
-        self._core = Conductor([step.pairs for step in plan.steps], resumed=resumed)
+        self._each_step = plan.reconfigure == "each-step"
+        self._core = Conductor(
+            [step.pairs for step in plan.steps], resumed=resumed, each_step=self._each_step
+        )
         self._settle_at = time.monotonic() + SETTLE_S if resumed else None
         self._clients: dict[int, _Client] = {}
         self._doomed: list[_Client] = []
@@ -328,7 +339,7 @@ class RingConductor:
         setting = self.plan.steps[wanted.setting].cross_connects
 
         def write() -> tuple[int, list[str], float]:
-            return *self.lights.set(setting), time.monotonic() - due_at
+            return *self.lights.set(setting, anew=self._each_step), time.monotonic() - due_at
 
         def written(outcome: tuple[int, list[str], float]) -> None:
             switches, problems, write_s = outcome
@@ -475,14 +486,17 @@ class RingConductor:
         }
 
     def statistics(self) -> dict[str, Any]:
-        """Changes of light so far, seconds; ``declared_s``: what the WSSs say they need for one."""
+        """Changes of light so far, seconds; ``declared_s``: what the WSSs say they need for one.
+
+        Where all light is set anew that is one command more, which takes away what stands.
+        """
         with self._lock:
             kept, count = list(self._set_ups), self._count
         figures: dict[str, Any] = {
             "job": self.job,
             "count": count,
             "set_ups_per_iteration": sum(set_up_steps(self.plan)),
-            "declared_s": self.lights.declared_s,
+            "declared_s": self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
         }
         for name, pick in _FIGURES.items():
             values = [pick(one) for one in kept]

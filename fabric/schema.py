@@ -22,6 +22,7 @@ from fabric.topology import (
     PacketSwitch,
     PathChoice,
     Port,
+    Reconfigure,
     circuit_cross_connects,
     is_electrical,
 )
@@ -120,7 +121,8 @@ class RingSpec(Strict):
     """``nodes`` around a ring of fibres in both directions, each with a small WSS and an O-NIC.
 
     A ring named r has GPUs r0, r1, … clockwise, each a server r-s0, … of its own, and WSSs r-w0, …
-    ``wavelengths``: channels in each direction. ``rate``: that of ONE wavelength.
+    ``wavelengths``: channels in each direction. ``rate``: that of ONE wavelength. ``reconfigure``: whether
+    every step of a collective sets all of its light anew, or only what does not stand.
     """
 
     nodes: int = Field(ge=2, le=4096)
@@ -129,6 +131,7 @@ class RingSpec(Strict):
     queue: Duration = 0.02
     wavelengths: int = Field(default=1, ge=1, le=512)
     wss: RingWssSpec = RingWssSpec()
+    reconfigure: Reconfigure = "changed-only"
 
 
 class _TreeSpec(Strict):
@@ -250,7 +253,10 @@ def build_fabric(spec: FabricSpec) -> Fabric:
                 raise ValueError(f"servers.{server}.gpus.{name}: {gpus[name].server} has that GPU too")
             gpus[name] = Gpu.numbered(name, server, model, len(gpus))
     grids = {name: _grid(name, entry) for name, entry in spec.grids.items()}
-    rings = {name: make_ring(name, entry.nodes, entry.wavelengths) for name, entry in spec.rings.items()}
+    rings = {
+        name: make_ring(name, entry.nodes, entry.wavelengths, entry.reconfigure)
+        for name, entry in spec.rings.items()
+    }
     for name, grid in grids.items():
         _add(gpus, f"grids.{name}", _grid_gpus(grid, spec.grids[name], len(gpus)))
     for name, ring in rings.items():

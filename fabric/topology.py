@@ -148,6 +148,11 @@ class Grid:
     wavelengths: int
 
 
+#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
+#: those that need light that does not stand.
+Reconfigure = Literal["each-step", "changed-only"]
+
+
 @dataclass(frozen=True)
 class WdmRing:
     """Nodes around a ring with ``wavelengths`` channels in each direction; see ``fabric.wdm``.
@@ -159,6 +164,7 @@ class WdmRing:
     nodes: tuple[str, ...]
     switches: tuple[str, ...]
     wavelengths: int
+    reconfigure: Reconfigure = "changed-only"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from fabric.crossconnect import CrossConnect, Mode, plan_changes
 from fabric.schedules import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
-from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, WdmRing
+from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
 
 #: Faceplate ports of a node's WSS.
 WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
@@ -25,7 +25,7 @@ WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
 CLOCKWISE, COUNTER = 0, 1
 
 
-def make_ring(name: str, nodes: int, wavelengths: int) -> WdmRing:
+def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
     """Nodes <name>0… and their WSSs <name>-w0…. Raises ValueError for fewer than 2 nodes or 1 wavelength."""
     if nodes < 2:
         raise ValueError(f"ring {name}: a ring needs at least 2 nodes, not {nodes}")
@@ -36,6 +36,7 @@ def make_ring(name: str, nodes: int, wavelengths: int) -> WdmRing:
         tuple(f"{name}{i}" for i in range(nodes)),
         tuple(f"{name}-w{i}" for i in range(nodes)),
         wavelengths,
+        reconfigure,
     )
 
 
@@ -276,7 +277,8 @@ class RingStep:
     """One step of a collective: who sends to whom, and what must be lit meanwhile.
 
     ``pairs``: (sender, receiver), GPU names. ``cross_connects``: all that every WSS of the ring shall pass
-    in this step, also what it still passes from former steps because nothing of this one stands against it.
+    in this step; where only what changes is set, also what it still passes from former steps because nothing
+    of this one stands against it.
     """
 
     pairs: frozenset[tuple[str, str]]
@@ -288,6 +290,7 @@ class RingPlan:
     """What a job on ring ``ring`` sets: once the transmitters, then the WSSs step by step, round and round.
 
     ``transmit``: for every node how it sends to each peer that it ever sends to. ``switches``: the WSSs.
+    ``reconfigure``: the ring's.
     """
 
     ring: str
@@ -295,6 +298,7 @@ class RingPlan:
     switches: tuple[str, ...]
     transmit: Mapping[str, Mapping[str, Emit]]
     steps: tuple[RingStep, ...]
+    reconfigure: Reconfigure = "changed-only"
 
 
 def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
@@ -334,7 +338,9 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
                 )
             now.add((sender, receiver))
         pairs.append(frozenset(now))
-    lit = {switch: _retained([step[switch] for step in needed]) for switch in ring.switches}
+    lit = {switch: [step[switch] for step in needed] for switch in ring.switches}
+    if ring.reconfigure == "changed-only":
+        lit = {switch: _retained(own) for switch, own in lit.items()}
     return RingPlan(
         ring.name,
         nodes,
@@ -344,6 +350,7 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
             RingStep(now, {switch: lit[switch][number] for switch in ring.switches})
             for number, now in enumerate(pairs)
         ),
+        ring.reconfigure,
     )
 
 
@@ -362,7 +369,8 @@ def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[Cross
 
 
 def set_up_steps(plan: RingPlan) -> tuple[bool, ...]:
-    """For each step whether light changes before it; before the first one, after the last."""
+    """For each step whether light is set before it; before the first one, after the last."""
     return tuple(
-        step.cross_connects != plan.steps[number - 1].cross_connects for number, step in enumerate(plan.steps)
+        plan.reconfigure == "each-step" or step.cross_connects != plan.steps[number - 1].cross_connects
+        for number, step in enumerate(plan.steps)
     )

@@ -28,7 +28,7 @@ from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
 from scenarios.simulated import SimulationOptions, finished, simulated_folder
 from testbed.emulation.onic.__main__ import scaled_times
-from testbed.emulation.optical.profiles import PROFILES, Profile
+from testbed.emulation.optical.profiles import PROFILES
 from testbed.simulation.engine import Engine
 from testbed.simulation.jobs import Compute, Job, JobResult, simulate
 from testbed.simulation.networks import Network, RingNetwork, network_of, scaled
@@ -87,7 +87,7 @@ def _assumptions(comparison: Comparison) -> list[dict[str, str]]:
                 "what": "changing a ring's light between two steps",
                 "value": ", ".join(
                     dict.fromkeys(
-                        f"{1e3 * declared_set_up_s(ring_profile(setting)):g} ms"
+                        f"{1e3 * declared_set_up_s(setting):g} ms"
                         for setting in comparison.settings.values()
                         if setting.fabric.rings
                     )
@@ -122,16 +122,16 @@ def emulated(setting: Setting, tuning_s: float | None = None) -> Fabric:
     return replace(fabric, onics=onics)
 
 
-def ring_profile(setting: Setting) -> Profile:
-    """The profile of a ring's switches, in emulated time."""
+def declared_set_up_s(setting: Setting) -> float:
+    """Emulated seconds from the command to light that is certain, as a ring's switches' profile declares them.
+
+    Where each step sets its light anew, what stands is taken away by a command of its own.
+    """
     ring = ring_of(setting.fabric)
     assert ring is not None
-    return PROFILES[setting.fabric.optical_switches[ring.switches[0]].profile].dilated(setting.time_scale)
-
-
-def declared_set_up_s(profile: Profile) -> float:
-    """Seconds from the command to light that is certain, as a switch's profile declares them."""
-    return profile.command_s + profile.dark_bounds_s()[2]
+    profile = PROFILES[setting.fabric.optical_switches[ring.switches[0]].profile].dilated(setting.time_scale)
+    commands = 2 if ring.reconfigure == "each-step" else 1
+    return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
 
 
 def lit_steps(steps: Steps, plan: RingPlan) -> Steps:
@@ -265,7 +265,7 @@ class _Run:
         assert ring is not None
         assert plan is not None
         changes = set_up_steps(plan)
-        declared_s = declared_set_up_s(ring_profile(setting))
+        declared_s = declared_set_up_s(setting)
         job = replace(
             job,
             steps=lit_steps(job.steps, plan),

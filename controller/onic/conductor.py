@@ -2,7 +2,8 @@
 
 On a ring every node sends on fixed wavelengths, so which of its flows may send is a matter of the WSSs
 between the nodes, and these are set for all nodes together. A *setting* is the state of all WSSs that one
-step of the collective needs. Senders open and close flows as they would with an O-NIC's agent; the
+step of the collective needs; where every step sets its light anew, one is made for each step even when that
+one's stands. Senders open and close flows as they would with an O-NIC's agent; the
 conductor keeps the step and says when the WSSs are to be changed.
 
 A step is over when every one of its transfers has been closed by its sender. Then, as soon as somebody asks
@@ -78,11 +79,15 @@ class Conductor:
 
     ``steps``: the pairs of each step of one iteration, at least one; the settings for them are 0, 1, …
     ``resumed``: flows may have been closed before this conductor was made. It then lights nothing until
-    :meth:`settle`, which is called when whoever is there has had the time to ask.
+    :meth:`settle`, which is called when whoever is there has had the time to ask. ``each_step``: each step,
+    also of a later iteration, gets its setting anew.
     """
 
-    def __init__(self, steps: Sequence[frozenset[Pair]], *, resumed: bool = False) -> None:
+    def __init__(
+        self, steps: Sequence[frozenset[Pair]], *, resumed: bool = False, each_step: bool = False
+    ) -> None:
         self._steps = steps
+        self._each_step = each_step
         self._flows: dict[Flow, _Asked] = {}
         self._done: dict[int, set[Pair]] = {}
         self._step: int | None = None if resumed else 0
@@ -93,6 +98,8 @@ class Conductor:
         self._wanted: int | None = None
         #: The step whose flows may be lit.
         self._serving: int | None = None
+        #: The step for which the last setting was asked.
+        self._set_for: int | None = None
 
     # Looking
 
@@ -192,8 +199,8 @@ class Conductor:
         if self._serving is None:
             return []
         setting = self._serving % len(self._steps)
-        if setting != self._setting:
-            self._setting, self._wanted = None, setting
+        if setting != self._setting or (self._each_step and self._serving != self._set_for):
+            self._setting, self._wanted, self._set_for = None, setting, self._serving
             return [Configure(setting, self._serving)]
         effects: list[Effect] = []
         for flow, asked in self._flows.items():

@@ -222,7 +222,8 @@ class Snapshot:
 class Plan:
     """A change from one state of a switch to another, as data.
 
-    ``absent``: ingresses that were to be deleted and carry nothing.
+    ``absent``: ingresses that were to be deleted and carry nothing. ``anew``: everything wanted is made anew,
+    what stands included; then removals and additions are never one write.
     """
 
     base_revision: str
@@ -231,6 +232,7 @@ class Plan:
     remove: tuple[CrossConnect, ...]
     add: tuple[CrossConnect, ...]
     absent: tuple[int, ...] = ()
+    anew: bool = False
 
     @property
     def dark_ports(self) -> frozenset[int]:
@@ -335,12 +337,14 @@ def make_plan(
     mode: Mode,
     delete: Iterable[int] = (),
     owned: Iterable[CrossConnect] | None = None,
+    anew: bool = False,
 ) -> Plan:
     """The smallest change from ``snapshot`` to one where everything ``wanted`` stands. Pure.
 
     ``delete``: ingresses that shall carry nothing. ``owned``: the cross-connects that may be removed
     (default: all that the switch does not say are someone else's); others are removed in REPLACE mode
-    only. A wanted cross-connect that the switch reports as broken is removed and made again.
+    only. A wanted cross-connect that the switch reports as broken is removed and made again; with ``anew``
+    every one.
     Raises a :class:`~controller.optical.errors.Rejected` naming the port.
     """
     wanted = tuple(wanted)
@@ -373,7 +377,7 @@ def make_plan(
         changes = plan_changes(present - deleted, target, mode)
     except BusyError as error:
         raise PortBusy(error.port, str(error), error.holder) from None
-    again = {xc for xc in changes.keep & target if snapshot.state(xc) in _BROKEN}
+    again = {xc for xc in changes.keep & target if anew or snapshot.state(xc) in _BROKEN}
     remove = changes.remove | deleted | again
     add = changes.add | again
     check_ports_usable(snapshot, sorted(add, key=_order))
@@ -388,6 +392,7 @@ def make_plan(
         remove=tuple(sorted(remove, key=_order)),
         add=tuple(sorted(add, key=_order)),
         absent=tuple(absent),
+        anew=anew,
     )
 
 
@@ -516,10 +521,11 @@ class OpticalSwitchDriver(ABC):
         owned: Iterable[CrossConnect] | None = None,
         snapshot: Snapshot | None = None,
         timeout_s: float = 5.0,
+        anew: bool = False,
     ) -> Plan:
         """A plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing."""
         base = snapshot or self.snapshot(timeout_s=timeout_s)
-        return make_plan(self._capabilities, base, wanted, mode, delete, owned)
+        return make_plan(self._capabilities, base, wanted, mode, delete, owned, anew)
 
     def replaces_at_once(self, plan: Plan) -> bool:
         """Whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark time.
@@ -528,6 +534,7 @@ class OpticalSwitchDriver(ABC):
         """
         return (
             plan.mode is Mode.REPLACE
+            and not plan.anew
             and bool(plan.remove and plan.add)
             and not set(plan.remove) & set(plan.add)
             and len(plan.keep) + len(plan.add) <= self._capabilities.max_replace

@@ -60,6 +60,7 @@ def test_a_ring_may_stand_beside_the_rest() -> None:
         ({"rings": {"r": ring_spec(wavelengths=0)}}, r"rings\.r\.wavelengths"),
         ({"rings": {"r": ring_spec(wss={"profile": "mems"})}}, r"rings\.r\.wss\.profile"),
         ({"rings": {"r": ring_spec(tuning="1 ns")}}, r"rings\.r\.tuning"),
+        ({"rings": {"r": ring_spec(reconfigure="never")}}, r"rings\.r\.reconfigure"),
         (
             {"rings": {"r": ring_spec(nodes=12), "r1": ring_spec(nodes=2)}},
             r"rings\.r1: r-s10 has GPU r10 too",
@@ -181,6 +182,18 @@ def test_what_does_not_clash_stays_lit() -> None:
     assert set_up_steps(plan).count(True) < len(plan.steps)
     assert set_up_steps(replace(plan, steps=plan.steps[:1])) == (False,)
     assert set_up_steps(replace(plan, steps=())) == ()
+
+
+@pytest.mark.parametrize("name", ["bidirectional-ring", "wrht", "binary-tree"])
+def test_a_ring_that_reconfigures_in_each_step_carries_no_more_than_the_step_needs(name: str) -> None:
+    fabric = built({"rings": {"r": ring_spec(reconfigure="each-step")}})
+    steps = steps_named(name, 9)
+    plan = plan_ring(fabric, fabric.rings["r"], steps)
+    check_light(fabric, plan)
+    assert set_up_steps(plan) == (True,) * steps.steps
+    coloured = steps if name == "wrht" else on_ring(steps, 1)
+    for planned, step in zip(plan.steps, coloured, strict=True):
+        assert planned.cross_connects == cross_connects(fabric.rings["r"], fabric, step)
 
 
 @settings(max_examples=50, deadline=None)

@@ -53,6 +53,15 @@ def test_where_there_is_one_step_it_need_not_be_said() -> None:
     assert heir.open(1, "a", AB) + heir.settle() == [Configure(0, 0)]
 
 
+def test_where_every_step_sets_its_light_anew_one_that_stands_is_set_too() -> None:
+    one = Conductor([frozenset({AB, BA})], each_step=True)
+    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), Lit(1)]
+    assert one.close(1) + one.open(2, "a", AB, 1) == [Closed(1)]
+    assert one.open(3, "b", BA, 0) == [Lit(3)], "of the same step"
+    assert one.close(3) == [Closed(3), Configure(0, 1)]
+    assert one.configured() == [Lit(2)]
+
+
 def test_what_is_not_in_the_schedule_is_refused() -> None:
     one = Conductor(RING)
     assert one.open(1, "a", ("a", "c"), 0) == [Failed(1, "a sends nothing to c in step 0")]
@@ -119,10 +128,16 @@ class Sender:
 class World:
     """Senders, the conductor and the WSSs. Raises AssertionError as soon as something is lit wrongly."""
 
-    def __init__(self, steps: list[frozenset[Pair]], iterations: int, seed: int) -> None:
+    def __init__(
+        self, steps: list[frozenset[Pair]], iterations: int, seed: int, each_step: bool = False
+    ) -> None:
         self.steps = steps
+        self.each_step = each_step
         self.random = random.Random(seed)
-        self.conductor = Conductor(self.steps)
+        self.conductor = Conductor(self.steps, each_step=each_step)
+        #: The step for which the setting that stands was made, and for which there was one.
+        self.set_for: int | None = None
+        self.set_up: list[int] = []
         self.settling = False
         self.strict = True
         self.wanted: int | None = None
@@ -146,9 +161,12 @@ class World:
                 assert self.wanted is None
                 assert effect.setting == effect.step % len(self.steps)
                 self.wanted, self.setting = effect.setting, None
+                self.set_for = effect.step
+                self.set_up.append(effect.step)
             elif isinstance(effect, Lit):
                 sender, peer, step = self.by_flow[effect.flow]  # type: ignore[index]
                 assert self.setting == step % len(self.steps), "lit in the wrong setting"
+                assert not self.each_step or self.set_for == step, "lit in the light of another step"
                 lit = {self.by_flow[n][2] for n in self.by_flow if self.is_lit(n)}
                 assert lit <= {step}, "two steps at once"
                 if self.strict:
@@ -238,7 +256,7 @@ class World:
         elif kind == "death":
             for sender in self.senders:
                 self.hang_up(sender)
-            self.conductor = Conductor(self.steps, resumed=True)
+            self.conductor = Conductor(self.steps, resumed=True, each_step=self.each_step)
             self.settling, self.wanted, self.setting = True, None, None
         elif kind == "dark":
             if self.wanted is None:
@@ -262,6 +280,8 @@ class World:
         )
         if self.strict:
             assert self.conductor.flows() == []
+            if self.each_step:
+                assert self.set_up == sorted({step for *_, step in self.all}), "once for each step"
 
 
 NAMES = st.sampled_from("abcde")
@@ -269,11 +289,16 @@ PAIRS = st.frozensets(st.tuples(NAMES, NAMES).filter(lambda pair: pair[0] != pai
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(PAIRS, min_size=1, max_size=5).filter(any), st.integers(1, 3), st.integers(0, 1 << 30))
+@given(
+    st.lists(PAIRS, min_size=1, max_size=5).filter(any),
+    st.integers(1, 3),
+    st.integers(0, 1 << 30),
+    st.booleans(),
+)
 def test_any_order_of_opens_and_closes_plays_every_step_in_turn(
-    steps: list[frozenset[Pair]], iterations: int, seed: int
+    steps: list[frozenset[Pair]], iterations: int, seed: int, each_step: bool
 ) -> None:
-    World(steps, iterations, seed).play(0)
+    World(steps, iterations, seed, each_step).play(0)
 
 
 @settings(max_examples=300, deadline=None)
@@ -282,11 +307,12 @@ def test_any_order_of_opens_and_closes_plays_every_step_in_turn(
     st.integers(1, 3),
     st.integers(0, 1 << 30),
     st.integers(1, 6),
+    st.booleans(),
 )
 def test_nothing_gets_stuck_whatever_breaks(
-    steps: list[frozenset[Pair]], iterations: int, seed: int, troubles: int
+    steps: list[frozenset[Pair]], iterations: int, seed: int, troubles: int, each_step: bool
 ) -> None:
-    World(steps, iterations, seed).play(troubles)
+    World(steps, iterations, seed, each_step).play(troubles)
 
 
 @pytest.mark.parametrize("troubles", [0, 5])

@@ -712,3 +712,7 @@ def test_a_plan_is_no_bigger_than_it_must_be(
     assert set(plan.add) == expected - present
     assert set(plan.remove) == present - expected
     assert plan.keep == present & expected
+    anew = make_plan(can, snapshot, wanted, mode, anew=True)
+    assert set(anew.add) == wanted
+    assert set(anew.remove) == (present - expected) | (present & wanted)
+    assert anew.keep == present & expected - wanted

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from controller.ring_conductor import Lights, RingConductor, quantile
 from controller.ring_light import plan_light, steps_of_job
 from controller.rings import RingSite
 from fabric.crossconnect import CrossConnect
+from fabric.topology import Reconfigure
+from fabric.wdm import RingPlan
 from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
 
@@ -56,7 +59,7 @@ class Stuck(Wss):
 
 
 class Stage:
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, plan: RingPlan = PLAN) -> None:
         self.directory, self.stack = directory, stack
         self.wss = {name: Stuck(name) for name in RING.switches}
         self.bus = EventBus()
@@ -64,7 +67,7 @@ class Stage:
         lights = Lights(self.site, RING.switches)
         stack.callback(lights.close)
         sockets = {gpu: directory / gpu for gpu in RING.nodes}
-        self.conductor = RingConductor("j", PLAN, lights, sockets, IPS, self.bus)
+        self.conductor = RingConductor("j", plan, lights, sockets, IPS, self.bus)
         stack.callback(self.conductor.stop)
         for one in self.wss.values():
             stack.callback(one.free.set)
@@ -267,6 +270,35 @@ def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(stage: Sta
     end.join(WAIT_S)
     assert not end.is_alive()
     assert needed(0) <= stage.carried()
+
+
+@pytest.mark.parametrize(("reconfigure", "writes"), [("each-step", 2), ("changed-only", 0)])
+def test_a_ring_that_reconfigures_in_each_step_takes_all_light_away_and_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reconfigure: Reconfigure, writes: int
+) -> None:
+    monkeypatch.setattr(ring_conductor, "WATCH_S", 3600.0)
+    around = replace(RING, reconfigure=reconfigure)
+    plan = plan_light(FABRIC, around, steps_of_job(around, {"collective": "bidirectional-ring"}))
+    with ExitStack() as stack:
+        stage = Stage(tmp_path, stack, plan)
+        workers = {gpu: stage.connect(gpu) for gpu in RING.nodes}
+
+        def play(step: int) -> None:
+            for sender, receiver in sorted(plan.steps[step].pairs):
+                workers[sender].say(open=receiver, peer=IPS[receiver], step=step)
+            for sender, receiver in sorted(plan.steps[step].pairs):
+                assert workers[sender].hear() == {"lit": receiver}
+            for sender, receiver in sorted(plan.steps[step].pairs):
+                workers[sender].say(close=receiver)
+                assert workers[sender].hear() == {"closed": receiver}
+
+        play(0)
+        for step in (1, 2, 3):
+            before = {name: one.writes for name, one in stage.wss.items()}
+            play(step)
+            for name, one in stage.wss.items():
+                assert one.writes == before[name] + writes
+                assert one.stand == plan.steps[step].cross_connects[name]
 
 
 def test_what_another_wrote_meanwhile_is_noticed_by_the_next_write(stage: Stage) -> None:
