@@ -123,7 +123,7 @@ def emulated(setting: Setting, tuning_s: float | None = None) -> Fabric:
 
 
 def declared_set_up_s(setting: Setting) -> float:
-    """Emulated seconds from the command to light that is certain, as a ring's switches' profile declares them.
+    """Emulated seconds from the command to light that is certain, as the profile of a ring's WSSs declares.
 
     Where each step sets its light anew, what stands is taken away by a command of its own.
     """

@@ -29,7 +29,7 @@ from scenarios.schema import (
     resolve_references,
 )
 from scenarios.study_points import NO_COSTS, Costs, Crossover, Point, Run, Task, message_sizes
-from scenarios.study_systems import CHARGES, SYSTEMS, WRHT, Place, check_leaf
+from scenarios.study_systems import CHARGES, RINGS, SYSTEMS, WRHT, Place, check_leaf
 
 #: Most nodes and wavelengths; beyond, a point takes minutes and gigabytes.
 MOST_NODES, MOST_WAVELENGTHS = 16384, 1024
@@ -391,18 +391,19 @@ def _crossovers(study: Study) -> Iterator[Crossover]:
     for wrht in WRHT:
         if wrht not in sweeps.systems:
             continue
-        # Against every optical system at the base, and against the ring along every axis.
+        # Against every optical system at the base, and against the rings along every axis.
         for other, charge in itertools.product(study.optical, CHARGES):
             if other not in WRHT:
                 for costs in (usual, *extras(study).values()):
                     yield Crossover(wrht, other, base, set_up, charge, latency, costs)
-        for charge in CHARGES:
+        rings = [name for name in RINGS if name in sweeps.systems]
+        for ring, charge in itertools.product(rings, CHARGES):
             places = [
                 *(replace(base, nodes=n) for n in sweeps.nodes),
                 *(replace(base, wavelengths=w) for w in sweeps.wavelengths),
                 *(replace(base, rate_bps=rate) for rate in sweeps.rates),
             ]
             for place in places:
-                yield Crossover(wrht, "ring", place, set_up, charge, latency, usual)
+                yield Crossover(wrht, ring, place, set_up, charge, latency, usual)
             for time in sweeps.set_up:
-                yield Crossover(wrht, "ring", base, time, charge, latency, usual)
+                yield Crossover(wrht, ring, base, time, charge, latency, usual)

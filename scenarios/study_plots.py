@@ -14,22 +14,27 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from fabric.topology import Reconfigure
 from fabric.units import format_size, format_time
 from scenarios.drawing import INK, LIGHT, PALETTE, QUIET, STYLE, Plot, save
 from scenarios.study import Study
-from scenarios.study_systems import CHARGES, SYSTEMS, WRHT, Charge
-from scenarios.study_verdict import at_base
+from scenarios.study_systems import CHARGES, SYSTEMS, WRHT
+from scenarios.study_verdict import at_base, strongest_ring
 
 _RED, _BLUE, _GREEN, _AMBER, _PURPLE, _TEAL = PALETTE
 #: Colour by family of systems; line by what it does with the wavelengths.
 _LOOK: Mapping[str, tuple[str, Any]] = {
     "wrht": (_RED, "-"), "wrht-exchange": (_RED, (0, (1.2, 1.2))), "wrht-striped": (_RED, (0, (5, 2))),
-    "ring": (_BLUE, "-"), "ring-striped": (_BLUE, (0, (5, 2))),
-    "hierarchical-ring": (_GREEN, "-"), "hierarchical-ring-striped": (_GREEN, (0, (5, 2))),
+    "ring": (_BLUE, (0, (1.2, 1.2))), "ring-striped": (_BLUE, (0, (5, 2, 1.2, 2))),
+    "bidirectional-ring": (_BLUE, "-"), "bidirectional-ring-striped": (_BLUE, (0, (5, 2))),
+    "hierarchical-ring": (_GREEN, (0, (1.2, 1.2))),
+    "hierarchical-ring-striped": (_GREEN, (0, (5, 2, 1.2, 2))),
+    "bidirectional-hierarchical-ring": (_GREEN, "-"),
+    "bidirectional-hierarchical-ring-striped": (_GREEN, (0, (5, 2))),
     "binary-tree": (_AMBER, "-"), "binary-tree-striped": (_AMBER, (0, (5, 2))),
     "electrical-ring": (_PURPLE, "-"), "electrical-recursive-doubling": (_TEAL, "-"),
 }  # fmt: skip
-CHARGED = {"each step": "set-up in each step", "new circuits": "set-up only for new circuits"}
+CHARGED = {"each-step": "set-up in each step", "changed-only": "set-up only where light changes"}
 _seconds = FuncFormatter(lambda x, _: format_time(x))
 _bytes = FuncFormatter(lambda x, _: format_size(x))
 
@@ -50,8 +55,9 @@ def _figures(study: Study, result: Mapping[str, Any]) -> list[tuple[Figure | Non
             _messages(study, result),
             "messages",
             f"Time of an all-reduce over the size of the gradient, simulated: {at_base(study)}. Dashed: "
-            "every transfer striped over the wavelengths that its step leaves free; dotted: exchange at the "
-            "top. A ring marks where WRHT and the ring on one wavelength are as fast.",
+            "every transfer striped over the wavelengths that its step leaves free; dotted: WRHT with "
+            "exchange at the top, rings on one of the two fibres. A circle marks where WRHT and the "
+            "bidirectional ring on one wavelength are as fast.",
         ),
         (
             _fastest(study, result),
@@ -63,9 +69,9 @@ def _figures(study: Study, result: Mapping[str, Any]) -> list[tuple[Figure | Non
         (
             _crossovers(study, result),
             "crossovers",
-            "Largest gradient for which WRHT is faster than the ring on one wavelength, with the set-up in "
-            "each step. Dots are simulated, lines analytic: a·B(2(N−1)−θ)/(θ−2(N−1)/N). Grey lines mark the "
-            "models' gradients.",
+            "Largest gradient for which WRHT is faster than the bidirectional ring on one wavelength, with "
+            "the set-up in each step. Dots are simulated, lines analytic: a·B(2(N−1)−θ)/(θ−(N−1)/N). Grey "
+            "lines mark the models' gradients.",
         ),
         (
             _along(study, result, "wavelengths"),
@@ -87,8 +93,9 @@ def _figures(study: Study, result: Mapping[str, Any]) -> list[tuple[Figure | Non
         (
             _reach(study, result),
             "reach",
-            f"WRHT at {base.nodes:,} nodes when light passes only so many segments: steps (left) and time "
-            f"(right), simulated, {base.wavelengths} wavelengths, set-up in each step.",
+            f"WRHT at {base.nodes:,} nodes when light passes only so many segments, relays by a heuristic of "
+            f"ours: steps (left) and time (right), simulated, {base.wavelengths} wavelengths, set-up in "
+            "each step.",
         ),
         (
             _published(result),
@@ -139,32 +146,33 @@ def _mark_models(study: Study, axis: Axes, *, upright: bool, named: bool = True)
             )  # fmt: skip
 
 
-def _by_charge(study: Study, height: float, label: str) -> tuple[Figure, dict[Charge, Axes]]:
+def _by_charge(study: Study, height: float, label: str) -> tuple[Figure, dict[Reconfigure, Axes]]:
     """A panel for each way to charge the set-up: seconds over ``label``, both axes logarithmic."""
     figure = Figure(figsize=(9.2, height), layout="constrained")
-    axes: dict[Charge, Axes] = dict(zip(CHARGES, figure.subplots(1, 2, sharey=True), strict=True))
+    axes: dict[Reconfigure, Axes] = dict(zip(CHARGES, figure.subplots(1, 2, sharey=True), strict=True))
     for charge, axis in axes.items():
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_title(CHARGED[charge])
         axis.set_xlabel(label)
         _log(axis.yaxis, _seconds)
-    axes["each step"].set_ylabel("time of an all-reduce")
+    axes["each-step"].set_ylabel("time of an all-reduce")
     _legend(figure, study.sweeps.systems)
     return figure, axes
 
 
 def _messages(study: Study, result: Mapping[str, Any]) -> Figure:
-    figure, axes = _by_charge(study, 5.0, "gradient")
+    figure, axes = _by_charge(study, 5.4, "gradient")
+    ring = strongest_ring(study)
     for charge, axis in axes.items():
         for row in result["messages"]:
             if row["charge"] == charge and row["set_up_s"] == study.sweeps.base.set_up:
                 _line(axis, row["system"], row["bytes"], row["total_s"])
         _mark_models(study, axis, upright=True)
         for pair in result["crossovers"]["systems"]:
-            if pair["other"] == "ring" and pair["charge"] == charge and pair["simulated_bytes"]:
+            if pair["other"] == ring and pair["charge"] == charge and pair["simulated_bytes"]:
                 size = pair["simulated_bytes"]
-                form = SYSTEMS["ring"].closed(study.base)
+                form = SYSTEMS[ring].closed(study.base)
                 axis.plot(
                     [size],
                     [form.time_s(size, study.base.rate_bps, study.sweeps.base.set_up, charge)],
@@ -233,6 +241,7 @@ def _crossovers(study: Study, result: Mapping[str, Any]) -> Figure:
         ("set_up", "set_up_s", "set-up"),
     ]
 
+    ring = strongest_ring(study)
     figure = Figure(figsize=(9.2, 3.5), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
     for axis, (kind, field, label) in zip(axes, kinds, strict=True):
@@ -240,7 +249,8 @@ def _crossovers(study: Study, result: Mapping[str, Any]) -> Figure:
             rows = [
                 row
                 for row in result["crossovers"][kind]
-                if row["system"] == system and row["charge"] == "each step" and row["simulated_bytes"]
+                if (row["system"], row["other"], row["charge"]) == (system, ring, "each-step")
+                and row["simulated_bytes"]
             ]
             if not rows:
                 continue
@@ -277,7 +287,7 @@ def _along(study: Study, result: Mapping[str, Any], kind: str) -> Figure:
     figure = Figure(figsize=(9.2, 4.0), layout="constrained")
     axes = figure.subplots(1, len(gradients), sharey=True, squeeze=False)[0]
     for axis, (model, size) in zip(axes, gradients.items(), strict=True):
-        rows = [r for r in result[kind] if r["charge"] == "each step" and r["gradient"] == model]
+        rows = [r for r in result[kind] if r["charge"] == "each-step" and r["gradient"] == model]
         x = list(range(len(rows)))
         for system in study.sweeps.systems:
             if SYSTEMS[system].medium == "electrical" and kind == "set_up":
@@ -329,10 +339,11 @@ def _reach(study: Study, result: Mapping[str, Any]) -> Figure | None:
     for model, colour in zip(study.sweeps.gradients, colours, strict=False):
         right.plot(x, [row["wrht"]["total_s"][model] for row in rows], color=colour, marker="o",
                    markersize=4, label=model)  # fmt: skip
-    ring = result["models"]["each step"][study.sweeps.base.gradient].get("ring")
+    rival = strongest_ring(study)
+    ring = result["models"]["each-step"][study.sweeps.base.gradient].get(rival)
     if ring:
         right.axhline(ring["total_s"], color=_BLUE, linewidth=1.2,
-                      label=f"Ring, {study.sweeps.base.gradient}")  # fmt: skip
+                      label=f"{SYSTEMS[rival].title}, {study.sweeps.base.gradient}")  # fmt: skip
     for axis in (left, right):
         axis.set_yscale("log")
         axis.set_xticks(x, names, fontsize=8)

@@ -16,8 +16,9 @@ from scipy.optimize import brentq
 
 from fabric import wdm
 from fabric.schedules import Steps
+from fabric.topology import Reconfigure
 from fabric.trees import leaf_spine
-from scenarios.study_systems import SYSTEMS, Charge, Place, System
+from scenarios.study_systems import SYSTEMS, Place, System
 from testbed.simulation.networks import PacketNetwork, RingNetwork
 from testbed.simulation.phases import Phases, StepCost
 
@@ -48,7 +49,7 @@ class Run:
 
     bytes: float
     set_up_s: float
-    charge: Charge
+    charge: Reconfigure
     costs: Costs = NO_COSTS
 
 
@@ -70,7 +71,7 @@ class Crossover:
     other: str
     place: Place
     set_up_s: float
-    charge: Charge
+    charge: Reconfigure
     latency_s: float = 0.0
     costs: Costs = NO_COSTS
 
@@ -94,7 +95,7 @@ class _Prepared:
         # An electrical step has no light to set; it has the latency of its messages.
         cost = StepCost(
             run.set_up_s if optical else 0.0,
-            run.charge if optical else "each step",
+            run.charge if optical else "each-step",
             0.0 if run.costs.add_bps is None else 8 / run.costs.add_bps,
         )
         ends_s, segment_s = (run.costs.ends_s, run.costs.segment_s) if optical else (self.latency_s, 0.0)
@@ -104,7 +105,7 @@ class _Prepared:
         """Seconds by the closed form; None for what it does not have."""
         form, rate = self.system.closed(self.place), self.place.rate_bps
         if self.system.medium == "electrical":
-            return form.time_s(run.bytes, rate, self.latency_s, "each step", run.costs.add_bps)
+            return form.time_s(run.bytes, rate, self.latency_s, "each-step", run.costs.add_bps)
         if run.costs.ends_s or run.costs.segment_s:
             return None
         return form.time_s(run.bytes, rate, run.set_up_s, run.charge, run.costs.add_bps)

@@ -22,7 +22,7 @@ from scenarios.page import (
     text,
 )
 from scenarios.study import Study
-from scenarios.study_systems import CHARGES, SYSTEMS, WRHT
+from scenarios.study_systems import CHARGES, RINGS, SYSTEMS, WRHT
 from scenarios.study_verdict import wins_up_to
 
 if TYPE_CHECKING:
@@ -102,19 +102,19 @@ def _cards(study: Study, result: Mapping[str, Any]) -> list[tuple[str, str, str]
     }
     cards = []
     for other, title in (
-        ("ring", "the ring"),
-        ("hierarchical-ring", "the hierarchical ring"),
-        ("binary-tree-striped", "the striped binary tree"),
+        ("bidirectional-ring", "the bidirectional ring"),
+        ("ring", "the ring on one fibre"),
+        ("bidirectional-hierarchical-ring", "the bidirectional hierarchical ring"),
     ):
-        pair = pairs.get(("wrht", other, "each step"))
+        pair = pairs.get(("wrht", other, "each-step"))
         if pair is not None:
             each = _size(wins_up_to(pair))
-            new = _size(wins_up_to(pairs.get(("wrht", other, "new circuits"))))
+            new = _size(wins_up_to(pairs.get(("wrht", other, "changed-only"))))
             cards.append(
                 (
                     f"WRHT beats {title} up to",
                     text(each),
-                    f"set-up in each step {_SIMULATED}; only for new circuits: {text(new)}",
+                    f"set-up in each step {_SIMULATED}; only where light changes: {text(new)}",
                 )
             )
     largest = max(study.sweeps.gradients, key=lambda name: study.sweeps.gradients[name])
@@ -172,8 +172,9 @@ def _systems(study: Study, result: Mapping[str, Any]) -> str:
         f"<h2>Who is compared</h2><p>At the base point: {base.nodes:,} nodes, {base.wavelengths} wavelengths "
         f"of {format_rate(base.rate)} in each direction. An all-reduce takes set-ups · a + gradients · d/B: "
         "WRHT has the fewest set-ups and sends the most. Striped systems spread every transfer over the "
-        "wavelengths that its step leaves free. A hierarchical ring has the group with the fewest steps that "
-        f"its wavelengths carry.{of_paper(study.spec.paper, 'systems')}</p>"
+        "wavelengths that its step leaves free. A ring all-reduce sends one way round, on one of the two "
+        "fibres; a bidirectional one sends half of the gradient each way, at once. A hierarchical ring has "
+        f"the group with the fewest steps that its wavelengths carry.{of_paper(study.spec.paper, 'systems')}</p>"
         f"{table(head, rows, 1)}"
         f'<p class="quiet">The electrical network is a tree of leaves with {electrical.leaf} GPUs at '
         f"{format_rate(electrical.rate)} each, trunks oversubscribed {factor} (the first where nothing else "
@@ -200,7 +201,9 @@ def _messages(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plo
         head = ["system"]
         for model, size in study.sweeps.gradients.items():
             head += [f"{model}, {format_size(size)} {_SIMULATED}", "WRHT = 1"]
-        title = {"each step": "Set-up in each step", "new circuits": "Set-up only for new circuits"}[charge]
+        title = {"each-step": "Set-up in each step", "changed-only": "Set-up only where light changes"}[
+            charge
+        ]
         parts.append(f"<h3>{title}</h3>{table(head, rows, 1)}")
     return (
         f"<h2>Time and size of the gradient</h2>{picture(figures.get('messages'))}{''.join(parts)}"
@@ -225,28 +228,29 @@ def _crossovers(study: Study, result: Mapping[str, Any], figures: Mapping[str, P
         head = ["against"]
         for system in forms:
             head += [f"{SYSTEMS[system].title} {_SIMULATED}", _ANALYTIC]
-        said = "Set-up in each step" if charge == "each step" else "Set-up only for new circuits"
+        said = "Set-up in each step" if charge == "each-step" else "Set-up only where light changes"
         tables.append(f"<h3>{said}</h3>{table(head, rows, 1)}")
     rates = [
         row(
             [
                 format_rate(pair["rate_bps"]),
                 text(SYSTEMS[pair["system"]].title),
+                text(SYSTEMS[pair["other"]].title),
                 _size(wins_up_to(pair)),
                 format_size(pair["analytic_bytes"]) if pair["analytic_bytes"] else "",
             ],
-            2,
+            3,
         )
         for pair in result["crossovers"]["rates"]
-        if pair["charge"] == "each step"
+        if pair["charge"] == "each-step"
     ]
     return (
-        "<h2>Where WRHT stops winning</h2><p>The gradient up to which WRHT is faster. Against the ring on "
-        "one wavelength, set-up in each step, the model gives d* = a·B(2(N−1)−θ)/(θ−2(N−1)/N), θ being "
-        "WRHT's steps.</p>"
+        "<h2>Where WRHT stops winning</h2><p>The gradient up to which WRHT is faster. Against a ring on "
+        "one wavelength, set-up in each step, the model gives d* = a·B(2(N−1)−θ)/(θ−2(N−1)/(fN)), θ being "
+        "WRHT's steps and f the fibres that the ring uses, 1 or 2.</p>"
         f"{picture(figures.get('crossovers'))}{''.join(tables)}"
-        "<h3>By rate, against the ring, set-up in each step</h3>"
-        f"{table(['a wavelength', '', f'up to {_SIMULATED}', _ANALYTIC], rates, 2)}"
+        "<h3>By rate, against the rings on one wavelength, set-up in each step</h3>"
+        f"{table(['a wavelength', '', 'against', f'up to {_SIMULATED}', _ANALYTIC], rates, 3)}"
     )
 
 
@@ -260,7 +264,7 @@ def _along(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot])
             for name, t in totals.items()
             if t is not None and name not in WRHT and not SYSTEMS[name].striped
         }
-        if mine and plain and entry["charge"] == "each step":
+        if mine and plain and entry["charge"] == "each-step":
             best = min(plain, key=lambda name: plain[name])
             ratio = min(mine) / plain[best]
             colour = "quiet" if abs(ratio - 1) < 0.005 else "good" if ratio < 1 else "bad"
@@ -417,10 +421,12 @@ def _reach(study: Study, result: Mapping[str, Any], figures: Mapping[str, Plot])
         *(f"time, {model} {_SIMULATED}" for model in models),
     ]
     return (
-        "<h2>How far light has to get</h2><p>The representatives of the upper levels are far apart. Where "
-        "light does not get so far, groups are made smaller, and at last the vector goes from relay to "
-        "relay, a step for "
-        f"each.</p>{picture(figures.get('reach'))}{table(head, cells, 1)}{_budget(study, result)}"
+        "<h2>How far light has to get</h2><p>The representatives of the upper levels are far apart. What "
+        "WRHT does here where light does not get so far is <b>a heuristic of ours</b>: groups are made as "
+        "small as the reach asks, but not below three nodes, and where even neighbouring representatives are "
+        "further apart the vector goes from relay to relay, a step for each. Another scheme may take fewer "
+        "steps.</p>"
+        f"{picture(figures.get('reach'))}{table(head, cells, 1)}{_budget(study, result)}"
     )
 
 
@@ -448,13 +454,18 @@ def _budget(study: Study, result: Mapping[str, Any]) -> str:
         f"{loss.margin_db:g} dB − {fixed}) / loss⌋; that leaves {found['budget_db']:.4g} "
         f"dB.{of_paper(study.spec.paper, 'loss')} Without relays the "
         f"longest lightpath here passes {found['longest_segments']} segments, so each, with its node's "
-        f"switch, may cost {found['most_segment_db']:.2g} dB at most.</p>"
+        f"switch, may cost {_at_most(found['most_segment_db'])} dB at most.</p>"
         f"{table(['loss of a segment', 'reach', 'steps of WRHT'], rows, 1)}"
     )
 
 
+def _at_most(value: float) -> str:
+    """With four decimals, rounded down: a little more would be too much."""
+    return f"{math.floor(value * 1e4) / 1e4:.4f}"
+
+
 def _left_out(study: Study, result: Mapping[str, Any]) -> str:
-    kinds = list(next(iter(result["left_out"]["each step"][study.sweeps.base.gradient].values())))
+    kinds = list(next(iter(result["left_out"]["each-step"][study.sweeps.base.gradient].values())))
     if len(kinds) < 2:
         return ""
     light, addition = study.sweeps.light, study.sweeps.addition
@@ -465,7 +476,7 @@ def _left_out(study: Study, result: Mapping[str, Any]) -> str:
             found = result["left_out"][charge][study.sweeps.base.gradient][system]
             rows.append(row([_titled(system), *(_time(found[kind]) for kind in kinds)], 1))
         head = ["system", *(f"{kind} {_SIMULATED}" for kind in kinds)]
-        said = "in each step" if charge == "each step" else "only for new circuits"
+        said = "in each step" if charge == "each-step" else "only where light changes"
         parts.append(f"<h3>{text(study.sweeps.base.gradient)}, set-up {said}</h3>{table(head, rows, 1)}")
     pairs = [
         row(
@@ -475,8 +486,8 @@ def _left_out(study: Study, result: Mapping[str, Any]) -> str:
         for kind, entries in result["crossovers"]["left_out"].items()
         for pair in entries
         if pair["system"] == "wrht"
-        and pair["charge"] == "each step"
-        and pair["other"] in ("ring", "hierarchical-ring")
+        and pair["charge"] == "each-step"
+        and pair["other"] in (*RINGS, "hierarchical-ring", "bidirectional-hierarchical-ring")
     ]
     told = []
     if light is not None:
@@ -509,9 +520,9 @@ def _published(study: Study, result: Mapping[str, Any], figures: Mapping[str, Pl
         exact = bool(entry["exact"])
         said = "reproduced" if exact else "not reproduced"
         needed = ", ".join(
-            f"{_size(entry['needed_bytes'][charge])} ({'each step' if charge == 'each step' else 'new only'})"
+            f"{_size(entry['needed_bytes'][charge])} ({'each step' if charge == 'each-step' else 'new only'})"
             if entry["needed_bytes"][charge]
-            else f"no gradient ({'each step' if charge == 'each step' else 'new only'})"
+            else f"no gradient ({'each step' if charge == 'each-step' else 'new only'})"
             for charge in CHARGES
         )
         if exact:
@@ -579,7 +590,7 @@ def _limits(study: Study) -> str:
         "Steps are synchronised: nobody begins one before all have ended the one before. That suits WRHT, "
         "whose steps are like that anyway; a real ring would run ahead where it can.",
         "Every node is taken to have a transmitter and a receiver for every wavelength in both directions. "
-        "WRHT needs them all at its representatives; the ring needs one.",
+        "WRHT needs them all at its representatives; a ring needs one, a bidirectional one one each way.",
         "Set-up is one time for the whole ring, whatever changes. No light is lost and no packet sent twice.",
         "Compute does not overlap with the all-reduce, and gradients are not cut into buckets.",
     ]

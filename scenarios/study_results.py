@@ -12,10 +12,11 @@ from typing import Any
 
 from scipy.optimize import brentq
 
+from fabric.topology import Reconfigure
 from fabric.wrht import exchange_wavelengths, plan
 from scenarios.study import Study, extras, reaches, tasks, usual_costs
 from scenarios.study_points import LEAST_BYTES, MOST_BYTES, Costs, Run, message_sizes
-from scenarios.study_systems import CHARGES, SYSTEMS, WRHT, Charge, Place, fitting_group
+from scenarios.study_systems import CHARGES, RINGS, SYSTEMS, WRHT, Place, fitting_group
 from scenarios.study_verdict import verdict
 
 #: Steps of WRHT as derived by hand from the paper's construction, by (wavelengths, nodes): collecting up to
@@ -40,7 +41,7 @@ LABELS = (
 
 
 #: (system, other, set-up, charge, place, costs) of a crossover.
-_Pair = tuple[str, str, float, Charge, Place, Costs]
+_Pair = tuple[str, str, float, Reconfigure, Place, Costs]
 
 
 class Found:
@@ -116,7 +117,7 @@ def _settings(study: Study) -> dict[str, Any]:
     }
 
 
-def _usual(study: Study, size: float, charge: Charge, set_up_s: float | None = None) -> Run:
+def _usual(study: Study, size: float, charge: Reconfigure, set_up_s: float | None = None) -> Run:
     time = study.sweeps.base.set_up if set_up_s is None else set_up_s
     return Run(float(size), time, charge, usual_costs(study))
 
@@ -317,12 +318,12 @@ def _grid(study: Study, found: Found) -> list[dict[str, Any]]:
 
 
 def _crossovers(study: Study, found: Found) -> dict[str, Any]:
-    """Where others become as fast as WRHT: along every axis against the ring, and at the base all of them."""
+    """Where others become as fast as WRHT: along every axis the rings, and at the base all of them."""
     sweeps, base, usual = study.sweeps, study.base, usual_costs(study)
     set_up = sweeps.base.set_up
     mine = [name for name in WRHT if name in sweeps.systems]
 
-    def row(system: str, other: str, place: Place, time: float, charge: Charge, costs: Costs) -> Any:
+    def row(system: str, other: str, place: Place, time: float, charge: Reconfigure, costs: Costs) -> Any:
         record = found.crossovers.get((system, other, time, charge, place, costs))
         if record is None:
             return None
@@ -340,14 +341,15 @@ def _crossovers(study: Study, found: Found) -> dict[str, Any]:
         return [entry for entry in made if entry is not None]
 
     others = [name for name in study.optical if name not in WRHT]
+    rings = [name for name in RINGS if name in sweeps.systems]
     return {
         "systems": rows([(base, set_up)], others),
-        "nodes": rows([(replace(base, nodes=n), set_up) for n in sorted(sweeps.nodes)], ["ring"]),
+        "nodes": rows([(replace(base, nodes=n), set_up) for n in sorted(sweeps.nodes)], rings),
         "wavelengths": rows(
-            [(replace(base, wavelengths=w), set_up) for w in sorted(sweeps.wavelengths)], ["ring"]
+            [(replace(base, wavelengths=w), set_up) for w in sorted(sweeps.wavelengths)], rings
         ),
-        "rates": rows([(replace(base, rate_bps=rate), set_up) for rate in sorted(sweeps.rates)], ["ring"]),
-        "set_up": rows([(base, time) for time in sorted(sweeps.set_up)], ["ring"]),
+        "rates": rows([(replace(base, rate_bps=rate), set_up) for rate in sorted(sweeps.rates)], rings),
+        "set_up": rows([(base, time) for time in sorted(sweeps.set_up)], rings),
         "left_out": {name: rows([(base, set_up)], others, costs) for name, costs in extras(study).items()},
     }
 
@@ -370,7 +372,7 @@ def _groups(study: Study, found: Found) -> list[dict[str, Any]]:
                     model: tree.buffer_vectors * size for model, size in study.sweeps.gradients.items()
                 },
                 "total_s": {
-                    model: _total(found, "wrht", place, _usual(study, size, "each step"))
+                    model: _total(found, "wrht", place, _usual(study, size, "each-step"))
                     for model, size in study.sweeps.gradients.items()
                 },
             }
@@ -395,7 +397,7 @@ def _reach(study: Study, found: Found) -> list[dict[str, Any]]:
                 "vectors": tree.buffer_vectors,
                 "longest_segments": tree.longest_segments,
                 "total_s": {
-                    model: _total(found, system, place, _usual(study, size, "each step"))
+                    model: _total(found, system, place, _usual(study, size, "each-step"))
                     for model, size in study.sweeps.gradients.items()
                 },
             }
@@ -497,7 +499,9 @@ def _ours(study: Study, found: Found, other: str, nodes: Sequence[int]) -> list[
                         reductions.append(100 * (1 - mine / theirs))
                 if len(reductions) == len(nodes):
                     by_model[model] = statistics.fmean(reductions)
-            said = f"set-up {'in each step' if charge == 'each step' else 'of new circuits only'}; {title}"
+            said = (
+                f"set-up {'in each step' if charge == 'each-step' else 'only where light changes'}; {title}"
+            )
             said += "" if factor is None else f"; trunks {factor:g}:1"
             ours += [
                 {"percent": percent, "assumptions": f"time, {model}; {said}"}
@@ -516,7 +520,7 @@ def _needed(study: Study, percent: float, other: str, nodes: Sequence[int]) -> d
     """
     latency = study.sweeps.electrical.latency
 
-    def off(exponent: float, charge: Charge) -> float:
+    def off(exponent: float, charge: Reconfigure) -> float:
         size, values = 10.0**exponent, []
         for n in nodes:
             place = replace(study.base, nodes=n)
@@ -528,7 +532,7 @@ def _needed(study: Study, percent: float, other: str, nodes: Sequence[int]) -> d
             optical = SYSTEMS[other].medium == "optical"
             theirs = form.time_s(
                 size, there.rate_bps, study.sweeps.base.set_up if optical else latency,
-                charge if optical else "each step",
+                charge if optical else "each-step",
             )  # fmt: skip
             values.append(100 * (1 - mine / theirs))
         return statistics.fmean(values) - percent

@@ -155,7 +155,7 @@ def _line(task: Task, found: dict[str, Any]) -> str:
 
 
 def _charged(charge: str) -> str:
-    return "in each step" if charge == "each step" else "for new circuits"
+    return "in each step" if charge == "each-step" else "only where light changes"
 
 
 def finish_study(folder: Path, study: Study) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import numpy as np
 
 from fabric import schedules, wdm
 from fabric.schedules import Step, Steps, frozen, frozen_bool
+from fabric.topology import Reconfigure
 from fabric.wrht import exchange_wavelengths, plan, wrht
 
-#: When a step pays for setting light: always, or only when it needs light that the step before had not.
-Charge = Literal["each step", "new circuits"]
-CHARGES: tuple[Charge, ...] = ("each step", "new circuits")
+#: Which steps pay for setting light.
+CHARGES: tuple[Reconfigure, ...] = ("each-step", "changed-only")
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class ClosedForm:
     vectors: float
     added: float
 
-    def set_ups(self, charge: Charge) -> int:
-        return self.steps if charge == "each step" else self.new
+    def set_ups(self, charge: Reconfigure) -> int:
+        return self.steps if charge == "each-step" else self.new
 
     def time_s(
-        self, vector_bytes: float, rate_bps: float, set_up_s: float, charge: Charge,
+        self, vector_bytes: float, rate_bps: float, set_up_s: float, charge: Reconfigure,
         add_bps: float | None = None,
     ) -> float:  # fmt: skip
         """Seconds: set-ups, the vectors at the rate, and adding what came at ``add_bps``, where it counts."""
@@ -315,3 +315,5 @@ SYSTEMS: Mapping[str, System] = {
     ),
 }  # fmt: skip
 WRHT = ("wrht", "wrht-exchange")
+#: Rings on one wavelength, of one fibre and of both; WRHT crosses them along every axis of a study.
+RINGS = ("ring", "bidirectional-ring")

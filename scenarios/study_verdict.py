@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fabric.topology import Reconfigure
 from fabric.units import format_rate, format_size, format_time
 from scenarios.study import Study
-from scenarios.study_systems import SYSTEMS, WRHT, Charge
+from scenarios.study_systems import RINGS, SYSTEMS, WRHT
 
 
 def verdict(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -42,7 +44,7 @@ def at_base(study: Study) -> str:
 
 
 def _pair(
-    result: Mapping[str, Any], system: str, other: str, charge: Charge, axis: str = "systems"
+    result: Mapping[str, Any], system: str, other: str, charge: Reconfigure, axis: str = "systems"
 ) -> Mapping[str, Any] | None:
     for entry in result["crossovers"][axis]:
         if (entry["system"], entry["other"], entry["charge"]) == (system, other, charge):
@@ -65,12 +67,17 @@ def models_beyond(study: Study, size: float) -> tuple[list[str], list[str]]:
     return below, [name for name in study.sweeps.gradients if name not in below]
 
 
+def strongest_ring(study: Study) -> str:
+    """The ring on one wavelength that a study has, the one on both fibres rather than on one."""
+    return next(name for name in reversed(RINGS) if name in study.sweeps.systems)
+
+
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _fastest_up_to(
-    study: Study, result: Mapping[str, Any], charge: Charge, striped: bool
+    study: Study, result: Mapping[str, Any], charge: Reconfigure, striped: bool
 ) -> tuple[str, float] | None:
     """The form of WRHT that is the fastest of all for longest, and up to which gradient; others may be
     striped or not."""
@@ -88,7 +95,7 @@ def _fastest_up_to(
 
 
 def _verdict_on_small(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
-    plain = _fastest_up_to(study, result, "each step", False)
+    plain = _fastest_up_to(study, result, "each-step", False)
     if plain is None:
         return []
     system, size = plain
@@ -100,7 +107,7 @@ def _verdict_on_small(study: Study, result: Mapping[str, Any]) -> list[dict[str,
         f"gradients: of the systems that give a transfer one wavelength, {SYSTEMS[system].title} is the "
         f"fastest {limit}"
     )
-    any_of = _fastest_up_to(study, result, "each step", True)
+    any_of = _fastest_up_to(study, result, "each-step", True)
     if any_of is not None and any_of[1] < size:
         text += f", of all on the ring, striped ones included, up to {format_size(any_of[1])}"
     _, above = models_beyond(study, size)
@@ -109,29 +116,49 @@ def _verdict_on_small(study: Study, result: Mapping[str, Any]) -> list[dict[str,
     return [_say("wins", text + ".")]
 
 
+#: What a ring is called in a sentence.
+_SPOKEN = {
+    "ring": "the ring on one wavelength of one fibre",
+    "bidirectional-ring": "the bidirectional ring, on one wavelength of both fibres",
+}
+
+
 def _verdict_on_rings(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
     found = []
-    for system in (name for name in WRHT if name in study.sweeps.systems):
-        size = wins_up_to(_pair(result, system, "ring", "each step"))
+    pairs = itertools.product(
+        (name for name in WRHT if name in study.sweeps.systems),
+        [name for name in reversed(RINGS) if name in study.sweeps.systems],
+    )
+    for system, other in pairs:
+        size = wins_up_to(_pair(result, system, other, "each-step"))
         if size is None:
             continue
         title = SYSTEMS[system].title
         if size == 0:
-            found.append(_say("loses", f"{title} is never faster than the ring on one wavelength."))
+            found.append(_say("loses", f"{title} is never faster than {_SPOKEN[other]}."))
             continue
         below, above = models_beyond(study, size)
         limit = "for every size" if size == math.inf else f"for gradients up to {format_size(size)}"
-        text = f"Against the ring on one wavelength, set-up in each step, {title} wins {limit}."
+        text = f"Against {_SPOKEN[other]}, set-up in each step, {title} wins {limit}."
         text += f" That covers {_listed(below)}." if below else ""
         text += f" It loses for {_listed(above)}." if above else ""
         found.append(_say("wins" if below else "loses", text))
+    for other in ("bidirectional-hierarchical-ring", "hierarchical-ring"):
+        if other in study.sweeps.systems:
+            found += _verdict_on_hierarchical(study, result, other)
+    return found
+
+
+def _verdict_on_hierarchical(study: Study, result: Mapping[str, Any], other: str) -> list[dict[str, str]]:
+    found = []
     sizes = {
         system: size
         for system in WRHT
-        if (size := wins_up_to(_pair(result, system, "hierarchical-ring", "each step"))) is not None
+        if (size := wins_up_to(_pair(result, system, other, "each-step"))) is not None
     }
     if sizes and (largest := max(sizes.values())) < math.inf:
-        ring = result["systems"]["hierarchical-ring"]
+        ring = result["systems"][other]
+        fibres = "both fibres" if other.startswith("bidirectional") else "one fibre"
         _, above = models_beyond(study, largest)
         each = _listed(
             [f"{format_size(size) if size else 'never'} ({SYSTEMS[s].title})" for s, size in sizes.items()]
@@ -139,7 +166,8 @@ def _verdict_on_rings(study: Study, result: Mapping[str, Any]) -> list[dict[str,
         found.append(
             _say(
                 "loses" if above else "wins",
-                f"A hierarchical ring in groups of {ring['group']} takes {ring['steps']} steps instead of "
+                f"A hierarchical ring on {fibres}, in groups of {ring['group']}, takes {ring['steps']} steps "
+                "instead of "
                 f"the ring's {result['systems']['ring']['steps']:,} and sends no more. Against it WRHT wins "
                 "only "
                 f"up to {each}" + (f"; {_listed(above)} lie beyond." if above else "."),
@@ -153,7 +181,7 @@ def _verdict_on_striping(study: Study, result: Mapping[str, Any]) -> list[dict[s
     sizes = {
         other: size
         for other in others
-        if (size := wins_up_to(_pair(result, "wrht", other, "each step"))) is not None
+        if (size := wins_up_to(_pair(result, "wrht", other, "each-step"))) is not None
     }
     if not sizes:
         return []
@@ -168,7 +196,7 @@ def _verdict_on_striping(study: Study, result: Mapping[str, Any]) -> list[dict[s
         "wavelengths that their step leaves free, WRHT wins only up to these sizes, set-up in each step: "
         f"{each}."
     )
-    times = {name: result["models"]["each step"][gradient].get(name) for name in ("wrht", *others)}
+    times = {name: result["models"]["each-step"][gradient].get(name) for name in ("wrht", *others)}
     known = {name: found["total_s"] for name, found in times.items() if found}
     if "wrht" in known and len(known) > 1:
         best = min((name for name in known if name != "wrht"), key=lambda name: known[name])
@@ -181,8 +209,9 @@ def _verdict_on_striping(study: Study, result: Mapping[str, Any]) -> list[dict[s
 
 
 def _verdict_on_charge(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
-    each = wins_up_to(_pair(result, "wrht", "ring", "each step"))
-    new = wins_up_to(_pair(result, "wrht", "ring", "new circuits"))
+    ring = strongest_ring(study)
+    each = wins_up_to(_pair(result, "wrht", ring, "each-step"))
+    new = wins_up_to(_pair(result, "wrht", ring, "changed-only"))
     if each is None or new is None:
         return []
     if new == 0:
@@ -190,7 +219,7 @@ def _verdict_on_charge(study: Study, result: Mapping[str, Any]) -> list[dict[str
             _say(
                 "loses",
                 "All of WRHT's advantage over the ring rests on charging the set-up on each of the ring's "
-                "steps. But a ring uses the same lightpaths in every step. Charged only where light is new, "
+                "steps. But a ring uses the same lightpaths in every step. Charged only where light changes, "
                 "the ring sets up once and, where steps cost nothing else, is faster for every size of "
                 "gradient.",
             )
@@ -198,14 +227,14 @@ def _verdict_on_charge(study: Study, result: Mapping[str, Any]) -> list[dict[str
     return [
         _say(
             "wins" if new >= each else "loses",
-            f"With set-up charged only for new circuits WRHT beats the ring up to {format_size(new)} instead "
-            f"of {format_size(each)}.",
+            f"With set-up charged only where light changes WRHT beats the ring up to {format_size(new)} "
+            f"instead of {format_size(each)}.",
         )
     ]
 
 
 def _verdict_on_trees(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
-    size = wins_up_to(_pair(result, "wrht", "binary-tree", "each step"))
+    size = wins_up_to(_pair(result, "wrht", "binary-tree", "each-step"))
     if size != math.inf:
         return []
     mine, theirs = result["systems"]["wrht"]["steps"], result["systems"]["binary-tree"]["steps"]
@@ -222,7 +251,7 @@ def _verdict_on_electrical(study: Study, result: Mapping[str, Any]) -> list[dict
     found = []
     base = study.sweeps.base
     electrical = study.sweeps.electrical
-    rows = [r for r in result["messages"] if r["charge"] == "each step" and r["set_up_s"] == base.set_up]
+    rows = [r for r in result["messages"] if r["charge"] == "each-step" and r["set_up_s"] == base.set_up]
     by = {row["system"]: row for row in rows}
     mine = by["wrht"]
     for other in study.electrical:
@@ -268,8 +297,8 @@ def _verdict_on_memory(study: Study, result: Mapping[str, Any]) -> list[dict[str
 
 
 def _verdict_on_additions(study: Study, result: Mapping[str, Any]) -> list[dict[str, str]]:
-    gradient = study.sweeps.base.gradient
-    found = result["left_out"]["each step"][gradient].get("wrht", {})
+    gradient, ring = study.sweeps.base.gradient, strongest_ring(study)
+    found = result["left_out"]["each-step"][gradient].get("wrht", {})
     before, after = found.get("as it is"), found.get("local additions")
     if not before or not after:
         return []
@@ -278,11 +307,14 @@ def _verdict_on_additions(study: Study, result: Mapping[str, Any]) -> list[dict[
         f"{gradient} takes {format_time(after)} instead of {format_time(before)}"
     )
     for pair in result["crossovers"]["left_out"].get("local additions", []):
-        if (pair["system"], pair["other"], pair["charge"]) == ("wrht", "ring", "each step"):
+        if (pair["system"], pair["other"], pair["charge"]) == ("wrht", ring, "each-step"):
             size = wins_up_to(pair)
-            usual = wins_up_to(_pair(result, "wrht", "ring", "each step"))
+            usual = wins_up_to(_pair(result, "wrht", ring, "each-step"))
             if size and usual and usual < math.inf:
-                text += f", and WRHT beats the ring up to {format_size(size)} instead of {format_size(usual)}"
+                text += (
+                    f", and WRHT beats {_SPOKEN[ring]}, up to {format_size(size)} instead of "
+                    f"{format_size(usual)}"
+                )
     return [_say("loses", text + ".")]
 
 
@@ -297,7 +329,8 @@ def _verdict_on_reach(study: Study, result: Mapping[str, Any]) -> list[dict[str,
     worst = limited[0]["wrht"]
     text = (
         f"Its light has to pass {free['longest_segments']} nodes in one go. With a reach of "
-        f"{limited[0]['reach']} segments it takes {worst['steps']} steps instead of {free['steps']}"
+        f"{limited[0]['reach']} segments, and relays by a heuristic of ours, it takes {worst['steps']} "
+        f"steps instead of {free['steps']}"
     )
     before, after = free["total_s"][base.gradient], worst["total_s"][base.gradient]
     if before and after:

@@ -652,7 +652,7 @@ class _StepPlan:
         self.set_up = True
         if job.cost.in_steps:
             self.set_up = job.cost.in_steps[number]
-        elif job.cost.when == "new circuits" and number:
+        elif job.cost.when == "changed-only" and number:
             self.set_up = needs_new_light(step, owner.plan[number - 1].step, len(job.ranks))
         self._routes: tuple[list[int], list[int], list[float]] | None = None
         self._one: dict[int, tuple[tuple[int, ...], float]] = {}

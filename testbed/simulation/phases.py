@@ -10,11 +10,11 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from fabric.schedules import Step, Steps, check_ranks
+from fabric.topology import Reconfigure
 from testbed.simulation.maxmin import FloatArray, IntArray, drain
 from testbed.simulation.networks import Network, Routes
 
@@ -24,14 +24,14 @@ class StepCost:
     """What a step costs apart from its transfers.
 
     ``set_up_s``: seconds before its first byte, to set circuits or to make up messages; in each step, or
-    only in one that lights a circuit that the step before had not. ``in_steps``, with an entry for each step,
+    only in one that has a circuit which the step before had not. ``in_steps``, with an entry for each step,
     says which of them are set up in place of ``when``. ``reduce_s_per_byte``: seconds that a
     rank takes to add one received byte, after it has received all of a step. Raises ValueError for a
     negative cost.
     """
 
     set_up_s: float = 0.0
-    when: Literal["each step", "new circuits"] = "each step"
+    when: Reconfigure = "each-step"
     reduce_s_per_byte: float = 0.0
     in_steps: tuple[bool, ...] = ()
 
@@ -140,7 +140,7 @@ class Phases:
         if cost.in_steps:
             check_cost(cost, self._steps)
             set_up[~np.array(cost.in_steps)] = 0.0
-        elif cost.when == "new circuits":
+        elif cost.when == "changed-only":
             set_up[~self._new] = 0.0
         step_s = set_up + transfers + reducing
         return CollectiveTime(

@@ -101,10 +101,10 @@ def test_wrht_against_the_formula() -> None:
     striped = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64, 64), d, StepCost(a))
     assert striped.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / (64 * b) + a), rel=1e-12)
     # A ring keeps its circuits: where only new ones take time, it pays once.
-    kept = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a, "new circuits"))
+    kept = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a, "changed-only"))
     assert kept.set_up_s == pytest.approx(a)
     assert synchronous(
-        network, around.nodes, wrht(1024, 64), d, StepCost(a, "new circuits")
+        network, around.nodes, wrht(1024, 64), d, StepCost(a, "changed-only")
     ).set_up_s == pytest.approx(4 * a)
 
 
@@ -201,7 +201,7 @@ def test_compute_and_all_reduce_add_up() -> None:
 @pytest.mark.parametrize("n", [3, 5, 8, 12])
 def test_free_ranks_and_synchronised_ones(name: str, n: int) -> None:
     network, ranks = one_switch(n, latency_s=1e-6)
-    cost = StepCost(2e-6, "each step", 1e-11)
+    cost = StepCost(2e-6, "each-step", 1e-11)
     job = Job("a", ranks, STEPS[name](n), MIB, Compute(1e-4, "normal", 0.3), 3, cost)
     free = simulate(network, [job], seed=5)["a"]
     together = simulate(network, [replace(job, synchronised=True)], seed=5)["a"]
@@ -216,7 +216,7 @@ def test_free_ranks_and_synchronised_ones(name: str, n: int) -> None:
 
 def test_synchronised_steps_one_by_one_take_as_long_as_at_once() -> None:
     network, ranks = one_switch(6, latency_s=1e-6)
-    cost = StepCost(5e-6, "new circuits", 1e-12)
+    cost = StepCost(5e-6, "changed-only", 1e-12)
     job = Job("a", ranks, STEPS["recursive-doubling"](6), MIB, Compute(1e-3), 2, cost, synchronised=True)
     at_once = simulate(network, [job])["a"]
     idle = replace(job, name="b", start_s=1.0, vector_bytes=0.0, iterations=1)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from fabric import schedules, wdm
+from fabric.topology import Reconfigure
 from fabric.units import format_size
 from fabric.wrht import plan
 from scenarios import comparison, study_runner
@@ -30,7 +31,6 @@ from scenarios.study_systems import (
     CHARGES,
     SYSTEMS,
     WRHT,
-    Charge,
     Place,
     compact,
     fitting_group,
@@ -160,7 +160,7 @@ def test_phases_serve_any_size_and_cost_as_one_simulation_does() -> None:
     network, steps = RingNetwork(fabric, ring), SYSTEMS["hierarchical-ring"].steps(Place(12, 4, 40e9))
     phases = Phases(network, ring.nodes, steps)
     for size in (1e3, 0.0, 1e8):
-        for cost in (StepCost(1e-3), StepCost(1e-3, "new circuits"), StepCost(0.0, "each step", 1e-9)):
+        for cost in (StepCost(1e-3), StepCost(1e-3, "changed-only"), StepCost(0.0, "each-step", 1e-9)):
             assert (
                 phases.time(size, cost).total_s == synchronous(network, ring.nodes, steps, size, cost).total_s
             )
@@ -172,29 +172,42 @@ def test_phases_serve_any_size_and_cost_as_one_simulation_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "rate_bps", "megabytes"),
+    ("system", "ring", "fibres", "rate_bps", "megabytes"),
     [
-        ("wrht", 40e9, 127.5), ("wrht-exchange", 40e9, 254.9),
-        ("wrht", 25e9, 79.7), ("wrht-exchange", 25e9, 159.3),
+        ("wrht", "ring", 1, 40e9, 127.5), ("wrht-exchange", "ring", 1, 40e9, 254.9),
+        ("wrht", "ring", 1, 25e9, 79.7), ("wrht-exchange", "ring", 1, 25e9, 159.3),
+        ("wrht", "bidirectional-ring", 2, 40e9, 85.1),
+        ("wrht-exchange", "bidirectional-ring", 2, 40e9, 127.6),
     ],
 )  # fmt: skip
-def test_the_crossover_with_the_ring_is_the_derived_one(
-    system: str, rate_bps: float, megabytes: float
+def test_the_crossover_with_the_rings_is_the_derived_one(
+    system: str, ring: str, fibres: int, rate_bps: float, megabytes: float
 ) -> None:
-    found = work(Crossover(system, "ring", Place(1024, 64, rate_bps), 25e-6, "each step"))
+    found = work(Crossover(system, ring, Place(1024, 64, rate_bps), 25e-6, "each-step"))
     theta = SYSTEMS[system].closed(Place(1024, 64, rate_bps)).steps
-    derived = 25e-6 * rate_bps / 8 * (2 * 1023 - theta) / (theta - 2 * 1023 / 1024)
+    derived = 25e-6 * rate_bps / 8 * (2 * 1023 - theta) / (theta - 2 * 1023 / 1024 / fibres)
     assert found["simulated_bytes"] == pytest.approx(derived, rel=1e-9)
     assert found["analytic_bytes"] == pytest.approx(derived, rel=1e-9)
     assert found["simulated_bytes"] / 1e6 == pytest.approx(megabytes, abs=0.05)
 
 
-@pytest.mark.parametrize(("charge", "expected"), [("each step", True), ("new circuits", False)])
-def test_all_of_wrhts_lead_over_the_ring_is_set_up(charge: Charge, expected: bool) -> None:
+@pytest.mark.parametrize(("charge", "expected"), [("each-step", True), ("changed-only", False)])
+def test_all_of_wrhts_lead_over_the_ring_is_set_up(charge: Reconfigure, expected: bool) -> None:
     found = work(Crossover("wrht", "ring", Place(256, 8, 40e9), 25e-6, charge))
     assert (found["simulated_bytes"] is not None) == expected
     assert found["faster"] == (None if expected else "ring")
     assert (wins_up_to(found) == 0) is not expected
+
+
+def test_a_ring_on_both_fibres_is_faster_than_wrht_at_the_base() -> None:
+    place, run = Place(1024, 64, 40e9), Run(102_228_128, 25e-6, "each-step")
+    took = {
+        system: work(Point(system, place, (run,)))["runs"][0]["total_s"]
+        for system in ("wrht", "ring", "bidirectional-ring")
+    }
+    assert {name: round(1000 * seconds, 1) for name, seconds in took.items()} == {
+        "wrht": 81.9, "ring": 92.0, "bidirectional-ring": 71.6,
+    }  # fmt: skip
 
 
 def test_the_binary_trees_percentage_comes_out_exactly() -> None:
@@ -325,9 +338,9 @@ def test_the_verdict_follows_the_numbers(done: tuple[Study, Path, dict[str, Any]
     study, _, result = done
     texts = {found["text"]: found["kind"] for found in result["verdict"]}
     pairs = {(p["system"], p["other"], p["charge"]): wins_up_to(p) for p in result["crossovers"]["systems"]}
-    assert pairs["wrht", "ring", "new circuits"] == 0
+    assert pairs["wrht", "ring", "changed-only"] == 0
     assert any("All of WRHT's advantage over the ring rests on" in text for text in texts)
-    size = pairs["wrht", "ring", "each step"]
+    size = pairs["wrht", "ring", "each-step"]
     assert size is not None
     assert any(f"WRHT wins for gradients up to {format_size(size)}" in text for text in texts)
     assert any("WRHT beats a binary tree on one wavelength for every size" in text for text in texts)
