@@ -174,7 +174,8 @@ def _systems(study: Study, result: Mapping[str, Any]) -> str:
         "WRHT has the fewest set-ups and sends the most. Striped systems spread every transfer over the "
         "wavelengths that its step leaves free. A ring all-reduce sends one way round, on one of the two "
         "fibres; a bidirectional one sends half of the gradient each way, at once. A hierarchical ring has "
-        f"the group with the fewest steps that its wavelengths carry.{of_paper(study.spec.paper, 'systems')}</p>"
+        "the group with the fewest steps that its wavelengths "
+        f"carry.{of_paper(study.spec.paper, 'systems')}</p>"
         f"{table(head, rows, 1)}"
         f'<p class="quiet">The electrical network is a tree of leaves with {electrical.leaf} GPUs at '
         f"{format_rate(electrical.rate)} each, trunks oversubscribed {factor} (the first where nothing else "
