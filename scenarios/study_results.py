@@ -138,7 +138,7 @@ def _systems(study: Study, found: Found) -> dict[str, Any]:
             "wavelengths_used": point["wavelengths_used"] if point else None,
             "analytic": closed,
         }
-        if name.startswith("hierarchical"):
+        if "hierarchical" in name:
             systems[name]["group"] = fitting_group(place.nodes, place.wavelengths)
     return systems
 

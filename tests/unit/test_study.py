@@ -321,7 +321,7 @@ def test_the_page_stands_alone_and_says_what_the_result_says(
     for heading in (
         "Verdict", "Who is compared", "Where WRHT stops winning", "Steps and wavelengths of WRHT",
         "Memory at a representative", "How far light has to get", "What the model leaves out",
-        "The paper's percentages", "Can this be believed?", "What cannot be claimed",
+        "The published percentages", "Can this be believed?", "What cannot be claimed",
     ):  # fmt: skip
         assert heading in said
     for found in result["verdict"]:
