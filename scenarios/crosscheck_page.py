@@ -176,8 +176,8 @@ def _hero(found: Mapping[str, Any]) -> str:
         ),
         (
             "Which is off",
-            f"{off.count('simulation')} <small>times the simulation</small>",
-            f"{off.count('emulation')} times the emulation, {off.count('neither')} times neither",
+            f"{off.count('simulation')} <small>× simulation</small>",
+            f"{off.count('emulation')} × emulation, {off.count('neither')} × neither",
         ),
     ]
     return hero(cards)
