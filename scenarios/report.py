@@ -207,20 +207,28 @@ def _utilisation(scenario: Scenario, result: Mapping[str, Any]) -> str:
 
 def _quoted(claims: Mapping[str, Any]) -> str:
     said = [f"case {text(name)}: “{text(claim['words'])}”" for name, claim in claims.items() if claim]
-    return f"<p>Published, read as the ranges in the last row: {'; '.join(said)}.</p>" if said else ""
+    if not said:
+        return ""
+    return (
+        "<p>Published, read as the ranges in the last row, where predicted says that no parameter was fitted "
+        f"to it: {'; '.join(said)}.</p>"
+    )
+
+
+def _listed(definitions: Sequence[str]) -> str:
+    return " and ".join(f"“{text(DEFINITIONS[name].title)}”" for name in definitions) or "none"
 
 
 def _agreement(result: Mapping[str, Any], claims: Mapping[str, Any]) -> str:
     found = result["utilisation"]
     if found is None:
         return ""
-    titles = [text(DEFINITIONS[name].title) for name in found["consistent"]]
-    if titles:
-        said = f"Consistent with all that is published: {'; '.join(titles)}."
+    titles = _listed(found["consistent"])
+    if found["consistent"]:
+        said = f"Consistent with all that is published: {titles}."
     else:
         each = "; ".join(
-            f"case {text(case)} with {', '.join(text(DEFINITIONS[name].title) for name in names) or 'none'}"
-            for case, names in found["of_case"].items()
+            f"case {text(case)} agrees with {_listed(names)}" for case, names in found["of_case"].items()
         )
         said = f"<b>No definition is consistent with all that is published</b>: {each}."
     shares = []
