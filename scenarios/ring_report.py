@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fabric.units import format_rate, format_time
@@ -24,14 +24,22 @@ def headline(comparison: Comparison, result: Mapping[str, Any]) -> str:
     ours = next((name for name in found if found[name]["collective"].startswith("wrht")), None)
     if ours is None:
         return f"All-reduce of {comparison.world_size} nodes on a ring of wavelengths"
+    anew = _set_anew(comparison, found)
+    kept = set(found) - anew if ours in anew else set()
     times = [
         f"{found[ours]['allreduce_s'] / other['allreduce_s']:.2f} times that of "
-        f"{_spoken(other['collective'])}"
+        f"{_spoken(other['collective'])}{' that keeps its light' if name in kept else ''}"
         for name, other in found.items()
         if name != ours and other["ring"]["wavelengths"] == found[ours]["ring"]["wavelengths"]
     ]
     said = f": {', '.join(times)} on the same fibre" if times else ""
     return f"WRHT's all-reduce of {comparison.world_size} nodes in {found[ours]['steps']} steps{said}"
+
+
+def _set_anew(comparison: Comparison, names: Iterable[str]) -> set[str]:
+    """The fabrics on whose ring every step sets all of its light anew."""
+    rings = {name: ring_of(comparison.settings[name].fabric) for name in names}
+    return {name for name, ring in rings.items() if ring is not None and ring.reconfigure == "each-step"}
 
 
 def _spoken(collective: str) -> str:
@@ -112,7 +120,8 @@ def collectives(comparison: Comparison, result: Mapping[str, Any], figures: Mapp
     how = tag(how_known(result))
     return (
         "<h2>The collectives</h2>"
-        f"<p>{_described(result)}Light set: how often in one all-reduce the switches must be set anew."
+        f"<p>{_described(result)}{_told_anew(comparison, result)}Light set: how often in one all-reduce the "
+        "switches are set."
         f"{of_paper(comparison.spec.paper, 'collectives')}</p>"
         f"{picture(figures.get('allreduce'))}{table(head, rows, 2)}"
         f'<p class="quiet">Median all-reduce {how} and by the model {tag("analytic")}: transfers one step '
@@ -131,7 +140,11 @@ _COLLECTIVES = (
     ),
     (
         "ring",
-        "A ring all-reduce has many steps of 1/N of the gradient, and its light never changes. ",
+        "A ring all-reduce has many steps of 1/N of the gradient and needs the same light in all of them. ",
+    ),
+    (
+        "bidirectional-",
+        "A bidirectional ring sends half of the gradient each way round, at once, and so uses both fibres. ",
     ),
 )
 
@@ -140,6 +153,16 @@ def _described(result: Mapping[str, Any]) -> str:
     used = [fabric["collective"] for fabric in result["fabrics"].values()]
     return "".join(
         said for name, said in _COLLECTIVES if any(collective.startswith(name) for collective in used)
+    )
+
+
+def _told_anew(comparison: Comparison, result: Mapping[str, Any]) -> str:
+    anew = _set_anew(comparison, rings(result))
+    if not anew:
+        return ""
+    return (
+        f"On {text(', '.join(name for name in rings(result) if name in anew))} every step sets all of its "
+        "light anew, also what stands: the controller takes it away, then makes it again. "
     )
 
 
@@ -176,7 +199,11 @@ def _one(comparison: Comparison, name: str, found: Mapping[str, Any], figures: M
     if not each:
         told = "With this collective the light is set once, before the first step."
     else:
-        told = f"The light changed {ring['set_ups']:,} times in the run, {each} times in each all-reduce."
+        anew = name in _set_anew(comparison, [name])
+        told = (
+            f"The light {'was set anew' if anew else 'changed'} {ring['set_ups']:,} times in the run, {each} "
+            "times in each all-reduce."
+        )
         if declared is not None:
             told += (
                 f" The switches' profile ({text(_profile(comparison, name))}) says {number(declared, 2)} ms."
@@ -248,7 +275,8 @@ def limit_points(comparison: Comparison, result: Mapping[str, Any]) -> list[str]
         "The optical fabrics move in step: no rank begins a step before all have ended the last, because the "
         "light is set for all at once. On the packet switch a rank goes on when it can.",
         "A node has one port of the rate of ONE wavelength at the packet switch, and at the ring two ports "
-        "with all wavelengths each. The ring all-reduce uses one wavelength of one direction: striping it "
-        "over all of them would make it that much quicker, and is not done here.",
+        "with all wavelengths each. A ring all-reduce uses one wavelength, of one direction or, "
+        "bidirectional, of both: striping it over all of them would make it that much quicker, and is not "
+        "done here.",
         *([] if how_known(result) == "simulated" else _OF_EMULATION),
     ]

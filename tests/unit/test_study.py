@@ -444,3 +444,47 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
         here = json.loads(json.dumps(work(task)))
         there = found[here["kind"], here["system"], str(here["place"]), str(here.get("charge"))]
         assert {**here, "wall_s": 0} == {**there, "wall_s": 0}
+
+
+# --- the page about it ----------------------------------------------------------------------------
+
+PAGE = BUNDLED.parents[1] / "docs" / "wrht.md"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f}" if seconds >= 0.1 else f"{1000 * seconds:.3g}"
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:.4g} MB"
+
+
+def crossing(study: Study, system: str, other: str, charge: Reconfigure) -> float | None:
+    """The gradient at which the straight lines of two closed forms cross; None for one not above 0."""
+    base = study.sweeps.base
+    one, two = (SYSTEMS[name].closed(study.base) for name in (system, other))
+    less = (two.set_ups(charge) - one.set_ups(charge)) * base.set_up
+    more = (one.vectors - two.vectors) * 8 / base.rate
+    return less / more if less and less / more > 0 else None
+
+
+@pytest.mark.parametrize("system", load_study(BUNDLED).optical)
+def test_the_page_has_the_times_and_crossovers_of_the_study(system: str) -> None:
+    study = load_study(BUNDLED)
+    base, form = study.sweeps.base, SYSTEMS[system].closed(study.base)
+    cells = [f"{form.steps:,}"]
+    for model in ("resnet50", "vgg16"):
+        times = [
+            form.time_s(study.sweeps.gradients[model], base.rate, base.set_up, charge) for charge in CHARGES
+        ]
+        cells.append(" / ".join(milliseconds(seconds) for seconds in times) + " ms")
+    if system in WRHT:
+        cells.append("")
+    elif system == "binary-tree":
+        cells.append("every size")
+    else:
+        found = [crossing(study, "wrht", system, charge) for charge in CHARGES]
+        names = ["never" if size is None else megabytes(size) for size in found]
+        cells.append(names[0] if len(set(names)) == 1 else " / ".join(names))
+    row = f"| {SYSTEMS[system].title} | {' | '.join(cells)} |".replace("|  |", "| |")
+    assert row in PAGE.read_text(encoding="utf-8")
