@@ -313,6 +313,17 @@ class LightUse:
         """Whether a wrong grant could let two lights meet; where not, 0 collisions say nothing."""
         return self.contended > 0
 
+    def __add__(self, other: LightUse) -> LightUse:
+        """Of two jobs on nodes of their own."""
+        return LightUse(
+            self.receivers + other.receivers,
+            self.contended + other.contended,
+            max(self.senders, other.senders),
+            self.lasers + other.lasers,
+            self.tuned + other.tuned,
+            self.retunes + other.retunes,
+        )
+
     def __str__(self) -> str:
         """One sentence for people."""
         retuned = f"{self.tuned} of {self.lasers} lasers change their wavelength"

@@ -6,7 +6,9 @@ other. On each, the job runs on all GPUs, in the order in which the fabric lists
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,9 +183,12 @@ class Comparison(Document):
         return {node: peers for ways in each for node, peers in ways.items()}
 
     def light_use(self, fabric: str) -> LightUse | None:
-        """What an all-reduce asks of a grid's lasers and receivers; None where there is no grid."""
+        """What an all-reduce of each job asks of a grid's lasers and receivers; None without a grid."""
         ways = self.ways(fabric)
-        return None if ways is None else light_use(ways, self.ranks(fabric), self.steps(fabric))
+        if ways is None:
+            return None
+        uses = (light_use(ways, ranks, self.steps(fabric)) for ranks in self.jobs(fabric).values())
+        return functools.reduce(operator.add, uses)
 
     def set_ups(self, fabric: str) -> int:
         """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""

@@ -16,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from fabric.collectives import Schedule, schedule_of
-from fabric.grid import position
+from fabric.grid import lines, position
 from fabric.topology import Grid
 from scenarios import ring_plots
 from scenarios.comparison import Comparison, grid_of
@@ -98,7 +98,7 @@ def _light(
             folder,
             f"grid-{name}",
             f"Iteration {index + 1} of the run on {name}: the light of each step of the all-reduce, as the "
-            "O-NICs' agents recorded it. Thin lines are the fibres to the row's and the column's WSS; an "
+            f"O-NICs' agents recorded it. Thin lines are the fibres to the {_of_lines(grid)} WSS; an "
             f"arrow is a flow, its colour the wavelength. {how}.",
         ),
         save(
@@ -106,7 +106,7 @@ def _light(
             folder,
             f"flows-{name}",
             f"The same iteration's all-reduce on every O-NIC{'' if count <= MOST_TIMELINES else ' (some)'}: "
-            "above the row port, below the column port. Grey: from the request to the light; coloured: lit, "
+            f"{_ports_said(grid)}Grey: from the request to the light; coloured: lit, "
             f"by wavelength. {how}; trace.json has all iterations.",
         ),
     ]
@@ -122,6 +122,14 @@ def _light(
             )
         )
     return drawn
+
+
+def _of_lines(grid: Grid) -> str:
+    return " and the ".join(f"{line}'s" for line in lines(grid))
+
+
+def _ports_said(grid: Grid) -> str:
+    return "above the row port, below the column port. " if len(lines(grid)) > 1 else ""
 
 
 def lit_steps(run: Run, schedule: Schedule, name: str | None = None) -> tuple[int, list[list[Event]]]:
@@ -170,9 +178,10 @@ def _lit_steps_of_all(run: Run, schedule: Schedule) -> tuple[int, list[list[Even
 
 
 def _grid_steps(grid: Grid, steps: Sequence[Sequence[Event]]) -> Figure:
-    columns = min(4, len(steps))
+    plane = bool(grid.row_switches and grid.column_switches)
+    columns = min(4 if plane else 2, len(steps))
     rows = math.ceil(len(steps) / columns)
-    size = 2.35 if grid.row_switches and grid.column_switches else 1.3
+    size = 2.35 if plane else 1.15
     figure = Figure(figsize=(9.2, size * rows + 0.55), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     colours = wavelength_colours(grid.wavelengths)

@@ -434,6 +434,7 @@ def _compared(
     if len(fabrics) < len(comparison.settings):
         return None
     base = fabrics[spec.baseline]
+    base_model_s = base["predicted"].get("with_measured_setup_s", base["predicted"]["completion_s"])
     others = [name for name in fabrics if name != spec.baseline]
     ratios: dict[str, Any] = {}
     for name in others:
@@ -448,7 +449,7 @@ def _compared(
             "told_apart": _told_apart(comparison, name, runs),
             "predicted": {
                 "training_time": predicted.get("with_measured_setup_s", predicted["completion_s"])
-                / base["predicted"]["completion_s"]
+                / base_model_s
             },
             "within_limit": None
             if spec.limit is None

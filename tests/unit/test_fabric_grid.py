@@ -341,6 +341,13 @@ def test_what_a_collective_asks_of_lasers_and_receivers(
     found = light_use(ways_for(grid, grid.nodes, steps), grid.nodes, steps)
     assert found == use
     assert found.collisions_possible is (use.contended > 0)
+    assert ("impossible by construction" in str(found)) is (use.contended == 0)
+    twice = found + found
+    assert (twice.receivers, twice.senders, twice.retunes) == (
+        2 * use.receivers,
+        use.senders,
+        2 * use.retunes,
+    )
 
 
 # The fabric
