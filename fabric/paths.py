@@ -82,6 +82,8 @@ class Router:
             else:
                 self._between[tail].append(hop)
                 self._before[head].add(tail)
+        # The switches from which the last link leads to each GPU.
+        self._doors = {gpu: tuple(sorted({h.out.node for h in last})) for gpu, last in self._last.items()}
         self._distances: dict[tuple[str, ...], dict[str, int]] = {}
         self._options: dict[tuple[str, tuple[str, ...]], tuple[Hop, ...]] = {}
 
@@ -93,13 +95,9 @@ class Router:
         at = {gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()}
         return {gpu: number for number, gpu in enumerate(sorted(at, key=lambda gpu: at[gpu]))}
 
-    def _doors(self, destination: str) -> tuple[str, ...]:
-        """The switches from which the last link leads to a GPU."""
-        return tuple(sorted({hop.out.node for hop in self._last[destination]}))
-
     def distances(self, destination: str) -> Mapping[str, int]:
         """Links to go to a GPU from every packet switch that reaches it."""
-        doors = self._doors(destination)
+        doors = self._doors[destination]
         if doors not in self._distances:
             links = dict.fromkeys(doors, 1)
             frontier = list(doors)
@@ -118,7 +116,7 @@ class Router:
 
         Empty where it cannot be reached.
         """
-        doors = self._doors(destination)
+        doors = self._doors[destination]
         if switch in doors:
             return tuple(sorted(hop for hop in self._last[destination] if hop.out.node == switch))
         if (switch, doors) not in self._options:
