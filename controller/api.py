@@ -5,26 +5,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+import time
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import FastAPI, Response
+from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from controller import answers as shapes
 from controller import api_grids, api_jobs, api_ofctl, api_optical
 from controller.access import JsonBodies, OwnPagesOnly, TokenRequired
+from controller.api_common import PlainRoute, add_error_handlers, answers, errors
 from controller.attachment import fabric_document, lit_circuits, port_name, topology
-from controller.errors import ControllerError, InvalidError, NotFoundError
+from controller.errors import InvalidError, NotFoundError
 from controller.metrics import Metrics
-from controller.openflow.errors import OpenFlowError
-from controller.requests import Circuits
+from controller.requests import (
+    Circuits,
+    EventId,
+    LastEventId,
+    OtherPathEnd,
+    PacketSwitchName,
+    PathEnd,
+    StreamLength,
+)
 from controller.service import Controller
 from fabric.topology import Port
 
 #: A silent event stream says so every so many seconds.
 _STILL_HERE_S = 10.0
+_EVENTS = "text/event-stream"
+#: One event of the stream; ``data`` is JSON with ``id``, ``t``, ``event`` and what belongs to its kind.
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["id", "event", "data"],
+}
+#: Content type of the metrics without its parameters.
+_METRICS = CONTENT_TYPE_LATEST.partition(";")[0]
 
 
 def create_app(controller: Controller, token: str | None = None, hosts: Collection[str] = ()) -> FastAPI:
@@ -37,8 +56,10 @@ def create_app(controller: Controller, token: str | None = None, hosts: Collecti
         version="1",
         description="Packet switches, optical switches, circuits and jobs of one fabric. "
         "Times `t` are seconds of CLOCK_MONOTONIC; rates are bits per second.",
+        responses=errors(403) if token is None else errors(401, 403),
     )
-    _add_errors(app)
+    app.router.route_class = PlainRoute
+    add_error_handlers(app)
     _add_fabric(app, controller)
     _add_packet_switches(app, controller)
     _add_observation(app, controller)
@@ -54,43 +75,26 @@ def create_app(controller: Controller, token: str | None = None, hosts: Collecti
     return app
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(ControllerError)
-    def of_ours(_: Request, error: ControllerError) -> Response:
-        return JSONResponse({"detail": str(error)}, error.status)
-
-    @app.exception_handler(OpenFlowError)
-    def of_openflow(_: Request, error: OpenFlowError) -> Response:
-        return JSONResponse({"detail": str(error)}, 503)
-
-    @app.exception_handler(RequestValidationError)
-    def of_input(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        text = first["msg"].removeprefix("Value error, ")
-        return JSONResponse({"detail": f"{where}: {text}" if where else text}, 422)
-
-
 def _add_fabric(app: FastAPI, controller: Controller) -> None:
     fabric, circuits = controller.fabric, controller.circuits
 
-    @app.get("/v1/health", tags=["controller"])
-    def health() -> dict[str, Any]:
+    @app.get("/v1/health", tags=["controller"], **answers(shapes.Health))
+    def health() -> Any:
         """Whether every switch and the server agent can be reached."""
         return controller.health()
 
-    @app.get("/v1/fabric", tags=["fabric"])
-    def get_fabric() -> dict[str, Any]:
+    @app.get("/v1/fabric", tags=["fabric"], **answers(shapes.FabricDocument))
+    def get_fabric() -> Any:
         """What is plugged together."""
         return dict(fabric_document(fabric))
 
-    @app.get("/v1/topology", tags=["fabric"])
-    def get_topology() -> dict[str, Any]:
+    @app.get("/v1/topology", tags=["fabric"], **answers(shapes.Topology))
+    def get_topology() -> Any:
         """What packets see now; links that are down are left out."""
         return topology(controller.forwarding.graph(circuits.cross_connects()))
 
-    @app.get("/v1/paths", tags=["fabric"])
-    def get_path(source: str, destination: str) -> dict[str, Any]:
+    @app.get("/v1/paths", tags=["fabric"], **answers(shapes.PathDocument, 404, 409, 422, 503, 504))
+    def get_path(source: PathEnd, destination: OtherPathEnd) -> Any:
         """The links that packets from one GPU to another take now, read from the switches' flow tables.
 
         ``choices``: from how many links on shortest paths the switch could choose. The way back may be
@@ -114,13 +118,13 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
             ],
         }
 
-    @app.get("/v1/circuits", tags=["fabric"])
-    def get_circuits() -> dict[str, Any]:
+    @app.get("/v1/circuits", tags=["fabric"], **answers(shapes.LitCircuits))
+    def get_circuits() -> Any:
         """End-to-end circuits lit now."""
         return {"circuits": lit_circuits(fabric, circuits.cross_connects())}
 
-    @app.put("/v1/circuits", tags=["fabric"])
-    def put_circuits(body: Circuits) -> Response:
+    @app.put("/v1/circuits", tags=["fabric"], **answers(shapes.CircuitsChange, 409, 415, 422, 502, 503))
+    def put_circuits(body: Circuits) -> Any:
         """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark."""
         pairs = []
         for index, (a, b) in enumerate(body.circuits):
@@ -146,23 +150,31 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
             raise NotFoundError(f"there is no packet switch {name}")
         return fabric.packet_switches[name].dpid
 
-    @app.get("/v1/packet-switches", tags=["packet switches"])
-    def packet_switches() -> list[dict[str, Any]]:
+    @app.get("/v1/packet-switches", tags=["packet switches"], **answers(list[shapes.PacketSwitchDocument]))
+    def packet_switches() -> Any:
         connected = plane.connected()
         return [
             {"name": s.name, "dpid": s.dpid, "ports": s.ports, "connected": s.dpid in connected}
             for s in fabric.packet_switches.values()
         ]
 
-    @app.get("/v1/packet-switches/{name}/flows", tags=["packet switches"])
-    def flows(name: str) -> list[dict[str, Any]]:
+    @app.get(
+        "/v1/packet-switches/{name}/flows",
+        tags=["packet switches"],
+        **answers(list[shapes.Flow], 404, 503, 504),
+    )
+    def flows(name: PacketSwitchName) -> Any:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
         entries = plane.flows(dpid(name), timeout_s=5.0)
         entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
         return [{**vars(entry), "match": dict(entry.match)} for entry in entries]
 
-    @app.get("/v1/packet-switches/{name}/ports", tags=["packet switches"])
-    def ports(name: str) -> list[dict[str, Any]]:
+    @app.get(
+        "/v1/packet-switches/{name}/ports",
+        tags=["packet switches"],
+        **answers(list[shapes.PacketPort], 404, 503, 504),
+    )
+    def ports(name: PacketSwitchName) -> Any:
         """The ports with their counters and what is lit to them."""
         number = dpid(name)
         stats = {s.port_no: s for s in plane.port_stats(number, timeout_s=5.0)}
@@ -188,13 +200,18 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
     registry = CollectorRegistry()
     registry.register(Metrics(controller))
 
-    @app.get("/metrics", tags=["observation"])
+    @app.get(
+        "/metrics",
+        tags=["observation"],
+        response_class=Response,
+        responses={200: {"content": {_METRICS: {"schema": {"type": "string"}}}}},
+    )
     def metrics() -> Response:
         """Counters for Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/v1/series", tags=["observation"])
-    def series(since: float = 0.0) -> list[dict[str, Any]]:
+    @app.get("/v1/series", tags=["observation"], **answers(list[shapes.SeriesSample], 422))
+    def series(since: float = 0.0) -> Any:
         """Port throughput after ``since`` (CLOCK_MONOTONIC seconds); rx is what the switch received."""
         gpus = controller.fabric.gpus
         return [
@@ -210,21 +227,27 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
             for sample in controller.statistics.since(since)
         ]
 
-    @app.get("/v1/events", tags=["observation"])
-    async def events(request: Request, after: int | None = None) -> Response:
+    @app.get(
+        "/v1/events",
+        tags=["observation"],
+        response_class=Response,
+        responses={200: {"content": {_EVENTS: {"schema": _EVENT}}}, **errors(422)},
+    )
+    async def events(
+        after: EventId = None, last_event_id: LastEventId = None, seconds: StreamLength = None
+    ) -> Response:
         """Server-sent events: jobs, regroups, switches up and down, alarms, changes of light.
 
-        ``after`` (or the header Last-Event-ID) asks for kept events with higher ids first.
+        ``after`` (or the header Last-Event-ID) asks for kept events with higher ids first. The stream ends
+        after ``seconds``; without, it does not end.
         """
-        last = request.headers.get("last-event-id", "")
-        start = after if after is not None else int(last) if last.isdigit() else None
-        return StreamingResponse(
-            _stream(controller, start), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        stream = _stream(controller, after if after is not None else last_event_id, seconds)
+        return StreamingResponse(stream, media_type=_EVENTS, headers={"cache-control": "no-store"})
 
 
-async def _stream(controller: Controller, after: int | None) -> AsyncIterator[str]:
+async def _stream(controller: Controller, after: int | None, seconds: float | None) -> AsyncIterator[str]:
     loop, news = asyncio.get_running_loop(), asyncio.Event()
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
 
     def wake() -> None:
         # The loop of a server that was made to end is closed: nobody is left to be woken.
@@ -238,8 +261,11 @@ async def _stream(controller: Controller, after: int | None) -> AsyncIterator[st
             news.clear()
             for event in subscription.take():
                 yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+            left_s = deadline - time.monotonic()
+            if left_s <= 0.0:
+                return
             try:
-                await asyncio.wait_for(news.wait(), _STILL_HERE_S)
+                await asyncio.wait_for(news.wait(), min(_STILL_HERE_S, left_s))
             except TimeoutError:
                 yield ": still here\n\n"
     finally:

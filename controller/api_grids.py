@@ -6,9 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from controller import answers as shapes
+from controller.api_common import PlainRoute, answers
 from controller.arbiter import plan_document
 from controller.errors import InvalidError
-from controller.requests import LightRequest
+from controller.requests import Cursor, GpuName, GridName, LightRequest, RingName
 from controller.ring_light import ring_of
 from controller.rings import ring_document
 from controller.service import Controller
@@ -17,54 +19,58 @@ from fabric.wdm import RingPlan
 
 def router(controller: Controller) -> APIRouter:
     """Routes ``/v1/grids``, ``/v1/rings``, ``/v1/onics`` and ``/v1/arbiter``."""
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", route_class=PlainRoute)
     arbiter, jobs, onics, all_rings = controller.arbiter, controller.jobs, controller.onics, controller.rings
 
-    @routes.get("/grids", tags=["grids"])
-    def grids() -> list[dict[str, Any]]:
+    @routes.get("/grids", tags=["grids"], **answers(list[shapes.GridOverview]))
+    def grids() -> Any:
         return arbiter.grids(jobs.holders())
 
-    @routes.get("/grids/{name}", tags=["grids"])
-    def grid(name: str) -> dict[str, Any]:
+    @routes.get("/grids/{name}", tags=["grids"], **answers(shapes.GridDocument, 404))
+    def grid(name: GridName) -> Any:
         """Nodes with the job that has them, and the wavelengths that each WSS passes."""
         return arbiter.grid(name, jobs.holders())
 
-    @routes.get("/rings", tags=["rings"])
-    def rings() -> list[dict[str, Any]]:
+    @routes.get("/rings", tags=["rings"], **answers(list[shapes.RingOverview]))
+    def rings() -> Any:
         return all_rings.rings(jobs.holders())
 
-    @routes.get("/rings/{name}", tags=["rings"])
-    def ring(name: str) -> dict[str, Any]:
+    @routes.get("/rings/{name}", tags=["rings"], **answers(shapes.RingDocument, 404))
+    def ring(name: RingName) -> Any:
         """Nodes, the step that its job is in, and what changing light took in the last job (seconds)."""
         return all_rings.ring(name, jobs.holders())
 
-    @routes.get("/rings/{name}/set-ups", tags=["rings"])
-    def set_ups(name: str) -> list[dict[str, Any]]:
+    @routes.get("/rings/{name}/set-ups", tags=["rings"], **answers(list[shapes.SetUpDocument], 404))
+    def set_ups(name: RingName) -> Any:
         """The changes of light of the last job, one by one, at most the last 20,000 (seconds)."""
         return all_rings.set_ups(name)
 
-    @routes.get("/onics", tags=["grids"])
-    def all_onics() -> list[dict[str, Any]]:
+    @routes.get("/onics", tags=["grids"], **answers(list[shapes.GridOnic | shapes.RingOnic]))
+    def all_onics() -> Any:
         """Every O-NIC, its agent asked now if it has one."""
         return [*arbiter.onics(), *all_rings.onics()]
 
-    @routes.get("/onics/{gpu}", tags=["grids"])
-    def onic(gpu: str) -> dict[str, Any]:
+    @routes.get("/onics/{gpu}", tags=["grids"], **answers(shapes.GridOnic | shapes.RingOnic, 404, 409, 503))
+    def onic(gpu: GpuName) -> Any:
         """One O-NIC, its agent asked now: map, flows, counters, lasers. On a ring: its transmit table."""
         return all_rings.onic(gpu) if ring_of(controller.fabric, gpu) is not None else arbiter.onic(gpu)
 
-    @routes.get("/onics/{gpu}/flows", tags=["grids"])
-    def flows(gpu: str, cursor: int = 0) -> dict[str, Any]:
+    @routes.get("/onics/{gpu}/flows", tags=["grids"], **answers(shapes.OnicFlows, 404, 409, 422, 503))
+    def flows(gpu: GpuName, cursor: Cursor = 0) -> Any:
         """The timeline of its flows after ``cursor``, and the cursor to go on with."""
         return onics.ask(gpu, "trace", cursor=cursor, timeout_s=5.0)
 
-    @routes.get("/arbiter/counters", tags=["grids"])
-    def counters() -> dict[str, Any]:
+    @routes.get("/arbiter/counters", tags=["grids"], **answers(dict[str, Any], 409, 503))
+    def counters() -> Any:
         """What an emulated fabric's O-NICs and WSSs have counted: collisions, packets lost to the dark."""
         return dict(jobs.light_counters())
 
-    @routes.post("/arbiter/plan", tags=["grids"])
-    def plan(body: LightRequest) -> dict[str, Any]:
+    @routes.post(
+        "/arbiter/plan",
+        tags=["grids"],
+        **answers(shapes.GridPlan | shapes.RingPlanDocument, 409, 415, 422, 503),
+    )
+    def plan(body: LightRequest) -> Any:
         """What a job would get; refused as the job would be. Nothing is changed."""
         found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.grid, body.ring)
         if found is None:

@@ -6,56 +6,64 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from controller.requests import JobRequest, RegroupRequest, Release
+from controller import answers as shapes
+from controller.api_common import PlainRoute, answers, errors
+from controller.requests import Cursor, JobId, JobRequest, RegroupId, RegroupRequest, Release
 from controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:
     """Routes ``/v1/jobs`` and ``/v1/regroup``."""
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", route_class=PlainRoute)
     jobs, regroups = controller.jobs, controller.regroups
 
-    @routes.post("/jobs", tags=["jobs"], status_code=201)
-    def submit(body: JobRequest) -> dict[str, Any]:
+    @routes.post(
+        "/jobs",
+        tags=["jobs"],
+        status_code=201,
+        response_model=None,
+        responses={201: {"model": shapes.JobDocument}, **errors(409, 415, 422, 503)},
+    )
+    def submit(body: JobRequest) -> Any:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
         return jobs.submit(
             body.name, body.wanted, body.worker_settings(), hold=body.hold, grid=body.grid, ring=body.ring
         )
 
-    @routes.get("/jobs", tags=["jobs"])
-    def list_jobs() -> list[dict[str, Any]]:
+    @routes.get("/jobs", tags=["jobs"], **answers(list[shapes.JobDocument]))
+    def list_jobs() -> Any:
         return jobs.jobs()
 
-    @routes.post("/jobs/release", tags=["jobs"])
-    def release(body: Release) -> list[dict[str, Any]]:
+    @routes.post("/jobs/release", tags=["jobs"], **answers(list[shapes.JobDocument], 404, 409, 415, 422, 503))
+    def release(body: Release) -> Any:
         """Start READY jobs together."""
         return jobs.release(body.jobs, body.delay_s)
 
-    @routes.get("/jobs/{job_id}", tags=["jobs"])
-    def get_job(job_id: str) -> dict[str, Any]:
+    @routes.get("/jobs/{job_id}", tags=["jobs"], **answers(shapes.JobDocument, 404))
+    def get_job(job_id: JobId) -> Any:
         return jobs.job(job_id)
 
-    @routes.get("/jobs/{job_id}/events", tags=["jobs"])
-    def job_events(job_id: str, cursor: int = 0) -> dict[str, Any]:
+    @routes.get("/jobs/{job_id}/events", tags=["jobs"], **answers(shapes.JobEvents, 404, 422))
+    def job_events(job_id: JobId, cursor: Cursor = 0) -> Any:
         """What the workers said after ``cursor``, and the cursor to go on with."""
         return jobs.events(job_id, cursor)
 
-    @routes.delete("/jobs/{job_id}", tags=["jobs"])
-    def cancel(job_id: str) -> dict[str, Any]:
+    @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(shapes.JobDocument, 404))
+    def cancel(job_id: JobId) -> Any:
         """Stop a job; one that has ended stays as it is."""
         return jobs.cancel(job_id)
 
-    @routes.post("/regroup", tags=["regroup"])
-    def start_regroup(body: RegroupRequest) -> dict[str, Any]:
+    @routes.post("/regroup", tags=["regroup"], **answers(shapes.RegroupDocument, 404, 409, 415, 422, 503))
+    def start_regroup(body: RegroupRequest) -> Any:
         """Plan a regrouping and, unless ``dry_run``, carry it out; watch its ``state``."""
         return regroups.start(body.jobs, dry_run=body.dry_run)
 
-    @routes.get("/regroup", tags=["regroup"])
-    def list_regroups() -> list[dict[str, Any]]:
+    @routes.get("/regroup", tags=["regroup"], **answers(list[shapes.RegroupDocument]))
+    def list_regroups() -> Any:
         return regroups.all()
 
-    @routes.get("/regroup/{regroup_id}", tags=["regroup"])
-    def get_regroup(regroup_id: str) -> dict[str, Any]:
+    @routes.get("/regroup/{regroup_id}", tags=["regroup"], **answers(shapes.RegroupDocument, 404))
+    def get_regroup(regroup_id: RegroupId) -> Any:
         return regroups.get(regroup_id)
 
     return routes

@@ -1,102 +1,211 @@
-"""REST: the paths of Ryu's ``ofctl_rest`` that its users' scripts call, with the same shapes.
+"""REST: the paths of Ryu's ``ofctl_rest``, with the same shapes, for OpenFlow 1.3.
 
-As there: datapath ids are decimal, an unknown one gives 404, a body that cannot be read 400, and a
-change that was made answers 200 with an empty body (here once the switch has confirmed it).
+As there: datapath ids are decimal (or ``0x…``), an unknown one gives 404, a body that cannot be read 400,
+what only a later OpenFlow has 501, and a change that was made answers 200 with an empty body. Unlike there,
+a change answers once the switch has confirmed it, what the switch refuses is told (Ryu says 200 and logs it),
+and so is a match field or an action that there is not (Ryu leaves it out).
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
-from controller.openflow.errors import NotConnectedError, OpenFlowError
+from controller import ofctl_shapes as shapes
+from controller.api_common import PlainRoute, answers, errors
+from controller.errors import ConflictError, NotFoundError, UnsupportedError
+from controller.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
 from controller.openflow.plane import OpenFlowPlane
 
-_COMMANDS = ("add", "modify", "modify_strict", "delete", "delete_strict")
+#: Questions of later OpenFlow, and where 1.3 has the answer.
+_LATER = {"queuedesc": "queueconfig", "meterdesc": "meterconfig"}
+_ALIASES = {"flowdesc": "flow"}
+_SLAVE = (3, "SLAVE", "OFPCR_ROLE_SLAVE")
+
+
+class _AlwaysJson(PlainRoute):
+    """Reads every body as JSON: ``curl -d`` calls it a form, other scripts do not say."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            kept = [(key, value) for key, value in request.scope["headers"] if key != b"content-type"]
+            scope = {**request.scope, "headers": [*kept, (b"content-type", b"application/json")]}
+            return await handle(Request(scope, request.receive))
+
+        return read
 
 
 def router(plane: OpenFlowPlane) -> APIRouter:
     """Routes below ``/stats``."""
-    routes = APIRouter(prefix="/stats", tags=["ofctl_rest"])
+    routes = APIRouter(prefix="/stats", tags=["ofctl_rest"], route_class=_AlwaysJson)
 
-    def answer(work: Any, *arguments: Any) -> Response:
-        try:
-            return JSONResponse(work(*arguments))
-        except NotConnectedError as error:
-            return _error(404, str(error))
-        except OpenFlowError as error:
-            return _error(502, str(error))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            # What os-ken's reader of flow entries raises on input that it does not understand.
-            return _error(400, f"cannot be read: {error}")
+    def known(dpid: int | str) -> int:
+        number = int(str(dpid), 0)
+        if number not in plane.connected():
+            raise NotFoundError(f"there is no switch with datapath id {dpid}")
+        return number
 
-    @routes.get("/switches")
-    def switches() -> list[int]:
+    def ask(dpid: str, what: str, **narrowed: str) -> Any:
+        number = known(dpid)
+        if what in _LATER:
+            raise UnsupportedError(f"OpenFlow 1.3 has no {what}; ask /stats/{_LATER[what]}/{number}")
+        wanted: dict[str, Any] = {
+            key: None if value == "ALL" else int(value, 0) for key, value in narrowed.items()
+        }
+        return plane.ofctl_read(number, _ALIASES.get(what, what), **wanted)
+
+    @routes.get("/switches", **answers(list[int]))
+    def switches() -> Any:
+        """Datapath ids of the connected switches."""
         return sorted(plane.connected())
 
-    @routes.get("/desc/{dpid}")
-    def desc(dpid: str) -> Response:
-        return answer(lambda: plane.ofctl_desc(_dpid(dpid)))
+    # One function for each set of parameters that a path may have.
 
-    @routes.get("/flow/{dpid}")
-    def flow(dpid: str) -> Response:
-        return answer(lambda: plane.ofctl_flows(_dpid(dpid)))
+    def of_switch(what: str) -> Any:
+        def endpoint(dpid: Dpid) -> Any:
+            return ask(dpid, what)
 
-    @routes.post("/flow/{dpid}")
-    async def filtered_flow(dpid: str, request: Request) -> Response:
-        try:
-            wanted = _object(await request.body())
-        except ValueError as error:
-            return _error(400, str(error))
-        return await run_in_threadpool(answer, lambda: plane.ofctl_flows(_dpid(dpid), wanted))
+        return endpoint
 
-    @routes.get("/port/{dpid}")
-    def port(dpid: str) -> Response:
-        return answer(lambda: plane.ofctl_port_stats(_dpid(dpid)))
+    def of_port(what: str) -> Any:
+        def endpoint(dpid: Dpid, port: OnePort) -> Any:
+            return ask(dpid, what, port=port)
 
-    @routes.get("/port/{dpid}/{number}")
-    def one_port(dpid: str, number: str) -> Response:
-        return answer(lambda: plane.ofctl_port_stats(_dpid(dpid), number))
+        return endpoint
 
-    @routes.post("/flowentry/{command}")
-    async def flow_entry(command: str, request: Request) -> Response:
-        if command not in _COMMANDS:
-            return _error(404, f"there is no command {command}")
-        try:
-            entry = _object(await request.body())
-            dpid = _dpid(entry.get("dpid"))
-        except ValueError as error:
-            return _error(400, str(error))
+    def of_queue(what: str) -> Any:
+        def endpoint(dpid: Dpid, port: OnePort, queue_id: OneQueue) -> Any:
+            return ask(dpid, what, port=port, queue_id=queue_id)
 
-        def write() -> Any:
-            return plane.ofctl_flow_mod(dpid, entry, command)
+        return endpoint
 
-        made = await run_in_threadpool(answer, write)
-        return Response(status_code=200) if made.status_code == 200 else made
+    def of_group(what: str) -> Any:
+        def endpoint(dpid: Dpid, group_id: OneGroup) -> Any:
+            return ask(dpid, what, group_id=group_id)
+
+        return endpoint
+
+    def of_meter(what: str) -> Any:
+        def endpoint(dpid: Dpid, meter_id: OneMeter) -> Any:
+            return ask(dpid, what, meter_id=meter_id)
+
+        return endpoint
+
+    def add(method: str, path: str, endpoint: Any, summary: str, **more: Any) -> None:
+        name = "_".join(word.strip("{}") for word in path.split("/"))
+        routes.add_api_route(f"/{path}", endpoint, methods=[method], name=name, summary=summary, **more)
+
+    def read(what: str, shape: Any, summary: str, *narrower: tuple[str, Any]) -> None:
+        if what in _LATER:
+            given: dict[str, Any] = {
+                "response_model": None,
+                "status_code": 501,
+                "responses": errors(400, 404, 501),
+            }
+        else:
+            given = answers(dict[str, shape], 400, 404, 501, 503, 504)
+        add("GET", f"{what}/{{dpid}}", of_switch(what), summary, **given)
+        for path, endpoint in narrower:
+            add("GET", f"{what}/{{dpid}}/{path}", endpoint(what), f"{summary}, narrowed", **given)
+
+    one_port, one_queue = ("{port}", of_port), ("{port}/{queue_id}", of_queue)
+    one_group, one_meter = ("{group_id}", of_group), ("{meter_id}", of_meter)
+    read("desc", shapes.Desc, "Who made the switch")
+    read("flow", list[shapes.FlowStats], "Flows")
+    read("flowdesc", list[shapes.FlowStats], "Flows, as Ryu answers here under OpenFlow 1.3")
+    read("aggregateflow", list[shapes.AggregateStats], "Flows, added up")
+    read("table", list[shapes.TableStats], "Tables")
+    read("tablefeatures", list[shapes.TableFeatures], "What each table can do")
+    read("port", list[shapes.PortStats], "Counters of ports", one_port)
+    read("portdesc", list[shapes.PortDesc], "Ports", one_port)
+    read("queue", list[shapes.QueueStats], "Counters of queues", one_port, one_queue)
+    read("queueconfig", list[shapes.QueueConfig], "Queues by port", one_port)
+    read("queuedesc", None, "Queues, in later OpenFlow", one_port, one_queue)
+    read("group", list[shapes.GroupStats], "Counters of groups", one_group)
+    read("groupdesc", list[shapes.GroupDesc], "Groups", one_group)
+    read("groupfeatures", list[shapes.GroupFeatures], "What groups there can be")
+    read("meter", list[shapes.MeterStats], "Counters of meters", one_meter)
+    read("meterconfig", list[shapes.MeterConfig], "Meters", one_meter)
+    read("meterdesc", None, "Meters, in later OpenFlow", one_meter)
+    read("meterfeatures", list[shapes.MeterFeatures], "What meters there can be")
+    read("role", list[shapes.Role], "The role of this controller")
+
+    def filtered(what: str) -> Any:
+        def endpoint(dpid: Dpid, body: shapes.FlowFilter | None = None) -> Any:
+            return plane.ofctl_read(known(dpid), what, flow={} if body is None else _given(body))
+
+        return endpoint
+
+    for what, shape in (
+        ("flow", shapes.FlowStats),
+        ("flowdesc", shapes.FlowStats),
+        ("aggregateflow", shapes.AggregateStats),
+    ):
+        given = answers(dict[str, list[shape]], 400, 404, 501, 503, 504)  # type: ignore[valid-type]
+        add("POST", f"{what}/{{dpid}}", filtered(_ALIASES.get(what, what)), "Only some flows", **given)
+
+    # Changes
+
+    made: dict[str, Any] = {
+        "response_class": Response,
+        "responses": {200: {"description": "Done, and confirmed by the switch"}}
+        | errors(400, 404, 409, 501, 502, 503, 504),
+    }
+
+    def writer(what: str, body_type: Any, command: str) -> Any:
+        def endpoint(body: Any) -> Response:
+            plane.ofctl_write(known(body.dpid), what, _given(body), command)
+            return Response()
+
+        endpoint.__annotations__["body"] = body_type
+        return endpoint
+
+    for what, body_type, commands in (
+        ("flow", shapes.FlowEntry, ("add", "modify", "modify_strict", "delete", "delete_strict")),
+        ("group", shapes.GroupEntry, ("add", "modify")),
+        ("group", shapes.GroupKey, ("delete",)),
+        ("meter", shapes.MeterEntry, ("add", "modify")),
+        ("meter", shapes.MeterKey, ("delete",)),
+    ):
+        for command in commands:
+            summary = f"{command.replace('_', ' ')} {what}s".capitalize()
+            add("POST", f"{what}entry/{command}", writer(what, body_type, command), summary, **made)
+
+    @routes.delete("/flowentry/clear/{dpid}", **made)
+    def clear_flows(dpid: Dpid) -> Response:
+        """Delete every flow, those of this controller too: they are back with the next change of light."""
+        plane.ofctl_clear_flows(known(dpid))
+        return Response()
+
+    @routes.post("/portdesc/modify", **made)
+    def modify_port(body: shapes.PortEntry) -> Response:
+        """Change the configuration of a port."""
+        plane.ofctl_modify_port(known(body.dpid), _given(body))
+        return Response()
+
+    @routes.post("/role", **made)
+    def set_role(body: shapes.RoleEntry) -> Response:
+        """Ask a switch for a role. SLAVE is refused: this controller must be able to write."""
+        number = known(body.dpid)
+        if body.role in _SLAVE:
+            raise ConflictError("role: as SLAVE this controller could not forward any more")
+        plane.ofctl_set_role(number, body.role)
+        return Response()
+
+    @routes.post("/experimenter/{dpid}", **made)
+    def experimenter(dpid: Dpid, body: shapes.Experiment) -> Response:
+        """Send an experimenter message."""
+        plane.ofctl_experimenter(known(dpid), body.model_dump())
+        return Response()
 
     return routes
 
 
-def _dpid(value: Any) -> int:
-    try:
-        return int(str(value), 0)
-    except ValueError:
-        raise ValueError(f"dpid: {value!r} is not a datapath id") from None
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body or b"{}")
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError("the body must be a JSON object")
-    return value
-
-
-def _error(status: int, detail: str) -> Response:
-    return JSONResponse({"detail": " ".join(detail.split())}, status)
+def _given(body: BaseModel) -> dict[str, Any]:
+    """What was given and is not null, as os-ken's library takes it."""
+    return body.model_dump(exclude_unset=True, exclude_none=True)

@@ -9,16 +9,19 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
+from controller import answers as shapes
+from controller.api_common import PlainRoute, answers
 from controller.circuits import Change, Target
-from controller.requests import CrossConnectSet, OneCrossConnect
+from controller.requests import CrossConnectSet, Ingress, OneCrossConnect, OpticalSwitchName
 from controller.service import Controller
 from fabric.crossconnect import CrossConnect, Mode
 
 
 def router(controller: Controller) -> APIRouter:
     """Routes below ``/v1/optical-switches``."""
-    routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"])
+    routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"], route_class=PlainRoute)
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
+    changes = answers(shapes.OneSwitchChange, 404, 409, 415, 422, 502, 503)
 
     def overview(name: str) -> dict[str, Any]:
         switch, view = fabric.optical_switches[name], site.view(name)
@@ -39,12 +42,12 @@ def router(controller: Controller) -> APIRouter:
         document = {**change_document(made, name), "problems": list(made.problems)}
         return answer(made, document)
 
-    @routes.get("")
-    def optical_switches() -> list[dict[str, Any]]:
+    @routes.get("", **answers(list[shapes.OpticalSwitchOverview]))
+    def optical_switches() -> Any:
         return [overview(name) for name in fabric.optical_switches]
 
-    @routes.get("/{name}")
-    def optical_switch(name: str) -> dict[str, Any]:
+    @routes.get("/{name}", **answers(shapes.OpticalSwitchDocument, 404))
+    def optical_switch(name: OpticalSwitchName) -> Any:
         """Identity, size and declared timing (seconds)."""
         driver, view = site.driver(name), site.view(name)
         return {
@@ -54,8 +57,8 @@ def router(controller: Controller) -> APIRouter:
             "profile": site.entries[name].get("profile"),
         }
 
-    @routes.get("/{name}/ports")
-    def ports(name: str) -> list[dict[str, Any]]:
+    @routes.get("/{name}/ports", **answers(list[shapes.OpticalPort], 404, 503))
+    def ports(name: OpticalSwitchName) -> Any:
         """Every port, read from the switch now; ``plugged``: the far end of its fibre."""
         snapshot = site.look(name)
         size = fabric.optical_switches[name].size
@@ -81,30 +84,30 @@ def router(controller: Controller) -> APIRouter:
             for number, status in sorted(snapshot.ports.items())
         ]
 
-    @routes.get("/{name}/cross-connects")
-    def cross_connects(name: str) -> list[dict[str, Any]]:
+    @routes.get("/{name}/cross-connects", **answers(list[shapes.StandingCrossConnect], 404, 503))
+    def cross_connects(name: OpticalSwitchName) -> Any:
         """Every cross-connect with its state, read from the switch now."""
         found = site.look(name).cross_connects
         return [{**_pair(xc), "state": found[xc].value} for xc in sorted(found)]
 
-    @routes.get("/{name}/alarms")
-    def alarms(name: str) -> list[dict[str, Any]]:
+    @routes.get("/{name}/alarms", **answers(list[shapes.AlarmDocument], 404))
+    def alarms(name: OpticalSwitchName) -> Any:
         """Standing alarms, at most a second old."""
         return [dataclasses.asdict(alarm) for alarm in site.alarms(name)]
 
-    @routes.put("/{name}/cross-connects/{ingress}")
-    def put_one(name: str, ingress: int, body: OneCrossConnect) -> Response:
+    @routes.put("/{name}/cross-connects/{ingress}", **changes)
+    def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect) -> Any:
         """Connect an ingress to an egress."""
         wanted = CrossConnect(ingress, body.egress, body.wavelength, body.name)
         return change(name, Target((wanted,), body.mode), body.dry_run)
 
-    @routes.delete("/{name}/cross-connects/{ingress}")
-    def delete_one(name: str, ingress: int, dry_run: bool = False) -> Response:
+    @routes.delete("/{name}/cross-connects/{ingress}", **changes)
+    def delete_one(name: OpticalSwitchName, ingress: Ingress, dry_run: bool = False) -> Any:
         """Remove what an ingress carries; nothing there is no error."""
         return change(name, Target((), Mode.UPDATE, (ingress,)), dry_run)
 
-    @routes.put("/{name}/cross-connects")
-    def put_set(name: str, body: CrossConnectSet) -> Response:
+    @routes.put("/{name}/cross-connects", **changes)
+    def put_set(name: OpticalSwitchName, body: CrossConnectSet) -> Any:
         """Connect a set, with SAFE, UPDATE or REPLACE semantics."""
         wanted = tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in body.cross_connects)
         return change(name, Target(wanted, body.mode), body.dry_run)

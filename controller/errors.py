@@ -27,6 +27,12 @@ class InvalidError(ControllerError):
     status = 422
 
 
+class UnsupportedError(ControllerError):
+    """There is no such operation with what is there."""
+
+    status = 501
+
+
 class UnavailableError(ControllerError):
     """A switch or the server agent cannot be reached now; try again later."""
 

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi import Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from fabric.crossconnect import Mode
 from fabric.schedules import steps_named
 
-PortNumber = Annotated[int, Field(ge=1)]
+PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
+#: Of a connection or a start, seconds.
+Timeout = Annotated[float, Field(gt=0, le=3600)]
+
+
+def _name(what: str, example: str) -> Any:
+    return Path(description=f"Name of {what}", examples=[example])
+
+
+PacketSwitchName = Annotated[str, _name("a packet switch", "tor0")]
+OpticalSwitchName = Annotated[str, _name("an optical switch", "ocs0")]
+GridName = Annotated[str, _name("a grid", "d")]
+RingName = Annotated[str, _name("a ring", "r")]
+GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
+JobId = Annotated[str, _name("a job, as it was answered when it was submitted", "red")]
+RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
+Ingress = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
+PathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g0"])]
+OtherPathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g2"])]
+EventId = Annotated[int | None, Query(ge=0, le=2**53)]
+LastEventId = Annotated[int | None, Header(ge=0, le=2**53)]
+StreamLength = Annotated[float | None, Query(ge=0, le=86_400)]
+#: From which entry of a list on.
+Cursor = Annotated[int, Query(ge=0, le=2**53)]
 
 
 class Body(BaseModel):
@@ -20,6 +44,8 @@ class Body(BaseModel):
 
 class OneCrossConnect(Body):
     """``PUT …/cross-connects/{ingress}``. ``wavelength``: channel index, on a WSS."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"egress": 15}]})
 
     egress: PortNumber
     wavelength: Channel | None = None
@@ -38,31 +64,39 @@ class CrossConnectEntry(Body):
 class CrossConnectSet(Body):
     """``PUT …/cross-connects``."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"cross_connects": [{"ingress": 1, "egress": 15}]}]}
+    )
+
     mode: Mode = Mode.UPDATE
-    cross_connects: list[CrossConnectEntry]
+    cross_connects: list[CrossConnectEntry] = Field(max_length=16_384)
     dry_run: bool = False
 
 
 class Circuits(Body):
     """``PUT /v1/circuits``: the duplex circuits that shall stand, as pairs (``["g0", "tor0:1"]``)."""
 
-    circuits: list[tuple[str, str]]
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"circuits": [["g0", "tor0:1"], ["g1", "tor0:2"], ["g2", "tor1:1"]]}]}
+    )
+
+    circuits: list[tuple[str, str]] = Field(max_length=16_384)
     dry_run: bool = False
 
 
 class LinkTest(Body):
     """Each rank sends for ``seconds`` to rank ``to`` (one for all, or a list by rank; null: receive only)."""
 
-    seconds: float = Field(default=0.8, gt=0)
-    to: int | list[int | None] | None = None
+    seconds: float = Field(default=0.8, gt=0, le=600)
+    to: int | Annotated[list[int | None], Field(max_length=4096)] | None = None
 
 
 class Place(Body):
     """Where a job runs, and what it sends there. ``ranks``: GPUs in rank order, or ``gpus``: how many, of
     ``grid`` or ``ring`` if one is given."""
 
-    ranks: list[str] | None = Field(default=None, min_length=1)
-    gpus: int | None = Field(default=None, ge=1)
+    ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)
+    gpus: int | None = Field(default=None, ge=1, le=4096)
     grid: str | None = None
     ring: str | None = None
     collective: str = "ring"
@@ -81,26 +115,38 @@ class Place(Body):
         return self.ranks if self.ranks is not None else self.gpus or 0
 
 
+_TRAINING: JsonValue = {
+    "name": "red",
+    "ranks": ["g0", "g2"],
+    "gradient_bytes": 96400,
+    "compute_s": 0.05,
+    "iterations": 3,
+    "seed": 7,
+}
+
+
 class JobRequest(Place):
     """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
     ``hold``: stay READY until released.
     """
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
+
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
     hold: bool = False
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "linktest"] = "train"
-    gradient_bytes: int | None = Field(default=None, gt=0)
-    compute_s: float | None = Field(default=None, ge=0)
-    iterations: int | None = Field(default=None, ge=1)
-    batch: int | None = Field(default=None, ge=1)
-    seed: int | None = None
-    learning_rate: float | None = Field(default=None, gt=0)
-    connect_timeout_s: float | None = Field(default=None, gt=0)
-    peer_timeout_s: float | None = Field(default=None, gt=0)
-    go_timeout_s: float | None = Field(default=None, gt=0)
-    beacon_interval_s: float | None = Field(default=None, ge=0)
+    gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
+    compute_s: float | None = Field(default=None, ge=0, le=3600)
+    iterations: int | None = Field(default=None, ge=1, le=1_000_000)
+    batch: int | None = Field(default=None, ge=1, le=100_000)
+    seed: int | None = Field(default=None, ge=0, lt=2**32)
+    learning_rate: float | None = Field(default=None, gt=0, le=1000)
+    connect_timeout_s: Timeout | None = None
+    peer_timeout_s: Timeout | None = None
+    go_timeout_s: Timeout | None = None
+    beacon_interval_s: float | None = Field(default=None, ge=0, le=60)
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     linktest: LinkTest | None = None
 
@@ -127,16 +173,24 @@ class JobRequest(Place):
 class LightRequest(Place):
     """``POST /v1/arbiter/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"ranks": ["d0", "d1"]}, {"gpus": 3, "ring": "r"}]}
+    )
+
 
 class Release(Body):
     """``POST /v1/jobs/release``: these READY jobs start together ``delay_s`` seconds from now."""
 
-    jobs: list[str] = Field(min_length=1)
+    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": ["red"]}]})
+
+    jobs: list[str] = Field(min_length=1, max_length=4096)
     delay_s: float = Field(default=0.3, ge=0, le=60)
 
 
 class RegroupRequest(Body):
     """``POST /v1/regroup``: these jobs, or all that have not ended."""
 
-    jobs: list[str] | None = None
+    model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}, {}]})
+
+    jobs: list[str] | None = Field(default=None, max_length=4096)
     dry_run: bool = False

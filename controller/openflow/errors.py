@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+#: Why a switch refused: it cannot be done as asked, what it names is not there, or the switch has no such
+#: thing at all.
+Reason = Literal["bad", "absent", "unsupported"]
+
 
 class OpenFlowError(RuntimeError):
-    """Base of every error of this package."""
+    """Base of every error of this package. ``status`` is the HTTP status of the answer that tells it."""
+
+    status = 503
 
 
 class ListenError(OpenFlowError):
@@ -18,10 +26,25 @@ class NotConnectedError(OpenFlowError):
 class SwitchTimeoutError(OpenFlowError):
     """The switch did not answer in time; what was sent may or may not have taken effect."""
 
+    status = 504
+
 
 class SwitchRefusedError(OpenFlowError):
     """The switch answered with an OpenFlow error. ``index`` is the message of the batch it refused."""
 
-    def __init__(self, message: str, index: int) -> None:
+    def __init__(self, message: str, index: int, reason: Reason = "bad") -> None:
         super().__init__(message)
         self.index = index
+        self.status = {"bad": 400, "absent": 404, "unsupported": 501}[reason]
+
+
+class UnreadableError(OpenFlowError):
+    """An entry that was handed in cannot be made into an OpenFlow message."""
+
+    status = 400
+
+
+class NotKeptError(OpenFlowError):
+    """The switch confirmed a change and does not show it."""
+
+    status = 502

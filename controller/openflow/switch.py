@@ -14,7 +14,7 @@ from typing import Any
 from os_ken.controller.controller import Datapath
 from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 
-from controller.openflow.errors import NotConnectedError, SwitchRefusedError, SwitchTimeoutError
+from controller.openflow.errors import NotConnectedError, Reason, SwitchRefusedError, SwitchTimeoutError
 
 
 class Pending:
@@ -23,7 +23,7 @@ class Pending:
     def __init__(self, xids: Sequence[int]) -> None:
         self.xids = tuple(xids)
         self.replies: list[Any] = []
-        self.errors: list[tuple[int, str]] = []
+        self.errors: list[tuple[int, str, Reason]] = []
         self.lost = False
         self.done = threading.Event()
 
@@ -97,13 +97,15 @@ class Switch(Datapath):  # type: ignore[misc]
                 for xid in pending.xids:
                     self._pending.pop(xid, None)
         if pending.errors:
-            xid, text = pending.errors[0]
+            xid, text, reason = pending.errors[0]
             index = pending.xids.index(xid)
-            raise SwitchRefusedError(f"switch {self.id} refused message {index}: {text}", index)
+            # A barrier is no message of the caller's.
+            which = f" message {index}" if len(pending.xids) > 2 else ""
+            raise SwitchRefusedError(f"switch {self.id} refused{which}: {text}", index, reason)
         if pending.lost:
             raise NotConnectedError(f"switch {self.id} disconnected before it answered")
         if not pending.done.is_set():
-            raise SwitchTimeoutError(f"switch {self.id} did not answer within {timeout_s:g} s")
+            raise SwitchTimeoutError(f"switch {self.id} did not answer within {round(timeout_s, 1):g} s")
         return pending.replies
 
     def answer(self, msg: Any, *, more: bool = False) -> None:
@@ -116,13 +118,13 @@ class Switch(Datapath):  # type: ignore[misc]
             if not more:
                 pending.done.set()
 
-    def answer_error(self, xid: int, text: str) -> None:
+    def answer_error(self, xid: int, text: str, reason: Reason) -> None:
         """Note an error of the switch against the message it is about."""
         with self._pending_lock:
             pending = self._pending.get(xid)
             if pending is None:
                 return
-            pending.errors.append((xid, text))
+            pending.errors.append((xid, text, reason))
             if xid == pending.xids[-1]:
                 pending.done.set()
 

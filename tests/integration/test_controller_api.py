@@ -219,38 +219,6 @@ def test_optical_switch_and_packet_switch_documents(rig: ControllerRig) -> None:
     assert {"priority", "match", "out_ports", "packets", "duration_s"} <= flows[0].keys()
 
 
-def test_classic_ofctl_rest(rig: ControllerRig) -> None:
-    assert rig.api.get("/stats/switches").json() == [1, 2]
-    desc = rig.api.get("/stats/desc/1").json()["1"]
-    assert desc.keys() == {"mfr_desc", "hw_desc", "sw_desc", "serial_num", "dp_desc"}
-    ports = rig.api.get("/stats/port/1").json()["1"]
-    assert {port["port_no"] for port in ports} == {1, 2, 3, 4, "LOCAL"}
-    assert {"rx_packets", "tx_bytes", "rx_crc_err", "collisions", "duration_sec"} <= ports[0].keys()
-    assert [p["port_no"] for p in rig.api.get("/stats/port/1/2").json()["1"]] == [2]
-
-    match = {"dl_type": 2048, "nw_dst": "10.9.9.9"}
-    entry = {"dpid": 1, "priority": 5, "match": match, "actions": [{"type": "OUTPUT", "port": 2}]}
-
-    def found() -> list[dict[str, Any]]:
-        return [f for f in rig.api.get("/stats/flow/1").json()["1"] if f["priority"] == 5]
-
-    for command, actions in (("add", ["OUTPUT:2"]), ("modify", ["OUTPUT:1"]), ("delete", None)):
-        changed = entry | {"actions": [{"type": "OUTPUT", "port": 1}]} if command == "modify" else entry
-        answer = rig.api.post(f"/stats/flowentry/{command}", content=json.dumps(changed))
-        assert (answer.status_code, answer.content) == (200, b"")
-        assert [f["actions"] for f in found()] == ([actions] if actions else [])
-        if actions:
-            assert found()[0]["match"] == match
-            assert found()[0]["table_id"] == 0
-    for path, body, status in (
-        ("add", "not json", 400),
-        ("add", json.dumps(entry | {"dpid": 77}), 404),
-        ("explode", json.dumps(entry), 404),
-    ):
-        assert rig.api.post(f"/stats/flowentry/{path}", content=body).status_code == status
-    assert rig.api.get("/stats/flow/77").status_code == 404
-
-
 def test_series_come_at_10_hz_or_better_and_name_the_gpu(rig: ControllerRig) -> None:
     start = time.monotonic()
     assert rig.ping("g0", "g1", count=6)

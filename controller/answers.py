@@ -1,0 +1,569 @@
+"""Answers of ``/v1`` as OpenAPI describes them.
+
+Documentation only: handlers send plain dictionaries, and the tests hold them to these. Times ``t`` are
+seconds of CLOCK_MONOTONIC; rates are bit/s; a port name is ``g0`` or ``tor0:1``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.job import JobState
+from fabric.crossconnect import CrossConnectState, PortState
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Health(Answer):
+    """``reasons``: one line for each thing that is not as it should be."""
+
+    status: Literal["ok", "degraded"]
+    reasons: list[str]
+    lab: str
+    uptime_s: float
+    t: float
+    packet_switches: dict[str, bool]
+    optical_switches: dict[str, bool]
+    onics: dict[str, bool]
+    agent: bool
+
+
+# Fabric
+
+
+class FabricGpu(Answer):
+    name: str
+    server: str
+    model: str
+    ip: str
+    mac: str
+
+
+class FabricPacketSwitch(Answer):
+    name: str
+    dpid: int
+    ports: int
+
+
+class FabricOpticalSwitch(Answer):
+    name: str
+    size: int
+    driver: str
+    profile: str
+    wavelengths: int | None
+
+
+class FabricOnic(Answer):
+    gpu: str
+    ports: int
+    tuning_s: float
+    transmitters: str
+
+
+class FabricGrid(Answer):
+    name: str
+    rows: int
+    columns: int
+    nodes: list[str]
+    wavelengths: int
+
+
+class FabricRing(Answer):
+    name: str
+    nodes: list[str]
+    switches: list[str]
+    wavelengths: int
+
+
+class FabricLink(Answer):
+    ends: list[str]
+    rate_bps: float
+    queue_s: float
+
+
+class FabricDocument(Answer):
+    gpus: list[FabricGpu]
+    packet_switches: list[FabricPacketSwitch]
+    optical_switches: list[FabricOpticalSwitch]
+    onics: list[FabricOnic]
+    grids: list[FabricGrid]
+    rings: list[FabricRing]
+    links: list[FabricLink]
+    circuits: list[list[str]]
+    paths: str
+
+
+class Node(Answer):
+    name: str
+    kind: str
+
+
+class Edge(Answer):
+    """One direction of a connection; ``path``: every port that packets pass."""
+
+    tail: str = Field(alias="from")
+    head: str = Field(alias="to")
+    out_port: int
+    in_port: int
+    rate_bps: float
+    path: list[str]
+
+
+class Topology(Answer):
+    nodes: list[Node]
+    edges: list[Edge]
+
+
+class Hop(Answer):
+    """One link; ``path``: every port that packets pass."""
+
+    out: str = Field(alias="from")
+    into: str = Field(alias="to")
+    rate_bps: float
+    path: list[str]
+    choices: int
+
+
+class PathDocument(Answer):
+    """``paths``: how one of several is chosen; ``rate_bps``: of the slowest link."""
+
+    source: str
+    destination: str
+    paths: str
+    rate_bps: float
+    hops: list[Hop]
+
+
+class Circuit(Answer):
+    ends: list[str]
+    path: list[str]
+    duplex: bool
+
+
+class LitCircuits(Answer):
+    circuits: list[Circuit]
+
+
+# Light
+
+
+class CrossConnectPlace(Answer):
+    ingress: int
+    egress: int
+    wavelength: int | None
+    name: str | None
+
+
+class StandingCrossConnect(CrossConnectPlace):
+    state: CrossConnectState
+
+
+class PlanDocument(Answer):
+    """What a change keeps, removes and adds; ``dark_ports`` are without light meanwhile."""
+
+    keep: list[CrossConnectPlace]
+    remove: list[CrossConnectPlace]
+    add: list[CrossConnectPlace]
+    dark_ports: list[int]
+
+
+class CrossConnectOutcome(Answer):
+    ingress: int
+    egress: int | None
+    action: Literal["keep", "remove", "add", "foreign"]
+    state: CrossConnectState
+    reason: str
+    t_dark: float | None
+    t_lit: float | None
+
+
+class SwitchChange(Answer):
+    plan: PlanDocument
+    applied: bool
+    results: list[CrossConnectOutcome]
+
+
+class OneSwitchChange(SwitchChange):
+    problems: list[str]
+
+
+class Phase(BaseModel):
+    """A moment of a change, with what belongs to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    t: float
+    phase: str
+
+
+class CircuitsChange(Answer):
+    applied: bool
+    optical_switches: dict[str, SwitchChange]
+    timeline: list[Phase]
+    problems: list[str]
+
+
+class OpticalSwitchOverview(Answer):
+    """``error``: why it cannot be reached."""
+
+    name: str
+    size: int
+    wavelengths: int | None
+    driver: str
+    reachable: bool
+    error: str | None
+    cross_connects: int
+    alarms: int
+
+
+class IdentityDocument(Answer):
+    vendor: str
+    model: str
+    serial: str
+    version: str
+
+
+class BoundsDocument(Answer):
+    least_s: float
+    typical_s: float
+    most_s: float
+
+
+class TimingDocument(Answer):
+    command: BoundsDocument
+    per_cross_connect_s: float
+    dark: BoundsDocument
+
+
+class OpticalSwitchDocument(OpticalSwitchOverview):
+    """``timing`` as declared; ``profile``: the emulated device's settings."""
+
+    identity: IdentityDocument | None
+    timing: TimingDocument
+    profile: dict[str, Any] | None
+
+
+class OpticalPort(Answer):
+    """``cross_connect``: the first of ``cross_connects``."""
+
+    port: int
+    side: Literal["ingress", "egress"]
+    faceplate: int
+    plugged: str | None
+    state: PortState
+    enabled: bool
+    cross_connect: CrossConnectPlace | None
+    cross_connects: list[CrossConnectPlace]
+
+
+class AlarmDocument(Answer):
+    kind: Literal["LOS", "PORT_FAILED", "PORT_DISABLED", "SWITCH"]
+    port: int | None
+    text: str
+
+
+# Packet switches
+
+
+class PacketSwitchDocument(FabricPacketSwitch):
+    connected: bool
+
+
+class Flow(Answer):
+    priority: int
+    match: dict[str, int | str]
+    out_ports: list[int]
+    cookie: int
+    table_id: int
+    packets: int
+    bytes: int
+    duration_s: float
+
+
+class PacketPort(Answer):
+    """Counters are missing for a port that came just now; rx is what the switch received."""
+
+    port: int
+    interface: str
+    up: bool
+    gpu: str | None
+    peer: str | None
+    rx_packets: int = 0
+    tx_packets: int = 0
+    rx_bytes: int = 0
+    tx_bytes: int = 0
+    rx_dropped: int = 0
+    tx_dropped: int = 0
+    rx_errors: int = 0
+    tx_errors: int = 0
+
+
+class SeriesSample(Answer):
+    t: float
+    switch: str
+    port: int
+    gpu: str | None
+    peer: str | None
+    rx_bps: float
+    tx_bps: float
+
+
+# Grids and rings
+
+
+class GridOverview(Answer):
+    name: str
+    rows: int
+    columns: int
+    wavelengths: int
+    free: int
+    jobs: list[str]
+    cross_connects: int
+
+
+class GridNode(Answer):
+    gpu: str
+    row: int
+    column: int
+    ip: str
+    job: str | None
+    ports: list[str]
+
+
+class Lit(Answer):
+    ingress: int
+    egress: int
+    wavelength: int | None
+
+
+class LitBetween(Lit):
+    source: str | None = Field(alias="from")
+    destination: str | None = Field(alias="to")
+
+
+class GridSwitch(Answer):
+    name: str
+    kind: Literal["row", "column"]
+    reachable: bool
+    lit: list[LitBetween]
+
+
+class GridDocument(GridOverview):
+    nodes: list[GridNode]
+    switches: list[GridSwitch]
+
+
+class RingOverview(Answer):
+    """``step``: where its job is, counted over iterations."""
+
+    name: str
+    size: int
+    wavelengths: int
+    job: str | None
+    step: int | None
+
+
+class RingNode(Answer):
+    gpu: str
+    ip: str
+    switch: str
+    job: str | None
+
+
+class RingPlaying(Answer):
+    job: str
+    steps: int
+    step: int | None
+    iteration: int | None
+    setting: bool
+    trouble: str | None
+
+
+class Quantiles(Answer):
+    p50_s: float | None
+    p99_s: float | None
+    max_s: float | None
+
+
+class RingStatistics(Answer):
+    """What changing light took in the last job; ``declared_s``: what the switches say they need."""
+
+    job: str
+    count: int
+    set_ups_per_iteration: int
+    declared_s: float
+    total: Quantiles
+    write: Quantiles
+    switches: int
+
+
+class RingDocument(RingOverview):
+    nodes: list[RingNode]
+    playing: RingPlaying | None
+    statistics: RingStatistics | None
+    lit: dict[str, list[Lit]]
+
+
+class SetUpDocument(Answer):
+    t: float
+    step: int
+    switches: int
+    write_s: float
+    total_s: float
+
+
+class Way(Answer):
+    """Through which port of the O-NIC and on which channel a peer is reached."""
+
+    port: int
+    wavelength: int
+
+
+class GridOnic(Answer):
+    """``status``: what its agent says, None when it does not answer."""
+
+    gpu: str
+    grid: str | None
+    control: str
+    row: int
+    column: int
+    reachable: bool
+    error: str | None
+    status: dict[str, Any] | None
+
+
+class RingOnic(Answer):
+    """``transmit`` by the peer's IP address."""
+
+    gpu: str
+    ring: str
+    grid: None
+    transmitters: str
+    control: None
+    transmit: dict[str, Way]
+
+
+class OnicFlows(Answer):
+    """``dropped``: how many of the timeline are gone already."""
+
+    ok: bool
+    flows: list[dict[str, Any]]
+    cursor: int
+    dropped: int
+
+
+class GridPlan(Answer):
+    """``maps``: how each node reaches each peer."""
+
+    grid: str
+    ranks: list[str]
+    switches: dict[str, list[Lit]]
+    maps: dict[str, dict[str, Way]]
+
+
+class RingPlanDocument(Answer):
+    """``set_ups``: changes of light in an iteration."""
+
+    ring: str
+    ranks: list[str]
+    switches: list[str]
+    steps: int
+    set_ups: int
+    transmit: dict[str, dict[str, Way]]
+
+
+# Jobs
+
+
+class RankDocument(Answer):
+    rank: int
+    gpu: str
+    state: str
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    error: str | None
+    worker: str
+
+
+class JobDocument(Answer):
+    """``spec``: what its workers are told. ``switches``: the WSSs that carry its light."""
+
+    id: str
+    name: str
+    state: JobState
+    error: str | None
+    hold: bool
+    grid: str | None
+    ring: str | None
+    switches: list[str]
+    ranks: list[RankDocument]
+    spec: dict[str, Any]
+    t_submitted: float
+    t_released: float | None
+    t_ended: float | None
+
+
+class JobEvents(Answer):
+    cursor: int
+    events: list[dict[str, Any]]
+
+
+class Move(Answer):
+    gpu: str
+    source: str | None = Field(alias="from")
+    destination: str = Field(alias="to")
+
+
+class Predicted(Answer):
+    """Seconds per iteration, as emulated; None where a rank has no light."""
+
+    job: str
+    before_s: float | None
+    after_s: float | None
+
+
+class RegroupPair(Answer):
+    ingress: int
+    egress: int
+    name: str | None
+
+
+class RegroupCrossConnects(Answer):
+    remove: list[RegroupPair]
+    add: list[RegroupPair]
+
+
+class RegroupPlan(Answer):
+    """``crossing_bytes``: what passes between packet switches in an iteration."""
+
+    moves: list[Move]
+    stay_lit: list[list[str]]
+    circuits: list[list[str]]
+    crossing_bytes_before: float
+    crossing_bytes_after: float
+    fibres_moved: int
+    optimal: bool
+    predicted: list[Predicted]
+    cross_connects: dict[str, RegroupCrossConnects]
+
+
+class RegroupOutcome(CrossConnectOutcome):
+    name: str | None
+    wavelength: int | None
+
+
+class RegroupDocument(Answer):
+    id: str
+    state: Literal["PLANNED", "APPLYING", "DONE", "FAILED"]
+    jobs: list[str]
+    dry_run: bool
+    plan: RegroupPlan
+    timeline: list[Phase]
+    problems: list[str]
+    results: dict[str, list[RegroupOutcome]]
+    error: str | None

@@ -1,0 +1,483 @@
+"""Bodies and answers of ``/stats``, as Ryu's documentation of ``ofctl_rest`` gives them for OpenFlow 1.3.
+
+Numbers may be written as JSON numbers or as strings, decimal or ``0x…``. Keys of an entry that are not known
+are ignored, as there, so that what a GET answered may be sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import core_schema
+
+
+class _Number:
+    """A number of so many bits, or one of the reserved names, with or without OpenFlow's prefix."""
+
+    def __init__(self, bits: int, prefix: str = "", names: Sequence[str] = ()) -> None:
+        self.bits = bits
+        self.most = 2**bits - 1
+        self.names = [*names, *(prefix + name for name in names)]
+
+    @property
+    def text(self) -> str:
+        """The pattern of a number as a string; one with too high a first digit is told apart later."""
+        return rf"0|[1-9][0-9]{{0,{len(str(self.most)) - 1}}}|0[xX][0-9a-fA-F]{{1,{-(-self.bits // 4)}}}"
+
+    def read(self, value: Any) -> int | str:
+        if isinstance(value, str) and value in self.names:
+            return value
+        number = value
+        if isinstance(value, str):
+            try:
+                number = int(value, 0)
+            except ValueError:
+                number = None
+        if isinstance(number, bool) or not isinstance(number, int):
+            also = f" or one of {', '.join(self.names)}" if self.names else ""
+            raise ValueError(f"must be a whole number{also}")
+        if not 0 <= number <= self.most:
+            raise ValueError(f"must be between 0 and {self.most}")
+        return number
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        choices: list[dict[str, Any]] = [
+            {"type": "integer", "minimum": 0, "maximum": self.most},
+            {"type": "string", "pattern": f"^({self.text})$"},
+        ]
+        if self.names:
+            choices.append({"type": "string", "enum": self.names})
+        return {"anyOf": choices}
+
+
+_PORTS = ("IN_PORT", "TABLE", "NORMAL", "FLOOD", "ALL", "CONTROLLER", "LOCAL", "ANY")
+U8 = Annotated[int | str, _Number(8)]
+U16 = Annotated[int | str, _Number(16)]
+U32 = Annotated[int | str, _Number(32)]
+U64 = Annotated[int | str, _Number(64)]
+MaxLen = Annotated[int | str, _Number(16, "OFPCML_", ("MAX", "NO_BUFFER"))]
+PortNo = Annotated[int | str, _Number(32, "OFPP_", _PORTS)]
+TableId = Annotated[int | str, _Number(8, "OFPTT_", ("MAX", "ALL"))]
+GroupId = Annotated[int | str, _Number(32, "OFPG_", ("MAX", "ALL", "ANY"))]
+MeterId = Annotated[int | str, _Number(32, "OFPM_", ("MAX", "SLOWPATH", "CONTROLLER", "ALL"))]
+RoleName = Annotated[int | str, _Number(2, "OFPCR_ROLE_", ("NOCHANGE", "EQUAL", "MASTER", "SLAVE"))]
+
+
+def _path(description: str, bits: int = 32, example: str = "ALL") -> Any:
+    allowed = f"^({'ALL|' if bits == 32 else ''}{_Number(bits).text})$"
+    return Path(pattern=allowed, description=description, examples=[example])
+
+
+#: In a path: a datapath id, or what narrows the answer ("ALL": does not).
+Dpid = Annotated[str, _path("Datapath id, decimal or 0x…", 64, "1")]
+OnePort = Annotated[str, _path("Port number, or ALL", example="1")]
+OneQueue = Annotated[str, _path("Queue id, or ALL")]
+OneGroup = Annotated[str, _path("Group id, or ALL")]
+OneMeter = Annotated[str, _path("Meter id, or ALL")]
+
+# fmt: off
+MatchField = Literal[
+    "in_port", "in_phy_port", "metadata", "dl_dst", "dl_src", "eth_dst", "eth_src", "dl_type", "eth_type",
+    "dl_vlan", "vlan_vid", "vlan_pcp", "ip_dscp", "ip_ecn", "nw_proto", "ip_proto", "nw_src", "nw_dst",
+    "ipv4_src", "ipv4_dst", "tp_src", "tp_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst", "sctp_src",
+    "sctp_dst", "icmpv4_type", "icmpv4_code", "arp_op", "arp_spa", "arp_tpa", "arp_sha", "arp_tha",
+    "ipv6_src", "ipv6_dst", "ipv6_flabel", "icmpv6_type", "icmpv6_code", "ipv6_nd_target", "ipv6_nd_sll",
+    "ipv6_nd_tll", "mpls_label", "mpls_tc", "mpls_bos", "pbb_isid", "tunnel_id", "ipv6_exthdr",
+]
+# fmt: on
+Match = dict[MatchField, int | str]
+# fmt: off
+ActionType = Literal[
+    "OUTPUT", "COPY_TTL_OUT", "COPY_TTL_IN", "SET_MPLS_TTL", "DEC_MPLS_TTL", "PUSH_VLAN", "POP_VLAN",
+    "PUSH_MPLS", "POP_MPLS", "SET_QUEUE", "GROUP", "SET_NW_TTL", "DEC_NW_TTL", "SET_FIELD", "PUSH_PBB",
+    "POP_PBB", "EXPERIMENTER", "GOTO_TABLE", "WRITE_METADATA", "METER", "WRITE_ACTIONS", "CLEAR_ACTIONS",
+]
+# fmt: on
+
+
+# Bodies
+
+
+class Action(BaseModel):
+    """An action or instruction; which other keys it needs depends on ``type``."""
+
+    type: ActionType
+    port: PortNo | None = None
+    max_len: MaxLen | None = None
+    mpls_ttl: U8 | None = None
+    nw_ttl: U8 | None = None
+    ethertype: U16 | None = None
+    queue_id: U32 | None = None
+    group_id: GroupId | None = None
+    meter_id: MeterId | None = None
+    table_id: TableId | None = None
+    field: str | None = None
+    value: int | str | None = None
+    metadata: U64 | None = None
+    metadata_mask: U64 | None = None
+    experimenter: U32 | None = None
+    data: str | None = None
+    data_type: Literal["ascii", "base64"] | None = None
+    actions: list[Action] | None = None
+
+
+class FlowFilter(BaseModel):
+    """``POST /stats/flow/<dpid>``: of the flows, only these. ``priority`` is compared by the controller."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"table_id": 0, "match": {"dl_type": 2048}}]})
+
+    table_id: TableId | None = None
+    out_port: PortNo | None = None
+    out_group: GroupId | None = None
+    cookie: U64 | None = None
+    cookie_mask: U64 | None = None
+    match: Match | None = None
+    priority: U16 | None = None
+
+
+class OfSwitch(BaseModel):
+    dpid: U64
+
+
+class FlowEntry(OfSwitch):
+    """``POST /stats/flowentry/<command>``. No actions: drop."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "dpid": 1,
+                    "priority": 11111,
+                    "match": {"dl_type": 2048, "nw_dst": "192.0.2.1"},
+                    "actions": [{"type": "OUTPUT", "port": 2}],
+                }
+            ]
+        }
+    )
+
+    cookie: U64 | None = None
+    cookie_mask: U64 | None = None
+    table_id: TableId | None = None
+    idle_timeout: U16 | None = None
+    hard_timeout: U16 | None = None
+    priority: U16 | None = None
+    buffer_id: U32 | None = None
+    out_port: PortNo | None = None
+    out_group: GroupId | None = None
+    flags: U16 | None = None
+    match: Match | None = None
+    actions: list[Action] | None = None
+
+
+class Bucket(BaseModel):
+    """``weight`` is for SELECT groups; ``watch_port`` and ``watch_group`` are for FF ones."""
+
+    weight: U16 | None = None
+    watch_port: U32 | None = None
+    watch_group: U32 | None = None
+    actions: list[Action] | None = None
+
+
+class GroupEntry(OfSwitch):
+    """``POST /stats/groupentry/<command>``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "dpid": 1,
+                    "type": "ALL",
+                    "group_id": 1,
+                    "buckets": [{"actions": [{"type": "OUTPUT", "port": 1}]}],
+                }
+            ]
+        }
+    )
+
+    type: Literal["ALL", "SELECT", "INDIRECT", "FF"] | None = None
+    group_id: GroupId | None = None
+    buckets: list[Bucket] | None = None
+
+
+class GroupKey(OfSwitch):
+    """``POST /stats/groupentry/delete``."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "group_id": 1}]})
+
+    group_id: GroupId | None = None
+
+
+MeterFlag = Literal["KBPS", "PKTPS", "BURST", "STATS"]
+
+
+class Band(BaseModel):
+    """``rate`` and ``burst_size`` in kbit/s and kbit, or packets per second and packets with PKTPS."""
+
+    type: Literal["DROP", "DSCP_REMARK", "EXPERIMENTER"]
+    rate: U32 | None = None
+    burst_size: U32 | None = None
+    prec_level: U8 | None = None
+    experimenter: U32 | None = None
+
+
+class MeterEntry(OfSwitch):
+    """``POST /stats/meterentry/<command>``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"dpid": 1, "flags": "KBPS", "meter_id": 1, "bands": [{"type": "DROP", "rate": 1000}]}
+            ]
+        }
+    )
+
+    flags: MeterFlag | list[MeterFlag] | None = None
+    meter_id: MeterId | None = None
+    bands: list[Band] | None = None
+
+
+class MeterKey(OfSwitch):
+    """``POST /stats/meterentry/delete``."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "meter_id": 1}]})
+
+    meter_id: MeterId | None = None
+
+
+#: OFPPC_PORT_DOWN, NO_RECV, NO_FWD and NO_PACKET_IN.
+_PORT_BITS = 0x65
+
+
+class PortEntry(OfSwitch):
+    """``POST /stats/portdesc/modify``: the bits of ``mask`` become those of ``config`` (OFPPC_*; 1: down)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"dpid": 1, "port_no": 1, "config": 0, "mask": 1}]}
+    )
+
+    port_no: PortNo
+    config: U32 | None = None
+    mask: U32 | None = None
+    advertise: U32 | None = None
+
+    @field_validator("mask")
+    @classmethod
+    def _is_there(cls, mask: int | None) -> int | None:
+        if mask is not None and mask & ~_PORT_BITS:
+            raise ValueError(f"OpenFlow 1.3 has the bits {_PORT_BITS:#x}, not {mask:#x}")
+        return mask
+
+
+class RoleEntry(OfSwitch):
+    """``POST /stats/role``."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "role": "EQUAL"}]})
+
+    role: RoleName = "EQUAL"
+
+
+class Experiment(BaseModel):
+    """``POST /stats/experimenter/<dpid>``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"experimenter": 1, "exp_type": 1, "data": "data"}]}
+    )
+
+    experimenter: U32 = 0
+    exp_type: U32 = 0
+    data_type: Literal["ascii", "base64"] = "ascii"
+    data: str = Field(default="", max_length=60_000)
+
+
+# Answers: by datapath id, as a string
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Desc(Shape):
+    mfr_desc: str
+    hw_desc: str
+    sw_desc: str
+    serial_num: str
+    dp_desc: str
+
+
+class FlowStats(Shape):
+    """``actions``: ``"OUTPUT:2"``, … and for an action set ``{"WRITE_ACTIONS": [...]}``."""
+
+    length: int
+    table_id: int | str
+    duration_sec: int
+    duration_nsec: int
+    priority: int
+    idle_timeout: int
+    hard_timeout: int
+    flags: int
+    cookie: int
+    packet_count: int
+    byte_count: int
+    match: dict[str, int | str]
+    actions: list[str | dict[str, list[str]]]
+
+
+class AggregateStats(Shape):
+    packet_count: int
+    byte_count: int
+    flow_count: int
+
+
+class TableStats(Shape):
+    table_id: int | str
+    active_count: int
+    lookup_count: int
+    matched_count: int
+
+
+class TableFeatures(Shape):
+    table_id: int | str
+    name: str
+    metadata_match: int
+    metadata_write: int
+    config: int
+    max_entries: int
+    properties: list[dict[str, Any]]
+
+
+class PortStats(Shape):
+    port_no: int | str
+    rx_packets: int
+    tx_packets: int
+    rx_bytes: int
+    tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
+    rx_errors: int
+    tx_errors: int
+    rx_frame_err: int
+    rx_over_err: int
+    rx_crc_err: int
+    collisions: int
+    duration_sec: int
+    duration_nsec: int
+
+
+class PortDesc(Shape):
+    port_no: int | str
+    hw_addr: str
+    name: str
+    config: int
+    state: int
+    curr: int
+    advertised: int
+    supported: int
+    peer: int
+    curr_speed: int
+    max_speed: int
+
+
+class QueueStats(Shape):
+    port_no: int
+    queue_id: int
+    tx_bytes: int
+    tx_packets: int
+    tx_errors: int
+    duration_sec: int
+    duration_nsec: int
+
+
+class QueueDesc(Shape):
+    queue_id: int | str
+    port: int | str
+    properties: list[dict[str, Any]]
+
+
+class QueueConfig(Shape):
+    port: int | str
+    queues: list[QueueDesc]
+
+
+class Count(Shape):
+    packet_count: int
+    byte_count: int
+
+
+class GroupStats(Shape):
+    length: int
+    group_id: int | str
+    ref_count: int
+    packet_count: int
+    byte_count: int
+    duration_sec: int
+    duration_nsec: int
+    bucket_stats: list[Count]
+
+
+class BucketDesc(Shape):
+    weight: int
+    watch_port: int
+    watch_group: int
+    actions: list[str]
+
+
+class GroupDesc(Shape):
+    type: str
+    group_id: int | str
+    buckets: list[BucketDesc]
+
+
+class GroupFeatures(Shape):
+    types: list[str]
+    capabilities: list[str]
+    max_groups: list[dict[str, int]]
+    actions: list[dict[str, list[str]]]
+
+
+class BandStats(Shape):
+    packet_band_count: int
+    byte_band_count: int
+
+
+class MeterStats(Shape):
+    meter_id: int | str
+    len: int
+    flow_count: int
+    packet_in_count: int
+    byte_in_count: int
+    duration_sec: int
+    duration_nsec: int
+    band_stats: list[BandStats]
+
+
+class BandDesc(Shape):
+    type: str
+    rate: int
+    burst_size: int
+    prec_level: int | None = None
+    experimenter: int | None = None
+
+
+class MeterConfig(Shape):
+    flags: list[MeterFlag]
+    meter_id: int | str
+    bands: list[BandDesc]
+
+
+class MeterFeatures(Shape):
+    max_meter: int
+    band_types: list[str]
+    capabilities: list[str]
+    max_bands: int
+    max_color: int
+
+
+class Role(Shape):
+    role: str
+    generation_id: int
