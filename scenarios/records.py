@@ -157,16 +157,16 @@ def read_lines(path: Path) -> list[Event]:
     return events
 
 
-def read_runs(events: Iterable[Event], *, set_aside: bool = False) -> list[Run]:
+def read_runs(events: Iterable[Event]) -> list[Run]:
     """The finished runs that count, in order. A run without ``run_ended`` is left out, and so is one that
-    was set aside in favour of its repetition, or the other way round; ``set_aside`` has those too.
+    was set aside in favour of its repetition, or the other way round.
 
     Raises ScenarioError, one line, for a finished run of which something is missing.
     """
     grouped: dict[str, list[Event]] = {}
     left_out = set()
     for event in events:
-        if event["event"] == "repeated" and not set_aside:
+        if event["event"] == "repeated":
             left_out.add(event.get("set_aside"))
         if "run" in event:
             grouped.setdefault(event["run"], []).append(event)

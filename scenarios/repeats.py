@@ -5,12 +5,13 @@ Which of the two counts is decided by how much of the processors was taken from 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from scenarios.fidelity import TAKEN, machines_fault, taken
 from scenarios.progress import Reporter
-from scenarios.records import Run, read_lines, read_runs
+from scenarios.records import Run, read_runs
 from scenarios.runfolder import RunFolder
 
 #: What is added to the name of a run that is made again.
@@ -63,8 +64,11 @@ class Repeats:
         return []
 
     def _read(self, name: str) -> Run:
-        events = read_lines(self._folder.path / "events.jsonl")
-        return next(run for run in read_runs(events, set_aside=True) if run.name == name)
+        # Only its own lines: of all runs of a large comparison there are many more.
+        mine = f'"run":{json.dumps(name)}'
+        text = (self._folder.path / "events.jsonl").read_text(encoding="utf-8")
+        (run,) = read_runs(json.loads(line) for line in text.splitlines() if mine in line)
+        return run
 
 
 def _figures(run: Run) -> dict[str, Any]:
