@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed import services
+from testbed import priority, services
 from testbed.emulation import netlink, openvswitch
 from testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
 
@@ -46,6 +46,8 @@ def clean(lab_id: str | None = None) -> list[str]:
     for root in (STATE_ROOT, BPF_ROOT):
         with suppress(OSError):
             root.rmdir()
+    if not any_alive():
+        priority.restore()
     return removed
 
 

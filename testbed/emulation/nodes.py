@@ -30,6 +30,7 @@ from pyroute2 import IPRoute
 from testbed.emulation import netlink
 from testbed.emulation.supervision import ended
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
+from testbed.priority import favour_workers
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
 WORKER_UID = 61000
@@ -295,6 +296,7 @@ class DockerHost(WorkerHost):
         try:
             self._create()
             self.api.start(self.container)
+            favour_workers()
             state = self.api.inspect_container(self.container)["State"]
         except docker.errors.ImageNotFound:
             raise WorkerError(f"{what}: there is no image {place.image}") from None
