@@ -455,12 +455,12 @@ def _budget(study: Study, result: Mapping[str, Any]) -> str:
         f"{loss.margin_db:g} dB − {fixed}) / loss⌋; that leaves {found['budget_db']:.4g} "
         f"dB.{of_paper(study.spec.paper, 'loss')} Without relays the "
         f"longest lightpath here passes {found['longest_segments']} segments, so each, with its node's "
-        f"switch, may cost {_at_most(found['most_segment_db'])} dB at most.</p>"
+        f"switch, may cost {at_most(found['most_segment_db'])} dB at most.</p>"
         f"{table(['loss of a segment', 'reach', 'steps of WRHT'], rows, 1)}"
     )
 
 
-def _at_most(value: float) -> str:
+def at_most(value: float) -> str:
     """With four decimals, rounded down: a little more would be too much."""
     return f"{math.floor(value * 1e4) / 1e4:.4f}"
 

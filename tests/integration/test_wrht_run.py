@@ -28,14 +28,14 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     code, output = running.end()
     assert code == 0, "\n".join(running.lines)
     labs = running.labs()
-    assert len(labs) == 2
+    assert len(labs) == 3
     for lab in labs:
         assert_gone(lab)
     result = json.loads(output)
     assert result["complete"] is True
     assert result["comparison"]["parameters_identical"] is True
     # Each NIC on the packet switch, and on the ring each node's wavelength both ways round.
-    assert len(result["fidelity"]["links"]) == 5 + 2 * 5
+    assert len(result["fidelity"]["links"]) == 5 + 2 * 2 * 5
 
     found = result["fabrics"]["wrht"]
     assert found["parameters_identical"] is True
@@ -48,6 +48,15 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     for counter in ("misdirected", "unrouted", "collisions"):
         assert found["light"][counter] == 0
     assert found["light"]["light_tx_bytes"] > 4 * 8 * 255_572
+
+    found = result["fabrics"]["each"]
+    assert found["parameters_identical"] is True
+    ring = found["ring"]
+    # Four iterations of eight steps, though its light is the same in all of them.
+    assert (ring["set_ups_per_allreduce"], ring["set_ups"]) == (8, 4 * 8)
+    assert ring["set_up_ms"]["p50"] > ring["declared_ms"] == pytest.approx(0.1)
+    for counter in ("misdirected", "unrouted", "collisions"):
+        assert found["light"][counter] == 0
 
     (folder,) = (tmp_path / "runs").iterdir()
     for plot in ("ring-wrht.png", "allreduce.svg"):

@@ -140,6 +140,25 @@ def test_the_trace_has_every_change_of_light(wrht: tuple[Path, dict[str, Any]]) 
     assert {e["dur"] for e in changes} == {1000.0}
 
 
+def test_wrht_is_faster_than_rings_where_every_step_sets_its_light_anew(tmp_path: Path) -> None:
+    comparison = load(SCENARIOS / "wrht_9_each_step.yaml")
+    assert isinstance(comparison, Comparison)
+    folder, result = simulated(comparison, tmp_path)
+    found = result["fabrics"]
+    # Two commands of 10.1 ms at most, 115 ms of darkness and 10 of jitter, at half the speed of time.
+    set_up_s, passing_s = 2 * (2 * 0.010 + 0.0001 + 0.115), found["kept"]["allreduce_s"]
+    for name, steps, gradients in (("bring", 16, 8 / 9), ("wrht", 4, 4), ("bhring", 8, 8 / 9)):
+        assert found[name]["ring"]["set_ups_per_allreduce"] == steps
+        assert found[name]["ring"]["declared_ms"] == pytest.approx(1000 * set_up_s)
+        expected = steps * set_up_s + gradients * passing_s * 9 / 8
+        assert found[name]["allreduce_s"] == pytest.approx(expected, rel=1e-3)
+    assert found["kept"]["ring"]["set_ups_per_allreduce"] == 0
+    page = (folder / "report.html").read_text()
+    assert "0.31 times that of a bidirectional ring," in page
+    assert "times that of a bidirectional ring that keeps its light" in page
+    assert "On bring, wrht, bhring every step sets all of its light anew" in page
+
+
 def test_every_fabric_is_drawn_however_many(tmp_path: Path) -> None:
     raw = yaml.safe_load((SCENARIOS.parent / "tests" / "data" / "mini_wrht.yaml").read_text())
     raw["fabrics"] |= {f"ring{number}": raw["fabrics"]["wrht"] for number in range(5)}

@@ -17,7 +17,7 @@ from fabric import schedules, wdm
 from fabric.topology import Reconfigure
 from fabric.units import format_size
 from fabric.wrht import plan
-from scenarios import comparison, study_runner
+from scenarios import comparison, study_report, study_runner
 from scenarios.cli_common import UserError
 from scenarios.progress import Reporter
 from scenarios.records import read_lines
@@ -273,6 +273,17 @@ def test_reach_follows_from_the_losses() -> None:
     assert loss is not None
     assert loss.budget_db == pytest.approx(10 + 22.3 - 3 - 2.5 - 0.2 - 1)
     assert [loss.reach(lost) for lost in (0.05, 0.1, 0.5, 1, 3, 30)] == [512, 256, 51, 25, 8, 0]
+
+
+def test_the_most_loss_of_a_node_is_not_rounded_up() -> None:
+    study = load_study(BUNDLED)
+    assert study.sweeps.loss is not None
+    free = plan(1024, 64)
+    most = study.sweeps.loss.budget_db / free.longest_segments
+    assert study_report.at_most(most) == "0.0496"
+    assert study.sweeps.loss.reach(0.0496) >= free.longest_segments
+    assert plan(1024, 64, reach=study.sweeps.loss.reach(0.05)).steps == 6
+    assert [plan(1024, 64, reach=reach).steps for reach in (128, 51, 8)] == [14, 44, 178]
 
 
 def test_run_says_that_a_study_is_only_simulated() -> None:
