@@ -12,7 +12,8 @@ from controller.bus import EventBus
 from controller.circuits import CircuitManager, Target
 from controller.errors import ConflictError, InvalidError, UnavailableError
 from controller.forwarding import Forwarding
-from controller.openflow.messages import FlowMod
+from controller.keeper import Keeper
+from controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
 from controller.optical.base import (
     Bounds,
     Capabilities,
@@ -28,7 +29,7 @@ from controller.optical_site import OpticalSite
 from controller.store import Store
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from fabric.topology import Port
-from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, wanted
+from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, plugged, wanted
 
 
 class MemoryDriver(OpticalSwitchDriver):
@@ -92,8 +93,8 @@ class Bench:
         """A new manager over the same switches and files."""
         self.bus = EventBus()
         self.site = OpticalSite({"ocs0": self.driver}, {"ocs0": {}}, self.bus)
-        forwarding = Forwarding(FABRIC, self.tables)  # type: ignore[arg-type]
-        self.manager = CircuitManager(FABRIC, self.site, forwarding, Store(self.directory), self.bus)
+        self.forwarding = Forwarding(FABRIC, self.tables)  # type: ignore[arg-type]
+        self.manager = CircuitManager(FABRIC, self.site, self.forwarding, Store(self.directory), self.bus)
         self.manager.adopt()
 
     def set(self, places: Sequence[Port], **more: bool) -> list[str]:
@@ -232,3 +233,28 @@ def test_a_single_change_keeps_the_rest_and_is_remembered(bench: Bench) -> None:
     bench.restart()
     assert len(bench.driver.stand) == 11
     assert "add" not in bench.log
+
+
+def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) -> None:
+    """The keeper asks a switch that says something of a port between switches, and mends at once."""
+    bench.set([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])
+    usual = bench.tables.rules()
+    keeper = Keeper(
+        FABRIC, bench.tables, bench.site, bench.manager, bench.forwarding, bench.bus, period_s=60.0
+    )  # type: ignore[arg-type]
+    (tell,) = bench.tables.subscribers
+    listener = bench.bus.subscribe()
+    keeper.start()
+    try:
+        for down, state in ((True, "down"), (False, "up")):
+            port = PortDescription(8, "", "", not down)
+            bench.tables.ports_said = plugged(*([Port("tor1", 8)] if down else []))
+            tell(SwitchEvent("port_changed", 2, time.monotonic(), port))
+            deadline = time.monotonic() + 10
+            while (bench.tables.rules() != usual) is not down and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert (bench.tables.rules() != usual) is down
+            said = [e for e in listener.take() if e["event"] == "packet_switch_port"][-1]
+            assert (said["switch"], said["port"], said["peer"], said["state"]) == ("tor1", 8, "tor0:8", state)
+    finally:
+        keeper.stop()

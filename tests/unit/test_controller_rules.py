@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
 from controller.forwarding import Forwarding
 from controller.openflow.errors import NotConnectedError
-from controller.openflow.messages import FlowEntry, FlowMod, PortDescription
+from controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
 from fabric.routing import Rule, forwarding_rules, walk
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
@@ -56,6 +56,11 @@ class FakeTables:
         self.sent: list[tuple[int, FlowMod]] = []
         self.down: set[int] = set()
         self.ports_said = plugged()
+        self.subscribers: list[Callable[[SwitchEvent], None]] = []
+
+    def subscribe(self, callback: Callable[[SwitchEvent], None]) -> Callable[[], None]:
+        self.subscribers.append(callback)
+        return lambda: self.subscribers.remove(callback)
 
     def ports(self, dpid: int, *, timeout_s: float) -> list[PortDescription]:
         return self.ports_said[dpid]
