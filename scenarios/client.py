@@ -87,7 +87,4 @@ def _detail(answer: httpx.Response) -> str:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):
         detail = answer.text.strip().splitlines()[0] if answer.text.strip() else answer.reason_phrase
-    if isinstance(detail, list) and detail and isinstance(detail[0], dict):
-        where = ".".join(str(part) for part in detail[0].get("loc", ()) if part != "body")
-        detail = f"{where}: {detail[0].get('msg', 'invalid')}"
     return " ".join(str(detail).split())
