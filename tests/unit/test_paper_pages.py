@@ -96,7 +96,7 @@ def test_a_regrouping_without_a_paper(tmp_path: Path) -> None:
 def test_two_packet_switches_are_not_told_what_light_cannot_do(tmp_path: Path) -> None:
     comparison = comparison_of(two_packet_switches())
     with RunFolder(tmp_path, comparison) as folder:
-        folder.environment({**ENVIRONMENT, "onic_timings": {}})
+        folder.describe(**{**ENVIRONMENT, "onic_timings": {}})
         for event in synthesize(comparison).events:
             folder.copy(event)
     finish(folder.path)
