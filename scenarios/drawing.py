@@ -76,6 +76,10 @@ def wavelength_colours(wavelengths: int) -> list[str]:
 
 
 def save(figure: Figure, folder: Path, name: str, caption: str) -> Plot:
+    # Laid out once: each of the two files would draw everything once more to do it for itself.
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
     figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", transparent=True, metadata={"Date": None})
