@@ -160,6 +160,19 @@ class TestOpticalDriver:
         assert rig.truth() == {rig.xc(1, 4), rig.xc(3, 2)}
         assert len(rig.writes()) == 2
 
+    def test_what_stands_is_made_anew_where_that_is_asked(
+        self, rig: Rig, driver: OpticalSwitchDriver
+    ) -> None:
+        stays, goes, comes = rig.xc(1, 2), rig.xc(3, 4), rig.xc(5, 1)
+        driver.converge([stays, goes])
+        rig.writes()
+        plan = driver.plan([stays, comes], Mode.REPLACE, anew=True)
+        assert (set(plan.remove), set(plan.add)) == ({stays, goes}, {stays, comes})
+        result = driver.apply(plan)
+        assert rig.truth() == {stays, comes} == standing(driver)
+        assert not result.deviations
+        assert len(rig.writes()) >= 2, "what stands is taken away by a write of its own"
+
     def test_cycle(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         driver.converge(rig.cycle(1, 2, 3, 4, 5))
         driver.converge(rig.cycle(5, 4, 3, 2, 1))
