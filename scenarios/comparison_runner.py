@@ -306,6 +306,8 @@ class _LabRunner:
             each_round,
         )
         failures = watch.to_the_end()
+        if not failures:
+            trouble.check_happened()
         if plan.faults:
             disturbance.emulate(self.processes, self._no_faults())
         flows.read()
@@ -313,7 +315,6 @@ class _LabRunner:
             self._note_light(plan, "after")
         self._note_rings(plan)
         if not failures:
-            trouble.check_happened()
             for job, request in requests.items():
                 sha256 = self.references.hash_of(self.processes, request)
                 self.folder.event("reference", run=plan.name, job=job, sha256=sha256)
@@ -406,11 +407,14 @@ class _Trouble:
         self._spec = plan.trouble
         self._killed = False
         self._away = False
+        #: The process of the agent that was killed and is not replaced yet, and when to give up.
+        self._replaced: tuple[int, float] | None = None
 
     def look(self, watch: Watch) -> None:
         spec, processes = self._spec, self._runner.processes
         if spec is None or spec.kill is None:
             return
+        self._look_for_agent(spec.kill)
         if self._away and not processes.controller_away:
             self._away = False
             self._note("back", what=CONTROLLER)
@@ -426,15 +430,34 @@ class _Trouble:
         pid = disturbance.kill_agent(processes, spec.kill)
         self._note("killed", what=f"agent of {spec.kill}")
         self._runner.reporter.say(f"  agent of {spec.kill} killed")
-        disturbance.wait_for_another_agent(processes, spec.kill, pid)
-        if self._plan.faults:
-            disturbance.emulate_one(processes, spec.kill, self._plan.faults)
-        self._note("back", what=f"agent of {spec.kill}")
+        self._replaced = (pid, time.monotonic() + disturbance.BACK_S)
+
+    def _look_for_agent(self, gpu: str) -> None:
+        """Note it once the killed agent's successor answers. Raises RunError when that takes too long."""
+        if self._replaced is None:
+            return
+        pid, deadline = self._replaced
+        reason = disturbance.why_no_other_agent(self._runner.processes, gpu, pid)
+        if reason is None:
+            self._replaced = None
+            if self._plan.faults:
+                disturbance.emulate_one(self._runner.processes, gpu, self._plan.faults)
+            self._note("back", what=f"agent of {gpu}")
+        elif time.monotonic() > deadline:
+            raise RunError(f"no new agent of O-NIC {gpu} within {disturbance.BACK_S:.0f} s: {reason}")
 
     def check_happened(self) -> None:
-        """Raises RunError when the run was over before the trouble came."""
-        if self._spec is not None and self._spec.kill is not None and not self._killed:
+        """Once the run is over: wait for a killed agent, which the next run needs.
+
+        Raises RunError when the run was over before the trouble came.
+        """
+        if self._spec is None or self._spec.kill is None:
+            return
+        if not self._killed:
             raise RunError(f"{self._plan.title}: the job had ended before {self._spec.kill} could be killed")
+        while self._replaced is not None:
+            self._look_for_agent(self._spec.kill)
+            time.sleep(0.02)
 
     def _note(self, what_happened: str, **fields: Any) -> None:
         self._runner.folder.event("trouble", run=self._plan.name, happened=what_happened, **fields)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +18,8 @@ from controller.errors import ControllerError
 from controller.onics import OnicEntry, ask
 from scenarios.processes import LabProcesses, RunError, belongs_to
 
-#: Deadline for the server agent's answer, and for an agent that was killed to answer again, seconds.
-ANSWER_S, BACK_S = 10.0, 30.0
+#: Deadlines in seconds: the server agent's answer, the return of an agent that was killed, one look for it.
+ANSWER_S, BACK_S, GLANCE_S = 10.0, 30.0, 0.1
 NO_FAULTS = {"control_delay_s": 0.0, "loss": 0.0, "duplicate": 0.0, "reorder": 0.0, "seed": 0}
 
 
@@ -72,19 +71,16 @@ def kill_agent(processes: LabProcesses, gpu: str) -> int:
     return pid
 
 
-def wait_for_another_agent(processes: LabProcesses, gpu: str, pid: int) -> None:
-    """Until the agent that the testbed starts in place of process ``pid`` answers. Raises RunError."""
-    deadline = time.monotonic() + BACK_S
-    while True:
-        try:
-            if ask(_entry(processes, gpu), "status")["pid"] != pid:
-                return
-            reason = "the old one still answers"
-        except ControllerError as error:
-            reason = str(error)
-        if time.monotonic() > deadline:
-            raise RunError(f"no new agent of O-NIC {gpu} within {BACK_S:.0f} s: {reason}")
-        time.sleep(0.02)
+def why_no_other_agent(processes: LabProcesses, gpu: str, pid: int) -> str | None:
+    """Why the agent that the testbed starts in place of process ``pid`` does not answer; None once it does.
+
+    It is only glanced at: jobs are watched meanwhile.
+    """
+    try:
+        status = ask(_entry(processes, gpu), "status", timeout_s=GLANCE_S)
+    except ControllerError as error:
+        return str(error)
+    return None if status["pid"] != pid else "the old one still answers"
 
 
 def _entry(processes: LabProcesses, gpu: str) -> OnicEntry:
