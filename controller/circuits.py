@@ -223,12 +223,17 @@ class CircuitManager:
             return Change(plans, timeline=tuple(timeline))
         if save:
             self._save({**(self.intent() or {}), **{n: after[n] for n in plans}})
-        rules = self._forwarding.plan(after)
-        problems: list[str] = list(rules.failed.values())
+        # Light that no rule depends on changes without the packet switches being asked.
+        rules = None if self._forwarding.stands(after) else self._forwarding.plan(after)
+        problems: list[str] = [] if rules is None else list(rules.failed.values())
         removed: _Results = {}
         added: _Results = {}
         changing = {name: plan for name, plan in plans.items() if plan.remove or plan.add}
-        if window := self._common_darkness(changing):
+        if rules is None:
+            mark("remove_light", cross_connects=sum(len(p.remove) for p in plans.values()))
+            added = self._on_all(changing, lambda n, plan: self._apply(n, plan, before), problems)
+            mark("light_added", cross_connects=sum(len(p.add) for p in plans.values()))
+        elif window := self._common_darkness(changing):
             mark("remove_light", cross_connects=sum(len(p.remove) for p in plans.values()))
             with ThreadPoolExecutor(max_workers=1) as beside:
                 writing = beside.submit(self._write_rules, rules, mark, *window)
@@ -240,7 +245,8 @@ class CircuitManager:
 
         seen = self.cross_connects()
         if all(after[name] == seen[name] for name in plans):
-            problems += self._forwarding.verify(rules.wanted).values()
+            if rules is not None:
+                problems += self._forwarding.verify(rules.wanted).values()
         else:
             # Not everything came about: forward along the light there is.
             problems += self._forwarding.reconcile(seen).values()

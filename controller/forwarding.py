@@ -17,7 +17,6 @@ import networkx as nx
 
 from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
-from controller.openflow.errors import OpenFlowError
 from controller.openflow.messages import FlowEntry, FlowMod
 from controller.openflow.plane import OpenFlowPlane
 from fabric.paths import Router, without_ports
@@ -70,6 +69,8 @@ class Forwarding:
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
         self._down: frozenset[Port] = frozenset()
+        #: The rules that all tables had when last read, None when that is not known.
+        self._stands: frozenset[Rule] | None = None
 
     @property
     def down(self) -> frozenset[Port]:
@@ -97,7 +98,8 @@ class Forwarding:
 
     def graph(self, cross_connects: CrossConnects) -> nx.MultiDiGraph[str]:
         """What packets see with this light, without the links that are down."""
-        return without_ports(self._fabric, electrical_graph(self._fabric, cross_connects), self._down)
+        graph = electrical_graph(self._fabric, cross_connects)
+        return without_ports(self._fabric, graph, self._down) if self._down else graph
 
     def path(self, source: str, destination: str, cross_connects: CrossConnects) -> list[PathHop]:
         """The links that a packet from one GPU to another takes now, by the flow tables as they are.
@@ -168,7 +170,9 @@ class Forwarding:
                 by_switch.setdefault(switch, []).extend(flow_rules.forget(ip, source))
             steps.append({switch: tuple(mods) for switch, mods in by_switch.items()})
         steps.append({switch: tuple(mods) for switch, mods in last.items() if mods})
-        return ForwardingPlan(wanted, tuple(step for step in steps if step), failed)
+        steps = [step for step in steps if step]
+        self._stands = None if steps or failed else wanted
+        return ForwardingPlan(wanted, tuple(steps), failed)
 
     def apply(self, plan: ForwardingPlan) -> dict[str, str]:
         """Write a plan step by step with barriers, then read back; what failed, by switch name."""
@@ -185,15 +189,13 @@ class Forwarding:
         """The writing half of :meth:`apply`, for where reading back can wait."""
         failed: dict[str, str] = {}
         with self._lock:
+            self._stands = None
             for step in plan.steps:
-                for switch, mods in step.items():
-                    if switch in failed:
-                        continue
-                    try:
-                        self._plane.send_flows(self._dpid(switch), mods, timeout_s=self._timeout_s)
-                    except OpenFlowError as error:
-                        log.error("%s: forwarding rules not written: %s", switch, error)
-                        failed[switch] = str(error)
+                names = {self._dpid(switch): switch for switch in step if switch not in failed}
+                mods = {dpid: step[switch] for dpid, switch in names.items()}
+                for dpid, error in self._plane.send_all(mods, timeout_s=self._timeout_s).items():
+                    log.error("%s: forwarding rules not written: %s", names[dpid], error)
+                    failed[names[dpid]] = str(error)
         return failed
 
     def verify(self, wanted: Iterable[Rule]) -> dict[str, str]:
@@ -212,17 +214,22 @@ class Forwarding:
                 wrong[switch] = f"{switch}: the rule that drops everything else is missing"
         for text in wrong.values():
             log.error("%s", text)
+        self._stands = None if wrong else wanted
         return wrong
+
+    def stands(self, cross_connects: CrossConnects) -> bool:
+        """Whether these need the very rules that were read back from every switch last."""
+        return self._stands is not None and self._stands == forwarding_rules(
+            self._fabric, self.graph(cross_connects)
+        )
 
     def _dpid(self, switch: str) -> int:
         return self._fabric.packet_switches[switch].dpid
 
     def _read(self) -> tuple[dict[str, list[FlowEntry]], dict[str, str]]:
-        tables: dict[str, list[FlowEntry]] = {}
-        failed: dict[str, str] = {}
-        for switch in self._fabric.packet_switches:
-            try:
-                tables[switch] = self._plane.flows(self._dpid(switch), timeout_s=self._timeout_s)
-            except OpenFlowError as error:
-                failed[switch] = f"{switch}: {error}"
-        return tables, failed
+        names = {self._dpid(switch): switch for switch in self._fabric.packet_switches}
+        tables, failed = self._plane.flow_tables(names, timeout_s=self._timeout_s)
+        return (
+            {names[dpid]: entries for dpid, entries in tables.items()},
+            {names[dpid]: f"{names[dpid]}: {error}" for dpid, error in failed.items()},
+        )

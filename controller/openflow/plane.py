@@ -13,7 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from os_ken.controller.handler import MAIN_DISPATCHER
@@ -31,7 +31,7 @@ from controller.openflow.messages import (
     SwitchEvent,
 )
 from controller.openflow.ofctl import OfctlMixin
-from controller.openflow.switch import Switch
+from controller.openflow.switch import Pending, Switch
 
 __all__ = [
     "Description",
@@ -171,17 +171,60 @@ class OpenFlowPlane(OfctlMixin):
         Raises SwitchRefusedError naming the first change that the switch refused (later ones may have
         taken effect), SwitchTimeoutError, NotConnectedError.
         """
-        switch = self._switch(dpid)
-        messages = [_flow_mod(switch, mod) for mod in mods]
-        switch.transact([*messages, parser.OFPBarrierRequest(switch)], timeout_s)
+        for error in self.send_all({dpid: mods}, timeout_s=timeout_s).values():
+            raise error
+
+    def send_all(
+        self, mods: Mapping[int, Sequence[FlowMod]], *, timeout_s: float
+    ) -> dict[int, OpenFlowError]:
+        """As :meth:`send_flows`, to several switches at once; what went wrong, by switch."""
+
+        def messages(switch: Switch, dpid: int) -> list[Any]:
+            changes = [_flow_mod(switch, mod) for mod in mods[dpid]]
+            return [*changes, parser.OFPBarrierRequest(switch)]
+
+        return self._at_once(mods, messages, timeout_s)[1]
 
     def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]:
         """Every flow of every table, as the switch has them now."""
-        switch = self._switch(dpid)
-        request = parser.OFPFlowStatsRequest(
-            switch, 0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch()
-        )
-        return [_flow_entry(s) for reply in switch.transact([request], timeout_s) for s in reply.body]
+        found, failed = self.flow_tables([dpid], timeout_s=timeout_s)
+        for error in failed.values():
+            raise error
+        return found[dpid]
+
+    def flow_tables(
+        self, dpids: Iterable[int], *, timeout_s: float
+    ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
+        """As :meth:`flows`, of several switches at once; and what went wrong, by switch."""
+
+        def request(switch: Switch, _: int) -> list[Any]:
+            everything = (0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch())
+            return [parser.OFPFlowStatsRequest(switch, *everything)]
+
+        found, failed = self._at_once(dpids, request, timeout_s)
+        tables = {dpid: [_flow_entry(s) for r in found[dpid] for s in r.body] for dpid in found}
+        return tables, failed
+
+    def _at_once(
+        self, dpids: Iterable[int], messages: Callable[[Switch, int], list[Any]], timeout_s: float
+    ) -> tuple[dict[int, list[Any]], dict[int, OpenFlowError]]:
+        """Replies to the last of each switch's messages, all sent before any is waited for; and errors."""
+        deadline = time.monotonic() + timeout_s
+        begun: dict[int, tuple[Switch, Pending]] = {}
+        replies: dict[int, list[Any]] = {}
+        failed: dict[int, OpenFlowError] = {}
+        for dpid in dpids:
+            try:
+                switch = self._switch(dpid)
+                begun[dpid] = switch, switch.begin(messages(switch, dpid))
+            except OpenFlowError as error:
+                failed[dpid] = error
+        for dpid, (switch, pending) in begun.items():
+            try:
+                replies[dpid] = switch.finish(pending, max(0.0, deadline - time.monotonic()))
+            except OpenFlowError as error:
+                failed[dpid] = error
+        return replies, failed
 
     def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
         """Counters of every port, the switch's own local port left out."""

@@ -7,7 +7,6 @@ import itertools
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,7 +76,10 @@ class Switch(Datapath):  # type: ignore[misc]
         An error of the switch about any of the messages raises SwitchRefusedError. Raises
         NotConnectedError when the connection ends first and SwitchTimeoutError after ``timeout_s``.
         """
-        deadline = time.monotonic() + timeout_s
+        return self.finish(self.begin(messages), timeout_s)
+
+    def begin(self, messages: Sequence[Any]) -> Pending:
+        """The first half of :meth:`transact`, so that several switches can be asked at once."""
         burst = bytearray()
         for message in messages:
             self.set_xid(message)
@@ -88,14 +90,17 @@ class Switch(Datapath):  # type: ignore[misc]
             if self.state == DEAD_DISPATCHER:
                 raise NotConnectedError(f"switch {self.id} is not connected")
             self._pending.update(dict.fromkeys(pending.xids, pending))
+        if not self.send(bytes(burst)):
+            self._forget(pending)
+            raise NotConnectedError(f"switch {self.id} is not connected")
+        return pending
+
+    def finish(self, pending: Pending, timeout_s: float) -> list[Any]:
+        """The second half of :meth:`transact`; it must follow the first."""
         try:
-            if not self.send(bytes(burst)):
-                raise NotConnectedError(f"switch {self.id} is not connected")
-            pending.done.wait(max(0.0, deadline - time.monotonic()))
+            pending.done.wait(timeout_s)
         finally:
-            with self._pending_lock:
-                for xid in pending.xids:
-                    self._pending.pop(xid, None)
+            self._forget(pending)
         if pending.errors:
             xid, text, reason = pending.errors[0]
             index = pending.xids.index(xid)
@@ -127,6 +132,11 @@ class Switch(Datapath):  # type: ignore[misc]
             pending.errors.append((xid, text, reason))
             if xid == pending.xids[-1]:
                 pending.done.set()
+
+    def _forget(self, pending: Pending) -> None:
+        with self._pending_lock:
+            for xid in pending.xids:
+                self._pending.pop(xid, None)
 
     def _lose_pending(self) -> None:
         with self._pending_lock:

@@ -126,6 +126,24 @@ def test_light_goes_then_rules_then_light_comes(bench: Bench) -> None:
     assert bench.right(SWAPPED)
 
 
+def test_light_that_no_rule_depends_on_changes_without_asking_the_packet_switches(bench: Bench) -> None:
+    assert bench.set(PORTS[:6]) == []
+    bench.log.clear()
+    read = bench.tables.readings
+    spare = [xc for xc in light([*PORTS[:5], PORTS[6]])["ocs0"] if xc not in light(PORTS[:6])["ocs0"]]
+    one_way = next(xc for xc in spare if xc.ingress != 6)
+    target = Target((CrossConnect(one_way.ingress, 18 + 17),))
+    assert bench.manager.change({"ocs0": target}).problems == ()
+    assert bench.log == ["add", "added"]
+    assert bench.tables.readings == read
+    # A table that was found wrong meanwhile is known no more, and neither is one just written.
+    bench.tables.down.add(1)
+    assert bench.set(SWAPPED) != []
+    bench.tables.down.clear()
+    assert bench.set(SWAPPED) == []
+    assert bench.right(SWAPPED)
+
+
 def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once(tmp_path: Path) -> None:
     dark = Bounds(2.0, 2.0, 2.0)
     bench = Bench(tmp_path / "state", Timing(command=Bounds(0.5, 0.5, 0.5), dark=dark))

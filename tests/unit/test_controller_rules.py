@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
 from controller.forwarding import Forwarding
-from controller.openflow.errors import NotConnectedError
+from controller.openflow.errors import NotConnectedError, OpenFlowError
 from controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
 from fabric.routing import Rule, forwarding_rules, walk
 from fabric.schema import FabricSpec, build_fabric
@@ -56,6 +56,8 @@ class FakeTables:
         self.sent: list[tuple[int, FlowMod]] = []
         self.down: set[int] = set()
         self.ports_said = plugged()
+        self.deaf: set[int] = set()
+        self.readings = 0
         self.subscribers: list[Callable[[SwitchEvent], None]] = []
 
     def subscribe(self, callback: Callable[[SwitchEvent], None]) -> Callable[[], None]:
@@ -81,6 +83,27 @@ class FakeTables:
             else:
                 assert mod.command == "delete_strict"
             self.tables[dpid] = kept
+
+    def flow_tables(
+        self, dpids: Iterable[int], *, timeout_s: float
+    ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
+        self.readings += 1
+        dpids = list(dpids)
+        failed: dict[int, OpenFlowError] = {d: NotConnectedError("away") for d in dpids if d in self.down}
+        return {d: self.flows(d, timeout_s=timeout_s) for d in dpids if d not in failed}, failed
+
+    def send_all(
+        self, mods: Mapping[int, Sequence[FlowMod]], *, timeout_s: float
+    ) -> dict[int, OpenFlowError]:
+        failed: dict[int, OpenFlowError] = {}
+        for dpid, changes in mods.items():
+            if dpid in self.deaf:
+                continue
+            try:
+                self.send_flows(dpid, changes, timeout_s=timeout_s)
+            except OpenFlowError as error:
+                failed[dpid] = error
+        return failed
 
     def rules(self) -> frozenset[Rule]:
         names = {s.dpid: name for name, s in FABRIC.packet_switches.items()}
