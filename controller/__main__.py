@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import uvicorn
@@ -113,6 +114,8 @@ def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: t
     deadline = time.monotonic() + 10.0
     while thread.is_alive() and not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
+    # Needed by the first regroup, which should not wait for it, and by nothing before.
+    threading.Thread(target=import_module, args=("scipy.optimize",), name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]
     log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
     while not stopped.wait(0.5):

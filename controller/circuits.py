@@ -224,7 +224,7 @@ class CircuitManager:
         if save:
             self._save({**(self.intent() or {}), **{n: after[n] for n in plans}})
         # Light that no rule depends on changes without the packet switches being asked.
-        rules = None if self._forwarding.stands(after) else self._forwarding.plan(after)
+        rules = None if self._forwarding.stands(after) else self._forwarding.plan(after, as_read=True)
         problems: list[str] = [] if rules is None else list(rules.failed.values())
         removed: _Results = {}
         added: _Results = {}
@@ -245,8 +245,9 @@ class CircuitManager:
 
         seen = self.cross_connects()
         if all(after[name] == seen[name] for name in plans):
-            if rules is not None:
-                problems += self._forwarding.verify(rules.wanted).values()
+            if rules is not None and self._forwarding.verify(rules.wanted):
+                # A switch that was away, or someone else who wrote: from what the tables have now.
+                problems += self._forwarding.reconcile(seen).values()
         else:
             # Not everything came about: forward along the light there is.
             problems += self._forwarding.reconcile(seen).values()

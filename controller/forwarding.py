@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,10 +143,16 @@ class Forwarding:
             plan = self.plan(cross_connects)
             return {**plan.failed, **self.apply(plan)}
 
-    def plan(self, cross_connects: CrossConnects) -> ForwardingPlan:
-        """The smallest change from what the switches have now; nothing is written."""
+    def plan(self, cross_connects: CrossConnects, *, as_read: bool = False) -> ForwardingPlan:
+        """The smallest change from what the switches have now; nothing is written.
+
+        ``as_read``: where all tables were right when last read, from that; who uses it must :meth:`verify`
+        afterwards, and :meth:`reconcile` where someone else has written meanwhile.
+        """
         graph = self.graph(cross_connects)
         wanted = forwarding_rules(self._fabric, graph)
+        if as_read and self._stands is not None:
+            return ForwardingPlan(wanted, self._steps(self._stands, wanted, graph))
         tables, failed = self._read()
         have: set[Rule] = set()
         first: dict[str, tuple[FlowMod, ...]] = {}
@@ -161,18 +167,27 @@ class Forwarding:
                 strays.extend(flow_rules.forget(ip))
             last[switch] = strays
         reachable = frozenset(rule for rule in wanted if rule.switch in tables)
-        steps: list[Mapping[str, tuple[FlowMod, ...]]] = [first]
-        for batch in rule_batches(self._fabric, frozenset(have), reachable, graph):
+        mods = [
+            first,
+            *self._steps(have, reachable, graph),
+            {name: tuple(m) for name, m in last.items() if m},
+        ]
+        steps = tuple(step for step in mods if step)
+        self._stands = None if steps or failed else wanted
+        return ForwardingPlan(wanted, steps, failed)
+
+    def _steps(
+        self, have: Collection[Rule], wanted: frozenset[Rule], graph: nx.MultiDiGraph[str]
+    ) -> tuple[Mapping[str, tuple[FlowMod, ...]], ...]:
+        steps = []
+        for batch in rule_batches(self._fabric, frozenset(have), wanted, graph):
             by_switch: dict[str, list[FlowMod]] = {}
             for rule in batch.put:
                 by_switch.setdefault(rule.switch, []).extend(flow_rules.put(rule))
             for switch, ip, source in batch.delete:
                 by_switch.setdefault(switch, []).extend(flow_rules.forget(ip, source))
             steps.append({switch: tuple(mods) for switch, mods in by_switch.items()})
-        steps.append({switch: tuple(mods) for switch, mods in last.items() if mods})
-        steps = [step for step in steps if step]
-        self._stands = None if steps or failed else wanted
-        return ForwardingPlan(wanted, tuple(steps), failed)
+        return tuple(steps)
 
     def apply(self, plan: ForwardingPlan) -> dict[str, str]:
         """Write a plan step by step with barriers, then read back; what failed, by switch name."""

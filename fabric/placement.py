@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
-from scipy.sparse import coo_array
 
 from fabric.cost import RingJob, check_jobs
 from fabric.topology import Fabric, Port, circuit_cross_connects, optical_neighbour
@@ -410,6 +408,9 @@ def _relabel(problem: _Problem, place: IntArray) -> IntArray:
         beside = ring[(np.roll(stuck, 1) | np.roll(stuck, -1)) & ~stuck]
         pinned = np.unique(place[beside])
         fits[pinned] = np.eye(count, dtype=bool)[pinned]
+    # Half a second's import, of which a controller that starts has no need.
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(np.where(fits, -stay, 1.0 + len(problem.items)))
     label = np.empty(count, dtype=np.int64)
     label[rows] = columns
@@ -523,6 +524,9 @@ class _Programme:
 
     def solve(self, cost: dict[int, float]) -> tuple[npt.NDArray[np.float64] | None, bool]:
         """Minimum over 0 <= x <= upper: (x or None, whether it is proven)."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_array
+
         objective = np.zeros(len(self.upper))
         objective[list(cost)] = list(cost.values())
         rows, columns, values = zip(*self.entries, strict=True)

@@ -144,6 +144,21 @@ def test_light_that_no_rule_depends_on_changes_without_asking_the_packet_switche
     assert bench.right(SWAPPED)
 
 
+def test_tables_that_were_right_are_read_once_after_the_change_and_mended_if_someone_wrote(
+    bench: Bench,
+) -> None:
+    assert bench.set(PORTS[:6]) == []
+    read = bench.tables.readings
+    assert bench.set(SWAPPED) == []
+    assert bench.tables.readings == read + 1
+    # A switch that lost its table is mended by the same change, and one that is away is told.
+    bench.tables.tables[2] = []
+    assert bench.set(PORTS[:6]) == []
+    assert bench.right(PORTS[:6])
+    bench.tables.down.add(3)
+    assert any("away" in problem or "not connected" in problem for problem in bench.set(SWAPPED))
+
+
 def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once(tmp_path: Path) -> None:
     dark = Bounds(2.0, 2.0, 2.0)
     bench = Bench(tmp_path / "state", Timing(command=Bounds(0.5, 0.5, 0.5), dark=dark))
