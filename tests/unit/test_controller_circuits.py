@@ -157,6 +157,11 @@ def test_tables_that_were_right_are_read_once_after_the_change_and_mended_if_som
     assert bench.right(PORTS[:6])
     bench.tables.down.add(3)
     assert any("away" in problem or "not connected" in problem for problem in bench.set(SWAPPED))
+    bench.tables.down.clear()
+    assert bench.set(PORTS[:6]) == []
+    # One that takes no rules, without a word.
+    bench.tables.deaf.add(2)
+    assert any("tor1: the rule" in problem for problem in bench.set(SWAPPED))
 
 
 def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once(tmp_path: Path) -> None:
