@@ -6,6 +6,7 @@ import argparse
 import errno
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -58,9 +59,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--allow-host",
         action="append",
-        default=[],
+        # The variable also reaches the controller of ``ringlight up``.
+        default=os.environ.get("RINGLIGHT_ALLOW_HOSTS", "").split(),
         metavar="NAME",
-        help="another name that it may be called by, besides localhost and its address; may be repeated",
+        help="another name that it may be called by, besides localhost and its address; may be repeated"
+        " (also: RINGLIGHT_ALLOW_HOSTS, names with spaces between)",
     )
     parser.add_argument("--inventory-timeout", type=float, default=60.0, help="seconds (%(default)s)")
     parser.add_argument("--switches-timeout", type=float, default=15.0, help="seconds (%(default)s)")

@@ -64,9 +64,7 @@ class OwnPagesOnly:
         here = str((scope.get("server") or ("",))[0]).removeprefix("::ffff:")
         host = _authority(hosts[0]) if len(hosts) == 1 else None
         if host is None or host[0] not in self._names | {here}:
-            return (
-                f"Host {_shown(hosts)} is no name of this controller; it may be given one with --allow-host"
-            )
+            return f"Host {_shown(hosts)} is no name of this controller; allow it with RINGLIGHT_ALLOW_HOSTS"
         for origin in origins:
             scheme, _, rest = origin.partition("://")
             site = _authority(rest) if scheme in ("http", "https") else None
