@@ -30,7 +30,7 @@ from pyroute2 import IPRoute
 from testbed.emulation import netlink
 from testbed.emulation.supervision import ended
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
-from testbed.priority import favour_workers
+from testbed.priority import favour
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
 WORKER_UID = 61000
@@ -256,6 +256,7 @@ class WorkerHost(ShellLess):
     def _found(self, pid: int) -> None:
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
+        favour()
         self.namespace = netlink.open_namespace(pid)
 
     def kill(self) -> None:
@@ -296,7 +297,6 @@ class DockerHost(WorkerHost):
         try:
             self._create()
             self.api.start(self.container)
-            favour_workers()
             state = self.api.inspect_container(self.container)["State"]
         except docker.errors.ImageNotFound:
             raise WorkerError(f"{what}: there is no image {place.image}") from None
