@@ -135,22 +135,32 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
     listener = Listener(url)
     size = int(scpi.ask(":oxc:swit:size?").split(",")[0])
     lit = json_of(api.get(f"/v1/optical-switches/{SWITCH}/cross-connects"))
-    ingress = next(p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit))
-    free = [p for p in range(2 * size, size, -1) if all(p != xc["egress"] for xc in lit)][:2]
-    path = f"/v1/optical-switches/{SWITCH}/cross-connects/{ingress}"
+    plugged = {p["port"]: p["plugged"] for p in json_of(api.get(f"/v1/optical-switches/{SWITCH}/ports"))}
+    free = [p for p in range(2 * size, size, -1) if all(p != xc["egress"] for xc in lit)]
+    # A GPU's sending fibre between two ports of its packet switch: no rule depends on that.
+    end = free[0]
+    moved = next(xc for xc in lit if plugged[xc["egress"]].split(":")[0] == plugged[end].split(":")[0])
+    # A port of a packet switch that is not lit to two such: one way between switches, which rules must mind.
+    spare = next(p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit))
 
-    def put(number: int) -> None:
-        document = json_of(api.put(path, json={"egress": free[number % 2]}))
-        (added,) = (r for r in document["results"] if r["action"] == "add")
-        assert (added["egress"], added["state"]) == (free[number % 2], "CONNECTED"), added
+    def put(ingress: int, egresses: Sequence[int]) -> Callable[[int], None]:
+        path = f"/v1/optical-switches/{SWITCH}/cross-connects/{ingress}"
+
+        def once(number: int) -> None:
+            document = json_of(api.put(path, json={"egress": egresses[number % 2]}))
+            (added,) = (r for r in document["results"] if r["action"] == "add")
+            assert (added["egress"], added["state"]) == (egresses[number % 2], "CONNECTED"), added
+
+        return once
 
     def put_by_scpi(number: int) -> None:
-        old, new = free[(number + 1) % 2], free[number % 2]
+        ingress, old, new = moved["ingress"], ends[(number + 1) % 2], ends[number % 2]
         assert scpi.ask(f":oxc:swit:conn:sub (@{ingress}),(@{old});*opc?") == "1"
         assert scpi.ask(f":oxc:swit:conn:add (@{ingress}),(@{new});*opc?") == "1"
         assert scpi.ask(":syst:err?").startswith(("0", "+0")), "refused"
         assert f"{new}" in scpi.ask(":oxc:swit:conn:stat?")
 
+    ends = (end, moved["egress"])
     fabric_text = json.dumps(json_of(api.get("/v1/fabric")))
     with bare(fabric_text) as other:
         bare_s = timed(count, lambda _: json_of(other.get("/")))
@@ -158,17 +168,19 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
     fabric_s = timed(count, lambda _: json_of(api.get("/v1/fabric")))
     light_s = timed(count, lambda _: json_of(api.get(f"/v1/optical-switches/{SWITCH}/cross-connects")))
     flows_s = timed(count, lambda _: json_of(api.get("/v1/packet-switches/tor0/flows")))
-    put_s = timed(count, put)
+    put_s = timed(count, put(moved["ingress"], ends))
     time.sleep(0.2)
     changes = [(seen, e) for seen, e in listener.seen if e["event"] == "circuits"][-count:]
-    put_by_scpi_s = timed(count, lambda number: put_by_scpi(number))
-    json_of(api.delete(path))
+    put_by_scpi_s = timed(count, put_by_scpi)
+    with_rules_s = timed(count, put(spare, free[:2]))
+    json_of(api.delete(f"/v1/optical-switches/{SWITCH}/cross-connects/{spare}"))
     scpi.close()
     return {
         "get /v1/fabric": against(fabric_s, bare_s, GET_MS),
         "get cross-connects, asked of the switch": against(light_s, scpi_s, GET_MS),
         "get flows, asked of the switch": milliseconds(flows_s),
         "put one cross-connect to light": against(put_s, put_by_scpi_s, PUT_MS),
+        "put one cross-connect to light, rules of packet switches too": milliseconds(with_rules_s),
         "event on the stream, from publication": {
             **milliseconds([seen - e["t"] for seen, e in changes]),
             "limit_ms": EVENT_MS,
