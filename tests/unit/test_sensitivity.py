@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,10 +92,16 @@ def test_no_definition_agrees_with_both_cases_whatever_the_gpus(found: dict[str,
     assert found["counter"]["apart"]["b"] > 5
 
 
-def test_the_command_prints_it(found: dict[str, Any], scenario: Scenario) -> None:
-    shown = ringlight("sensitivity", str(BUNDLED), "--json")
+def test_the_command_prints_it(tmp_path: Path) -> None:
+    raw = yaml.safe_load(BUNDLED.read_text(encoding="utf-8"))
+    raw["sensitivity"] = {"jobs": {"contiguous": raw["sensitivity"]["jobs"]["contiguous"]}}
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True), encoding="utf-8")
+    shown = ringlight("sensitivity", str(path), "--json")
     assert shown.returncode == 0
-    assert json.loads(shown.stdout)["hits"] == json.loads(json.dumps(found["hits"]))
+    printed = json.loads(shown.stdout)
+    assert [entry["what"] for entry in printed["reductions"]] == ["as in the file", "contiguous ring"]
+    assert all(entry["ratio"] is None for entry in printed["hits"])
     wrong = ringlight("sensitivity", str(ROOT / "scenarios" / "oddl_4.yaml"))
     assert wrong.returncode == 2
     assert "only a scenario that regroups" in one_line(wrong)
