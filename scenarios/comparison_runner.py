@@ -47,8 +47,8 @@ TROUBLE_PATIENCE_S = 60.0
 USUAL_PATIENCE_S = 15.0
 #: And so many times the all-reduce by the model: a rank may have nothing to do in most steps of a tree.
 EXCHANGE_PATIENCE = 2
-#: More than any trace has flows: asks for the cursor alone.
-_END_OF_TRACE = 1 << 60
+#: More than any trace has flows, and the most that REST takes: asks for the cursor alone.
+END_OF_TRACE = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ class FlowLog:
         self._session, self._folder, self._run = session, folder, run
         self._gpu_of = {gpu.ip: gpu.name for gpu in setting.fabric.gpus.values()}
         agents = [gpu for grid in setting.fabric.grids.values() for gpu in grid.nodes]
-        self._cursors = dict.fromkeys(agents, _END_OF_TRACE)
+        self._cursors = dict.fromkeys(agents, END_OF_TRACE)
         self._next = 0.0
         # What an earlier run left is not this run's.
         for gpu in self._cursors:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
+from controller.requests import Cursor
 from fabric.schedules import steps_named
 from scenarios.comparison import (
     Comparison,
@@ -21,7 +23,7 @@ from scenarios.comparison import (
     parse_comparison,
     setting_named,
 )
-from scenarios.comparison_runner import plans
+from scenarios.comparison_runner import END_OF_TRACE, plans
 from scenarios.prediction import all_reduce_time, break_even_set_up
 from scenarios.profiles import MODELS
 from scenarios.schema import Scenario, ScenarioError
@@ -368,3 +370,7 @@ def test_jobs_that_run_at_once_differ_in_their_seed() -> None:
         "red": ("n0", 7), "blue": ("n1", 8),
     }  # fmt: skip
     assert set(jobs_of(comparison, "alone", job_settings(comparison, "alone"))) == {"red"}
+
+
+def test_the_runner_asks_for_no_cursor_that_rest_refuses() -> None:
+    assert TypeAdapter(Cursor).validate_python(END_OF_TRACE) == END_OF_TRACE
