@@ -339,17 +339,22 @@ def test(context: typer.Context) -> None:
         ensure_ready(say)
     else:
         say("without root, tests that build networks are skipped")
-    steps = [[sys.executable, "-m", "pytest", *(context.args or ["-q"])]]
+    python = [sys.executable, "-m"]
+    steps = [[*python, "pytest", *context.args]]
     if not context.args:
-        python = [sys.executable, "-m"]
         steps = [
             [*python, "ruff", "check", "."],
             [*python, "ruff", "format", "--check", "."],
             [*python, "mypy"],
-            *steps,
+            # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
+            [*python, "pytest", "-q", "tests/unit", "-n", "auto", "--dist", "loadfile"],
+            # One at a time: they share the machine's switches, and some look at times.
+            [*python, "pytest", "-q", "--ignore=tests/unit"],
         ]
     with tempfile.TemporaryDirectory(prefix="ringlight-caches-") as caches:
         environment = {**os.environ, **({} if os.access(ROOT, os.W_OK) else _caches_in(caches))}
+        # The tests start hundreds of Python processes, each of which would compile the sources anew.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for step in steps:
             say(" ".join(["$", *step[2:]]))
             code = subprocess.run(step, cwd=ROOT, env=environment, check=False).returncode
