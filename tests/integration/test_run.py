@@ -26,17 +26,19 @@ pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
+#: The command line, its bundled experiment the small one instead of one that takes minutes.
+DEMO = f"import scenarios.cli as c; c.BUNDLED = __import__('pathlib').Path({str(MINI)!r}); c.app()"
 DEADLINE_S = 150.0
 UP = r"lab (\w+) is up"
 
 
 class RunningCommand:
-    """``ringlight run`` as a process, its standard error collected while it runs."""
+    """``ringlight run`` (or ``demo``) as a process, its standard error collected while it runs."""
 
-    def __init__(self, folder: Path, *arguments: str, scenario: Path = MINI) -> None:
-        command = [sys.executable, "-m", "scenarios.cli", "run", str(scenario), "--runs", str(folder)]
+    def __init__(self, folder: Path, *arguments: str, scenario: Path = MINI, demo: bool = False) -> None:
+        command = ["-c", DEMO, "demo"] if demo else ["-m", "scenarios.cli", "run", str(scenario)]
         self.process = subprocess.Popen(
-            [*command, *arguments],
+            [sys.executable, *command, "--runs", str(folder), *arguments],
             cwd=ROOT,
             env={**os.environ, "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
@@ -107,13 +109,18 @@ def free_ports() -> list[str]:
 
 
 @contextmanager
-def running_command(folder: Path, *arguments: str, scenario: Path = MINI) -> Iterator[RunningCommand]:
-    """A run with ports of its own that prints its result."""
-    command = RunningCommand(folder, "--json", *free_ports(), *arguments, scenario=scenario)
+def ending(command: RunningCommand) -> Iterator[RunningCommand]:
     try:
         yield command
     finally:
         command.stop()
+
+
+@contextmanager
+def running_command(folder: Path, *arguments: str, scenario: Path = MINI) -> Iterator[RunningCommand]:
+    """A run with ports of its own that prints its result."""
+    with ending(RunningCommand(folder, "--json", *free_ports(), *arguments, scenario=scenario)) as command:
+        yield command
 
 
 @pytest.fixture
@@ -224,8 +231,9 @@ def test_a_killed_worker_is_one_line_with_rank_and_reason(running: RunningComman
     assert not (folder / "result.json").exists()
 
 
-def test_a_killed_switch_is_told_and_makes_the_run_doubtful(tmp_path: Path) -> None:
-    with running_command(tmp_path / "runs", "--runtime", "namespace") as running:
+def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(tmp_path: Path) -> None:
+    arguments = ("--runtime", "namespace", *free_ports())
+    with ending(RunningCommand(tmp_path / "runs", *arguments, demo=True)) as running:
         lab = running.lab()
         (folder,) = (tmp_path / "runs").iterdir()
         deadline = time.monotonic() + 60
@@ -236,7 +244,10 @@ def test_a_killed_switch_is_told_and_makes_the_run_doubtful(tmp_path: Path) -> N
         code, output = running.end()
         assert code == 0, "\n".join(running.lines)
         assert any("optical switch ocs0 died and was started again" in line for line in running.lines)
-    fidelity = json.loads(output)["fidelity"]
+    assert (folder / "report.html").is_file()
+    for said in (str(folder / "report.html"), "fragmented", "regrouped"):
+        assert said in output
+    fidelity = json.loads((folder / "result.json").read_text())["fidelity"]
     # A busy machine may have had a run made again; never the one with a fault.
     times = {run.removesuffix(AGAIN): times for run, times in fidelity["switches_restarted"].items()}
     assert times == {"a-fragmented-1": 1, "a-regrouped-1": 0, "live": 0}

@@ -95,28 +95,3 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
         assert f"lab {lab.id} is not up" in again.stderr
     finally:
         clean(lab.id)
-
-
-def test_the_demo_sets_up_runs_and_names_its_report(tmp_path: Path) -> None:
-    # The bundled experiment takes minutes; the command is the same with a small one.
-    program = (
-        f"import sys, scenarios.cli as c; c.BUNDLED = __import__('pathlib').Path({str(MINI)!r}); c.app()"
-    )
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", program, "demo", "--runtime", "namespace"),
-            *("--runs", str(tmp_path), *free_ports()),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = next(tmp_path.glob("*/report.html"))
-    assert str(report) in done.stdout
-    assert "fragmented" in done.stdout
-    assert "regrouped" in done.stdout
