@@ -338,6 +338,8 @@ def main() -> None:
     parser.add_argument("--openflow", default="127.0.0.1:6653")
     parser.add_argument("--runtime", choices=["docker", "namespace"], default="docker")
     chosen = parser.parse_args()
+    # As Ctrl-C: whoever ends it early leaves no lab behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     url = f"http://{chosen.rest}"
     document = yaml.safe_load(SCENARIO.read_text())
     document["fabric"]["optical_switches"][SWITCH]["profile"] = "ideal"
