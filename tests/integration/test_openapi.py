@@ -29,7 +29,7 @@ EVERYTHING = {
     "grids": {"d": {"rows": 2, "columns": 2, "gpu": "tesla-m40", "rate": "10 Gbit/s"}},
     "rings": {"r": {"nodes": 3, "gpu": "tesla-m40", "rate": "10 Gbit/s"}},
 }
-LIMIT_S = 150.0
+LIMIT_S = 240.0
 #: Operations that may not have succeeded once: OpenFlow 1.3 has no such question (501), Open vSwitch knows no
 #: experimenter of ours, and there may be no such meter, group, READY job or regrouping at that moment.
 MAY_NOT_SUCCEED = {
