@@ -28,14 +28,14 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     code, output = running.end()
     assert code == 0, "\n".join(running.lines)
     labs = running.labs()
-    assert len(labs) == 3
+    assert len(labs) == 2
     for lab in labs:
         assert_gone(lab)
     result = json.loads(output)
     assert result["complete"] is True
     assert result["comparison"]["parameters_identical"] is True
-    # Each NIC on the packet switch, and on the ring each node's wavelength both ways round.
-    assert len(result["fidelity"]["links"]) == 5 + 2 * 2 * 5
+    # On each ring each node's wavelength both ways round.
+    assert len(result["fidelity"]["links"]) == 2 * 2 * 5
 
     found = result["fabrics"]["wrht"]
     assert found["parameters_identical"] is True
@@ -67,4 +67,7 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     for name, found in result["fabrics"].items():
         # A machine that tests meanwhile is slower than virtual time, and never quicker than the light allows.
         other = simulated["fabrics"][name]
-        assert other["iteration_s"] * 0.9 < found["iteration_s"] < 3 * other["iteration_s"]
+        assert other["iteration_s"] * 0.9 < found["iteration_s"]
+    # Not so where light is set anew in each step: the controller's own time for it is not simulated.
+    measured, computed = (side["fabrics"]["wrht"]["iteration_s"] for side in (result, simulated))
+    assert measured < 3 * computed
