@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fabric.crossconnect import CrossConnect
+from fabric.light import received_dbm
 from fabric.schedules import Steps
 from fabric.topology import Fabric, Grid, Port
 
@@ -213,11 +214,25 @@ def _line(a: tuple[int, int], b: tuple[int, int]) -> str | None:
     return "row" if a[0] == b[0] else "column"
 
 
+def check_power(fabric: Fabric, grid: Grid) -> None:
+    """Light through one WSS of the grid leaves its receiver enough. Raises ValueError naming the power."""
+    optics = fabric.optics
+    switch = fabric.optical_switches[(*grid.row_switches, *grid.column_switches)[0]]
+    power_dbm = received_dbm(optics.launch_dbm, [switch.insertion_loss_db, *[optics.fibre_db] * 2])
+    if not optics.reads(power_dbm):
+        raise ValueError(
+            f"grid {grid.name}: light through WSS {switch.name} arrives with {power_dbm:.2f} dBm, less than "
+            f"the receivers' {optics.sensitivity_dbm:g} dBm"
+        )
+
+
 def cross_connects(grid: Grid, fabric: Fabric, ways: Ways) -> dict[str, frozenset[CrossConnect]]:
     """The cross-connects that a wavelength map needs, by WSS; nothing else is let through.
 
-    Only switches that carry something have an entry. Raises ValueError as :func:`position`.
+    Only switches that carry something have an entry. Raises ValueError as :func:`position` and
+    :func:`check_power`.
     """
+    check_power(fabric, grid)
     wanted: dict[str, set[CrossConnect]] = {}
     faceplates = {node: sockets(grid, node) for node in ways}
     for a, peers in ways.items():

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fabric.grid import lines, sockets
+from fabric.light import Optics
 from fabric.topology import (
     Fabric,
     Gpu,
@@ -62,12 +63,32 @@ class PacketSwitchSpec(Strict):
     ports: int = Field(ge=1, le=4096)
 
 
+Loss = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Power = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class LightSpec(Strict):
+    """Of all light in the fabric: what transmitters send, what receivers need, what each fibre loses."""
+
+    launch_dbm: Power = Optics.launch_dbm
+    sensitivity_dbm: Power = Optics.sensitivity_dbm
+    fibre_db: Loss = Optics.fibre_db
+
+
 class OpticalSwitchSpec(Strict):
-    """``size`` duplex faceplate ports; ``driver`` speaks to it; ``profile`` is its emulated timing."""
+    """``size`` duplex faceplate ports; ``driver`` speaks to it; ``profile`` is its emulated timing and loss,
+    ``loss_db`` its insertion loss where that is another."""
 
     size: int = Field(ge=1, le=4096)
     driver: Literal["scpi", "openflow"] = "scpi"
     profile: Literal["mems", "piezo", "ideal"] = "mems"
+    loss_db: Loss | None = None
+
+    @model_validator(mode="after")
+    def _loses_light(self) -> OpticalSwitchSpec:
+        if self.loss_db is not None and self.driver == "openflow":
+            raise ValueError("loss_db: an Open vSwitch patch panel (driver: openflow) has no light to lose")
+        return self
 
 
 class LinkSpec(Strict):
@@ -79,10 +100,11 @@ class LinkSpec(Strict):
 
 
 class WssSpec(Strict):
-    """What a grid's wavelength-selective switches are: ``driver`` and ``profile`` as of optical switches."""
+    """What a grid's wavelength-selective switches are; the keys as of optical switches."""
 
     driver: Literal["scpi"] = "scpi"
     profile: Literal["lcos", "ideal"] = "lcos"
+    loss_db: Loss | None = None
 
 
 class GridSpec(Strict):
@@ -115,6 +137,7 @@ class RingWssSpec(Strict):
 
     driver: Literal["scpi"] = "scpi"
     profile: Literal["mrr", "lcos", "ideal"] = "mrr"
+    loss_db: Loss | None = None
 
 
 class RingSpec(Strict):
@@ -200,7 +223,8 @@ class FabricSpec(Strict):
     """``servers`` and ``packet_switches`` may be left out where there is a grid, a ring or a short form.
 
     ``fat_tree`` and ``leaf_spine`` are short forms: servers, packet switches and links are added before what
-    is written out. ``paths``: how one of several shortest paths is chosen (``fabric.paths``).
+    is written out. ``paths``: how one of several shortest paths is chosen (``fabric.paths``). ``light``: a
+    path that leaves less power than its receiver's sensitivity carries nothing (``fabric.light``).
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
@@ -211,6 +235,7 @@ class FabricSpec(Strict):
     fat_tree: FatTreeSpec | None = None
     leaf_spine: LeafSpineSpec | None = None
     paths: PathChoice = "hash"
+    light: LightSpec = LightSpec()
     links: tuple[LinkSpec, ...] = ()
     circuits: tuple[tuple[str, str], ...] = ()
 
@@ -268,12 +293,13 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         ports += tree.switches.items()
     packet = {name: PacketSwitch(name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)}
     optical = {
-        name: OpticalSwitch(name, entry.size, entry.driver, entry.profile)
+        name: OpticalSwitch(name, entry.size, entry.driver, entry.profile, loss_db=entry.loss_db)
         for name, entry in spec.optical_switches.items()
     }
     wss = [switch for name, grid in grids.items() for switch in _wss(grid, spec.grids[name])]
     for name, ring in rings.items():
-        wss += ring_switches(ring, spec.rings[name].wss.driver, spec.rings[name].wss.profile)
+        kind = spec.rings[name].wss
+        wss += ring_switches(ring, kind.driver, kind.profile, kind.loss_db)
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
     for name, count in Counter(names).items():
@@ -314,7 +340,18 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
     )
-    fabric = Fabric(gpus, packet, optical, tuple(links), circuits, onics, grids, rings, spec.paths)
+    fabric = Fabric(
+        gpus,
+        packet,
+        optical,
+        tuple(links),
+        circuits,
+        onics,
+        grids,
+        rings,
+        spec.paths,
+        Optics(**spec.light.model_dump()),
+    )
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):
@@ -348,7 +385,7 @@ def _grid(name: str, spec: GridSpec) -> Grid:
 
 def _wss(grid: Grid, spec: GridSpec) -> list[OpticalSwitch]:
     return [
-        OpticalSwitch(name, size, spec.wss.driver, spec.wss.profile, grid.wavelengths)
+        OpticalSwitch(name, size, spec.wss.driver, spec.wss.profile, grid.wavelengths, spec.wss.loss_db)
         for names, size in ((grid.row_switches, grid.columns), (grid.column_switches, grid.rows))
         for name in names
     ]

@@ -16,14 +16,17 @@ packets do not see it. What can be reached over it is in ``fabric.grid`` and ``f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import networkx as nx
 
 from fabric.crossconnect import CrossConnect
+from fabric.light import Optics, received_dbm
+from fabric.optical_profiles import PROFILES
 
 #: How one of several shortest paths is chosen.
 PathChoice = Literal["hash", "even"]
@@ -79,6 +82,7 @@ class OpticalSwitch:
     """A dual-sided optical switch with ``size`` ingress and ``size`` egress ports.
 
     ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
+    ``loss_db``: insertion loss of a pass where it is not the profile's.
     """
 
     name: str
@@ -86,6 +90,12 @@ class OpticalSwitch:
     driver: str
     profile: str
     wavelengths: int | None = None
+    loss_db: float | None = None
+
+    @property
+    def insertion_loss_db(self) -> float:
+        """Loss of a pass, dB: its own, else the typical one of its profile."""
+        return PROFILES[self.profile].loss_typ_db if self.loss_db is None else self.loss_db
 
     def ingress(self, faceplate: int) -> int:
         """Ingress number of a faceplate port (1..size)."""
@@ -173,7 +183,7 @@ class Fabric:
 
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
-    shortest paths is chosen, see ``fabric.paths``.
+    shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
     """
 
     gpus: Mapping[str, Gpu]
@@ -185,6 +195,7 @@ class Fabric:
     grids: Mapping[str, Grid] = field(default_factory=dict)
     rings: Mapping[str, WdmRing] = field(default_factory=dict)
     paths: PathChoice = "hash"
+    optics: Optics = field(default_factory=Optics)
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:
@@ -235,6 +246,16 @@ def _trace(
     return tuple(path)
 
 
+def path_dbm(fabric: Fabric, path: Sequence[Port]) -> float:
+    """Power of light (dBm) at the end of a path as of :func:`trace`, which passes a switch where two of its
+    ports are of one."""
+    fibres = [fabric.optics.fibre_db for a, b in pairwise(path) if a.node != b.node]
+    passed = [
+        fabric.optical_switches[a.node].insertion_loss_db for a, b in pairwise(path) if a.node == b.node
+    ]
+    return received_dbm(fabric.optics.launch_dbm, [*fibres, *passed])
+
+
 def is_electrical(fabric: Fabric, port: Port) -> bool:
     """Whether the port belongs to a GPU or a packet switch."""
     return port.node in fabric.gpus or port.node in fabric.packet_switches
@@ -242,6 +263,8 @@ def is_electrical(fabric: Fabric, port: Port) -> bool:
 
 def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiDiGraph[str]:
     """What packets see: GPUs and packet switches, joined where light or copper arrives.
+
+    Light that is too weak for the receiver joins nothing (:func:`path_dbm`).
 
     Each edge is one direction of one link, its key the port number at its tail; it carries ``out_port`` and
     ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the slowest link on the way, bits per
@@ -257,6 +280,8 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiD
         path = _trace(fabric, by_ingress, port)
         end = path[-1]
         if end == port or not is_electrical(fabric, end):
+            continue
+        if len(path) > 2 and not fabric.optics.reads(path_dbm(fabric, path)):
             continue
         graph.add_edge(
             port.node,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fabric.crossconnect import CrossConnect, Mode, plan_changes
+from fabric.light import received_dbm
 from fabric.schedules import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
 
@@ -45,8 +46,10 @@ def ring_gpus(ring: WdmRing, model: str, first: int = 0) -> list[Gpu]:
     return [Gpu.numbered(node, f"{ring.name}-s{i}", model, first + i) for i, node in enumerate(ring.nodes)]
 
 
-def ring_switches(ring: WdmRing, driver: str, profile: str) -> list[OpticalSwitch]:
-    return [OpticalSwitch(name, 4, driver, profile, ring.wavelengths) for name in ring.switches]
+def ring_switches(
+    ring: WdmRing, driver: str, profile: str, loss_db: float | None = None
+) -> list[OpticalSwitch]:
+    return [OpticalSwitch(name, 4, driver, profile, ring.wavelengths, loss_db) for name in ring.switches]
 
 
 def ring_onics(ring: WdmRing) -> list[Onic]:
@@ -102,6 +105,28 @@ def segments(
     start = np.repeat(sources, length)
     segment = np.where(cw, start + along, start - 1 - along) % nodes
     return offsets, 2 * segment + ~cw
+
+
+def check_power(fabric: Fabric, ring: WdmRing, step: Step, number: int = 0) -> None:
+    """Every lightpath of the step, whose directions are set, leaves its receiver enough power.
+
+    A lightpath over s segments passes s + 1 WSSs and s + 2 fibres. Raises ValueError naming step, transfer,
+    power and sensitivity.
+    """
+    if step.clockwise is None or len(step) == 0:
+        return
+    length = hops(step.sources, step.destinations, step.clockwise, len(ring.nodes))
+    longest = int(length.argmax())
+    passed, optics = int(length[longest]) + 1, fabric.optics
+    # The WSSs of a ring are all of one kind.
+    lost_db = fabric.optical_switches[ring.switches[0]].insertion_loss_db
+    power_dbm = received_dbm(optics.launch_dbm, [lost_db] * passed + [optics.fibre_db] * (passed + 1))
+    if not optics.reads(power_dbm):
+        a, b = (ring.nodes[int(ends[longest])] for ends in (step.sources, step.destinations))
+        raise ValueError(
+            f"step {number}: light from {a} to {b} passes {passed} WSSs and arrives with {power_dbm:.2f} "
+            f"dBm, less than the receiver's {optics.sensitivity_dbm:g} dBm"
+        )
 
 
 def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int = 0) -> None:
@@ -318,6 +343,7 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
     for number, step in enumerate(steps):
         if step.wavelengths is None:
             step = assign(step, len(nodes), ring.wavelengths, number)
+        check_power(fabric, ring, step, number)
         needed.append(cross_connects(ring, fabric, step, number))
         assert step.wavelengths is not None
         assert step.clockwise is not None

@@ -57,7 +57,7 @@ FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
 NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 #: The kernel's ways to lose a packet in a WSS; TCP sends it again.
-DROPS = ("dark_drops", "unset_drops", "blocked_drops", "unplugged_drops")
+DROPS = ("dark_drops", "unset_drops", "blocked_drops", "unplugged_drops", "dim_drops")
 
 #: What kind of number each entry of the result holds; the first pattern that matches decides.
 LABELS: tuple[tuple[str, str], ...] = (

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from controller.onic.protocol import Finished
+from fabric.optical_profiles import PROFILES, Profile
 from fabric.schedules import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps
@@ -28,7 +29,6 @@ from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
 from scenarios.simulated import SimulationOptions, finished, simulated_folder
 from testbed.emulation.onic.__main__ import scaled_times
-from testbed.emulation.optical.profiles import PROFILES
 from testbed.simulation.engine import Engine
 from testbed.simulation.jobs import Compute, Job, JobResult, simulate
 from testbed.simulation.networks import Network, RingNetwork, network_of, scaled

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fabric.cost import RingJob
+from fabric.optical_profiles import PROFILES, Profile
 from fabric.placement import Regrouping, regroup
 from fabric.schedules import ring
 from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
@@ -23,7 +24,6 @@ from scenarios.runner import Plan, plans
 from scenarios.schema import Scenario
 from scenarios.session import canonical
 from scenarios.simulated import SimulationOptions, finished, simulated_folder
-from testbed.emulation.optical.profiles import PROFILES, Profile
 from testbed.simulation.engine import Engine, Passed
 from testbed.simulation.jobs import Compute, Job, JobResult, NetworkChange, simulate
 from testbed.simulation.networks import PacketNetwork, scaled

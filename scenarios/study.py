@@ -7,7 +7,6 @@ point and asks who is fastest where. Nothing of it is built, so thousands of nod
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fabric import light
 from fabric.schema import Duration, Name, Rate, Size, Strict
 from scenarios.comparison import Comparison, parse
 from scenarios.schema import (
@@ -97,12 +97,12 @@ class LossSpec(Strict):
     @property
     def budget_db(self) -> float:
         """What the segments may cost together."""
-        return self.launch_dbm - self.sensitivity_dbm - self.margin_db - math.fsum(self.fixed_db.values())
+        spent = [self.margin_db, *self.fixed_db.values()]
+        return light.received_dbm(self.launch_dbm, spent) - self.sensitivity_dbm
 
     def reach(self, segment_db: float) -> int:
         """Segments that light passes; 0 when it does not get through one."""
-        # A hair more than the budget is rounding, not loss.
-        return max(0, math.floor(self.budget_db / segment_db * (1 + 1e-12)))
+        return light.reach(self.budget_db, segment_db)
 
 
 class PublishedFigureSpec(Strict):

@@ -368,10 +368,20 @@ class ScpiDriver(OpticalSwitchDriver):
         return found
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted({xc.ingress for xc in snapshot.cross_connects})
-        for port, power in (self._power(used, deadline) if used else {}).items():
-            if power is not None and power < LOSS_OF_SIGNAL_DBM:
-                yield Alarm("LOS", port, f"port {port} receives {power:.1f} dBm: no light")
+        """Ingresses without light; and egresses without, where light comes in and the mirrors are set."""
+        wires = snapshot.cross_connects
+        used = sorted({port for xc in wires for port in (xc.ingress, xc.egress)})
+        powers = self._power(used, deadline) if used else {}
+        dark = {port for port, power in powers.items() if power is not None and power < LOSS_OF_SIGNAL_DBM}
+        for port in sorted({xc.ingress for xc in wires} & dark):
+            yield Alarm("LOS", port, f"port {port} receives {powers[port]:.1f} dBm: no light")
+        lit = {
+            xc.egress
+            for xc in wires
+            if xc.ingress not in dark and snapshot.ports[xc.egress].state is PortState.TUNED
+        }
+        for port in sorted(lit & dark):
+            yield Alarm("LOS", port, f"port {port} sends {powers[port]:.1f} dBm: too little light")
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:

@@ -22,6 +22,7 @@ import docker
 import docker.errors
 import requests
 
+from fabric.optical_profiles import PROFILES
 from fabric.topology import Fabric, OpticalSwitch
 from testbed import clean, services
 from testbed.emulation import netlink, openvswitch
@@ -38,8 +39,8 @@ from testbed.emulation.nodes import (
     docker_reason,
 )
 from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory, tunable
+from testbed.emulation.optical.far_light import light_plan
 from testbed.emulation.optical.lasers import Lasers
-from testbed.emulation.optical.profiles import PROFILES
 from testbed.emulation.supervision import Supervisor
 from testbed.lab import Lab
 
@@ -217,6 +218,7 @@ class Testbed:
 
     def _launch_optical(self) -> None:
         fabric = self.settings.fabric
+        light_plan(fabric, self.settings.lab.bpf_dir).write(self._light_file)
         starts = {
             switch.name: partial(self._start_optical, index, switch)
             for index, switch in enumerate(fabric.optical_switches.values())
@@ -239,7 +241,10 @@ class Testbed:
             *("--pins", str(settings.lab.bpf_dir / switch.name)),
             *("--time-dilation", str(settings.emulation.time_dilation)),
             *("--seed", str(settings.seed + index)),
+            *("--light", str(self._light_file)),
         ]
+        if switch.loss_db is not None:
+            command += ["--loss", str(switch.loss_db)]
         if switch.wavelengths is not None:
             command += ["--wavelengths", str(switch.wavelengths)]
             if any(switch.name in ring.switches for ring in fabric.rings.values()):
@@ -249,6 +254,10 @@ class Testbed:
             for port, laser in lasers_of_switch(fabric, switch.name).items():
                 command += ["--laser", f"{port}={laser}"]
         return self._spawn(command, self._optical_log(switch.name))
+
+    @property
+    def _light_file(self) -> Path:
+        return self.settings.state / "light.json"
 
     def _optical_log(self, name: str) -> Path:
         return self.settings.state / f"{name}.log"
@@ -365,7 +374,12 @@ class Testbed:
         switches = self.switches.lives() if self.switches else {}
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
-            profile = PROFILES[switch.profile].dilated(self.settings.emulation.time_dilation).declared()
+            profile = (
+                PROFILES[switch.profile]
+                .losing(switch.loss_db)
+                .dilated(self.settings.emulation.time_dilation)
+                .declared()
+            )
             entry: dict[str, Any] = {"driver": switch.driver, "profile": profile}
             if switch.driver == "scpi":
                 entry |= {"address": self._addresses[switch.name], "pid": switches[switch.name].pid}
@@ -419,7 +433,7 @@ class Testbed:
     def _remove_state(self) -> None:
         """Remove our files; the directories too unless somebody else keeps files there."""
         state, lab = self.settings.state, self.settings.lab
-        names = ["inventory.json", "agent.sock"]
+        names = ["inventory.json", "agent.sock", "light.json"]
         names += [
             f"{name}.{kind}" for name in self.settings.fabric.optical_switches for kind in ("ready", "log")
         ]

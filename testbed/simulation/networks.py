@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fabric.grid import check_power as check_grid_power
 from fabric.grid import lines
 from fabric.paths import Router
 from fabric.schedules import Step
@@ -28,7 +29,7 @@ from fabric.topology import (
     circuit_cross_connects,
     electrical_graph,
 )
-from fabric.wdm import check_wavelengths, segments
+from fabric.wdm import check_power, check_wavelengths, segments
 from testbed.simulation.maxmin import FloatArray, IntArray
 
 
@@ -134,6 +135,7 @@ class GridNetwork:
 
     def __init__(self, fabric: Fabric, grid: Grid, *, latency_s: float = 0.0, share: float = 1.0) -> None:
         _check_share(share)
+        check_grid_power(fabric, grid)
         self.grid = grid
         self._latency_s = latency_s
         self._at = {node: index for index, node in enumerate(grid.nodes)}
@@ -186,7 +188,7 @@ class RingNetwork:
         segment_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
     ) -> None:  # fmt: skip
         _check_share(share)
-        self.ring = ring
+        self.ring, self._fabric = ring, fabric
         self._segment_s, self._latency_s = segment_s, latency_s
         rates = []
         for switch in ring.switches:
@@ -211,6 +213,7 @@ class RingNetwork:
             detail = f"rank {wrong[0]} is {ranks[wrong[0]]}" if wrong else f"there are {len(ranks)} ranks"
             raise ValueError(f"ring {self.ring.name}: rank i must be node i of {nodes}, but {detail}")
         check_wavelengths(step, nodes, self.ring.wavelengths, number)
+        check_power(self._fabric, self.ring, step, number)
         assert step.clockwise is not None
         assert step.wavelengths is not None
         offsets, passed = segments(step.sources, step.destinations, step.clockwise, nodes)

@@ -26,9 +26,9 @@ from controller.optical import openflow
 from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
+from fabric.optical_profiles import PROFILES
 from testbed.emulation.optical.datapath import Datapath, remove_pins
 from testbed.emulation.optical.lasers import Lasers
-from testbed.emulation.optical.profiles import PROFILES
 from testbed.lab import new_lab
 from tests.conformance.network import Host, Network, run
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 
+from fabric.optical_profiles import PROFILES
 from fabric.schema import FabricSpec, build_fabric
 from testbed.emulation.optical.datapath import remove_pins
-from testbed.emulation.optical.profiles import PROFILES
 from testbed.lab import new_lab
 from tests.conformance.network import run
 

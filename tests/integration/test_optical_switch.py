@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
+from fabric.optical_profiles import PROFILES
 from testbed.emulation.optical.build import BuildError, build_object
 from testbed.emulation.optical.datapath import Counters, Datapath, remove_pins
 from testbed.emulation.optical.netns import entered
-from testbed.emulation.optical.profiles import PROFILES
 
 pytestmark = pytest.mark.root
 

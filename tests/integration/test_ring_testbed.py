@@ -52,6 +52,7 @@ pytestmark = pytest.mark.root
 #: 25 Gbit/s of each wavelength over the payload scale.
 RATE_BPS = 50e6
 NODES, WAVELENGTHS = 5, 2
+LOSS_DB = 7.0
 CLOCKWISE, COUNTER = 0, 1
 #: Of packet sockets, which hand out the tag beside the frame.
 SOL_PACKET, PACKET_AUXDATA = 263, 8
@@ -60,7 +61,9 @@ SOL_PACKET, PACKET_AUXDATA = 263, 8
 def ring(profile: str = "ideal") -> Fabric:
     # A queue of two frames, which TCP would overrun, were it the one that counts.
     spec = {"nodes": NODES, "wavelengths": WAVELENGTHS, "gpu": "test", "rate": "25 Gbit/s", "queue": "1 us"}
-    return build_fabric(FabricSpec.model_validate({"rings": {"r": {**spec, "wss": {"profile": profile}}}}))
+    # Four WSSs leave a receiver 0 - 28 dBm, which it reads, and five 0 - 35 dBm, which it does not.
+    wss = {"profile": profile, "loss_db": LOSS_DB}
+    return build_fabric(FabricSpec.model_validate({"rings": {"r": {**spec, "wss": wss}}}))
 
 
 def step(*lightpaths: tuple[int, int, int, int]) -> Step:
@@ -309,6 +312,32 @@ def test_light_of_a_wrong_step_is_brought_to_another_or_nowhere_and_counted(rig:
     assert (rig.totals()["collisions"], rig.totals()["receiver_overlaps"]) == (0, 0)
 
 
+def test_a_path_that_leaves_too_little_power_carries_nothing_and_raises_loss_of_signal(rig: Rig) -> None:
+    rig.set_up((0, 3, CLOCKWISE, 0))
+    with rig.connection(0, 4) as (near, far):
+        far.settimeout(0.2)
+        before = rig.totals()
+        # The way through all five WSSs, which no plan would choose.
+        tables = {0: {4: Transmitter(CLOCKWISE, 0)}}
+        rig.tables(tables)
+        rig.light(cross_connects(rig.ring, rig.fabric, step((0, 4, CLOCKWISE, 0))))
+        near.sendall(b"weak light")
+        until(lambda: rig.totals()["dim_drops"] > before["dim_drops"], 5)
+        with pytest.raises(TimeoutError):
+            far.recv(100)
+        last = rig.drivers[rig.ring.switches[4]]
+        drop = rig.fabric.optical_switches[last.name].egress(ADD_CLOCKWISE)
+        assert last.power_dbm([WEST, drop]) == {WEST: pytest.approx(-28), drop: pytest.approx(-35)}
+        assert [(alarm.kind, alarm.port) for alarm in last.alarms()] == [("LOS", drop)]
+        # A WSS on the way that goes dark darkens what is behind it; then the other way round is short enough.
+        rig.light({})
+        assert last.power_dbm([WEST])[WEST] == pytest.approx(-60)
+        far.settimeout(10)
+        rig.set_up((0, 4, COUNTER, 0))
+        assert drain(far, 10) == b"weak light"
+        assert last.alarms() == ()
+
+
 def test_payload_for_a_peer_that_is_not_in_the_table_is_counted(rig: Rig) -> None:
     with rig.connection(3, 0) as (near, _):
         before = rig.onic(3).unrouted
@@ -325,7 +354,8 @@ def test_light_without_a_colour_is_dark(rig: Rig) -> None:
         before = rig.totals()
         near.sendall(b"grey")
         until(lambda: rig.totals()["dark_drops"] > before["dark_drops"], 5)
-        assert rig.totals() == before | {"dark_drops": rig.totals()["dark_drops"]}
+        now = rig.totals()
+        assert now == before | {"dark_drops": now["dark_drops"]}
 
 
 def test_every_wavelength_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric.crossconnect import CrossConnect, PortState, check_matching
+from fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
 from testbed.emulation.optical.device import (
     NS,
     Admin,
@@ -32,7 +33,6 @@ from testbed.emulation.optical.device import (
     Stored,
     Ticket,
 )
-from testbed.emulation.optical.profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
 
 SIZE = 8
 LATER = 10 * NS

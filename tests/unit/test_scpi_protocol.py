@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric.crossconnect import CrossConnect, check_matching
+from fabric.optical_profiles import IDEAL, MEMS, Profile
 from testbed.emulation.optical.device import NS, OpticalDevice
-from testbed.emulation.optical.profiles import IDEAL, MEMS, Profile
 from testbed.emulation.optical.scpi import MAX_BACKLOG, MAX_MESSAGE_BYTES, ScpiError, ScpiSession, parse_ports
 
 IDENTITY = "Polatis,N-EMU-8x8-IDEAL,ocs0,6.0.0.0"

@@ -18,6 +18,7 @@ OF_SWITCH = (
     "unset_drops",
     "blocked_drops",
     "unplugged_drops",
+    "dim_drops",
 )
 
 

@@ -9,9 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+from fabric.optical_profiles import PROFILES
 from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
-from testbed.emulation.optical.profiles import PROFILES
+from testbed.emulation.optical.far_light import LightPlan
 from testbed.emulation.optical.server import OpticalSwitchServer, Settings
 
 
@@ -50,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--laser", type=_laser, action="append", default=[], help="port=id, of the laser plugged into a port"
     )
+    parser.add_argument("--loss", type=float, help="dB of a pass, in place of the profile's")
+    parser.add_argument("--light", type=Path, help="file that tells of the lab's light")
     parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
     parser.add_argument(
         "--idle-timeout", type=float, default=3600.0, help="seconds; idle clients are dropped"
@@ -83,10 +86,14 @@ def main(arguments: list[str] | None = None) -> int:
         if not 1 <= port <= 2 * chosen.size:
             parser.error(f"--failed-port {port}: there is no such port (1..{2 * chosen.size})")
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {chosen.lab}/{chosen.name} %(message)s")
+    try:
+        light = LightPlan.read(chosen.light) if chosen.light is not None else None
+    except (OSError, ValueError) as error:
+        parser.error(f"--light {chosen.light}: {error}")
     settings = Settings(
         name=chosen.name,
         size=chosen.size,
-        profile=PROFILES[chosen.profile].dilated(chosen.time_dilation),
+        profile=PROFILES[chosen.profile].losing(chosen.loss).dilated(chosen.time_dilation),
         listen=chosen.listen,
         netns=chosen.netns,
         pins=chosen.pins,
@@ -97,6 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         wavelengths=chosen.wavelengths,
         lasers=chosen.lasers,
         laser_of_port=dict(chosen.laser),
+        light=light,
     )
     try:
         server = OpticalSwitchServer(settings)

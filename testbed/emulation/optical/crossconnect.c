@@ -24,7 +24,7 @@ struct light {
 
 struct cross_connect {
 	__u32 egress;
-	__u32 reserved;
+	__u32 loss; /* millidecibels, for those who follow light through the switches; not read here */
 	__u64 ready_ns; /* CLOCK_MONOTONIC; dark until then */
 	__u64 first_ns; /* first packet through this cross-connect, 0 before it */
 };
@@ -52,6 +52,7 @@ struct counters {
 	 * are lit towards it at that moment, on the same wavelength and on any. */
 	__u64 collisions;
 	__u64 receiver_overlaps;
+	__u64 dim_drops; /* the path leaves the receiver too little light */
 };
 
 /* Hashes without preallocation: an element is replaced as a whole, so that a packet never sees a new
@@ -72,6 +73,16 @@ struct {
 	__type(key, struct light);
 	__type(value, struct cross_connect);
 } cross_connects SEC(".maps");
+
+/* Light that this switch, the last on its way, would give to a receiver too weak; written by whichever switch
+ * changed the path. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, struct light);
+	__type(value, __u32);
+} dim SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -243,6 +254,10 @@ static __always_inline int cross_connect(struct __sk_buff *packet, enum colour c
 	__u64 now = bpf_ktime_get_ns();
 	if (now < path->ready_ns) {
 		COUNT(in->dark_drops, 1);
+		return TC_ACT_SHOT;
+	}
+	if (bpf_map_lookup_elem(&dim, &light)) {
+		COUNT(in->dim_drops, 1);
 		return TC_ACT_SHOT;
 	}
 	__u32 egress = path->egress;

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from testbed.emulation.optical import ebpf
 from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
-from testbed.emulation.optical.device import Admin, Lit
+from testbed.emulation.optical.device import Admin, Lit, Spot
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
 PROGRAM, SELECTIVE_PROGRAM, TAGGED_PROGRAM = "cross_connect_ingress", "wavelength_ingress", "tagged_ingress"
 #: Raise when a map's shape changes: a device never resumes maps that it would misread.
-LAYOUT = 2
+LAYOUT = 3
 #: Most faceplate ports of a WSS: the kernel program looks at each when light is newly tuned.
 MAX_SELECTIVE_PORTS = 128
 
@@ -40,7 +40,8 @@ class Counters:
 
     ``rx_*`` and the drops count at the ingress where light entered, ``tx_*`` at the egress where it left.
     ``dark_drops``: its cross-connect was not ready; ``unset_drops``: there was none; ``blocked_drops``: a
-    port on the way is disabled or failed; ``unplugged_drops``: no interface at the egress. Times in
+    port on the way is disabled or failed; ``unplugged_drops``: no interface at the egress; ``dim_drops``: the
+    light would reach its receiver too weak. Times in
     nanoseconds, 0 for never: ``last_ns`` the last packet passed, ``gone_ns`` and ``lit_ns`` the last before
     and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark time
     seen on the wire.
@@ -65,6 +66,7 @@ class Counters:
     last_ns: int = 0
     collisions: int = 0
     receiver_overlaps: int = 0
+    dim_drops: int = 0
 
     @property
     def dark_s(self) -> float | None:
@@ -73,7 +75,7 @@ class Counters:
 
     @property
     def drops(self) -> int:
-        return self.dark_drops + self.unset_drops + self.blocked_drops + self.unplugged_drops
+        return self.dark_drops + self.unset_drops + self.blocked_drops + self.unplugged_drops + self.dim_drops
 
 
 _COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
@@ -81,6 +83,7 @@ _COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
 _SIZES = {
     "port_of_ifindex": (_U32.size, _U32.size),
     "cross_connects": (_LIGHT.size, _CROSS_CONNECT.size),
+    "dim": (_LIGHT.size, _U32.size),
     "ports": (_U32.size, _PORT.size),
     "counters": (_U32.size, _COUNTERS.size),
     "labels": (_U32.size, _LABEL.size),
@@ -158,7 +161,7 @@ class Datapath:
         capacity = {key: ports + 1 for key in _SIZES if key not in ("identity", "sources")}
         shared: dict[str, int] = {}
         if selective:
-            capacity["cross_connects"] = (ports + 1) * wavelengths
+            capacity["cross_connects"] = capacity["dim"] = (ports + 1) * wavelengths
             # Its number of elements tells the program how many ingresses there are.
             capacity["sources"] = ports // 2 + 1
             if selective.lasers is not None:
@@ -191,10 +194,13 @@ class Datapath:
 
     # Light paths
 
-    def connect(self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None) -> None:
+    def connect(
+        self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
+    ) -> None:
         """Light from ``ingress`` goes to ``egress``, from ``ready_ns`` on; dark until then."""
         self._maps["cross_connects"].update(
-            _LIGHT.pack(ingress, _wire_wavelength(wavelength)), _CROSS_CONNECT.pack(egress, 0, ready_ns, 0)
+            _LIGHT.pack(ingress, _wire_wavelength(wavelength)),
+            _CROSS_CONNECT.pack(egress, round(1000 * loss_db), ready_ns, 0),
         )
 
     def disconnect(self, ingress: int, wavelength: int | None = None) -> None:
@@ -208,6 +214,26 @@ class Datapath:
             egress, _, ready_ns, _ = _CROSS_CONNECT.unpack(value)
             found[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
         return found
+
+    def wires(self) -> dict[Spot, tuple[int, float]]:
+        """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
+        gated = self.admin()
+        found = {}
+        for key, value in self._maps["cross_connects"].items():
+            ingress, wavelength = _LIGHT.unpack(key)
+            egress, loss, _, _ = _CROSS_CONNECT.unpack(value)
+            if not {ingress, egress} & gated.keys():
+                found[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
+        return found
+
+    def set_dim(self, spots: Collection[Spot]) -> None:
+        """Light that enters there, and no other, is too weak for its receiver and carries nothing."""
+        wanted = {_LIGHT.pack(ingress, _wire_wavelength(wavelength)) for ingress, wavelength in spots}
+        there = {key for key, _ in self._maps["dim"].items()}
+        for key in wanted - there:
+            self._maps["dim"].update(key, _U32.pack(1))
+        for key in there - wanted:
+            self._maps["dim"].delete(key)
 
     # Ports
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from fabric.crossconnect import PortState
-from testbed.emulation.optical.profiles import Profile
+from fabric.light import received_dbm
+from fabric.optical_profiles import Profile
 
 NS = 1_000_000_000
 MAX_LABEL_BYTES = 63
@@ -144,12 +145,13 @@ Command = Connect | ConnectOnly | Disconnect | DisconnectIngress | DisconnectAll
 
 @dataclass(frozen=True)
 class Light:
-    """The ingress feeds the egress; packets pass from ``ready_ns`` on."""
+    """The ingress feeds the egress, less ``loss_db``; packets pass from ``ready_ns`` on."""
 
     ingress: int
     egress: int
     ready_ns: int
     wavelength: int | None = None
+    loss_db: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,10 @@ class OpticalDevice:
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
         self._received: dict[int, bool] = {}
+        #: Power (dBm) that comes in at an ingress on a wavelength, None for none; told by who knows the lab.
+        self.arriving_dbm: Callable[[int, int | None], float | None] = lambda *_: profile.launch_dbm
+        #: Least power (dBm) that must leave an egress which leads to a receiver.
+        self.least_dbm: Mapping[int, float] = {}
         self._queue: deque[_Turn] = deque()
         self._free_ns = 0
 
@@ -308,7 +314,7 @@ class OpticalDevice:
         ready = tuned + round(profile.retrain_s * NS)
         self._lit[wire.ingress, wire.wavelength] = Lit(wire.egress, ready)
         self._feeder[wire.egress, wire.wavelength] = wire.ingress
-        return Light(wire.ingress, wire.egress, ready, wire.wavelength), tuned
+        return Light(wire.ingress, wire.egress, ready, wire.wavelength, self.loss_db(wire)), tuned
 
     def _change(self, command: Command) -> _Change:
         """What a command does to the cross-connects. Raises DeviceError."""
@@ -482,6 +488,22 @@ class OpticalDevice:
         dice = random.Random(f"{self._seed}/{ingress}/{egress}")
         return dice.triangular(profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db)
 
+    def loss_db(self, wire: Wire) -> float:
+        """What a cross-connect loses since it was last tuned: the path's own loss, and what moving left."""
+        # Drawn from the moment of tuning, so that a restarted device reads the same.
+        ready = self._lit[wire.ingress, wire.wavelength].ready_ns
+        dice = random.Random(f"{self._seed}/{wire.ingress}/{wire.egress}/{ready}")
+        spread = self.profile.repeatability_db
+        return max(0.0, self.insertion_loss_db(wire.ingress, wire.egress) + dice.uniform(-spread, spread))
+
+    def wires(self) -> dict[Spot, tuple[int, float]]:
+        """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
+        return {
+            (wire.ingress, wire.wavelength): (wire.egress, self.loss_db(wire))
+            for wire in self.cross_connects()
+            if not self._is_gated(wire)
+        }
+
     def power_dbm(self, port: int, now_ns: int) -> float:
         """What the port's monitor reads: the received power at an ingress, what leaves at an egress.
 
@@ -489,17 +511,15 @@ class OpticalDevice:
         end is up; a WSS reads no single wavelength and takes the strongest of those that lead to the port.
         """
         self._check_port(port)
-        profile = self.profile
+        read = self.profile.dark_dbm
         if port <= self.size:
-            return profile.launch_dbm if self._received.get(port) else profile.dark_dbm
-        read = profile.dark_dbm
+            power = self.arriving_dbm(port, None) if self._received.get(port) else None
+            return read if power is None else max(read, power)
         for wire in self._wires(port):
-            ready = self._lit[wire.ingress, wire.wavelength].ready_ns
             if self._received.get(wire.ingress) and not self._is_gated(wire) and self._is_tuned(wire, now_ns):
-                # Drawn from the moment of tuning, so that a restarted device reads the same.
-                dice = random.Random(f"{self._seed}/{wire.ingress}/{port}/{ready}")
-                offset = dice.uniform(-profile.repeatability_db, profile.repeatability_db)
-                read = max(read, profile.launch_dbm - self.insertion_loss_db(wire.ingress, port) + offset)
+                power = self.arriving_dbm(wire.ingress, wire.wavelength)
+                if power is not None:
+                    read = max(read, received_dbm(power, [self.loss_db(wire)]))
         return read
 
     def alarms(self, now_ns: int) -> list[Alarm]:
@@ -512,13 +532,15 @@ class OpticalDevice:
         for port in range(1, self.size + 1):
             if port not in self._received:
                 found.append(Alarm(port, "LOS", "nothing is plugged in"))
-            elif not self._received[port]:
+            elif self.power_dbm(port, now_ns) < self.profile.los_dbm:
                 found.append(Alarm(port, "LOS", "no light comes in"))
         for egress in sorted({port for port, _ in self._feeder}):
             tuned = self.port_state(egress, now_ns) is PortState.TUNED
-            if tuned and self.power_dbm(egress, now_ns) < self.profile.los_dbm:
+            power, least = self.power_dbm(egress, now_ns), self.least_dbm.get(egress, self.profile.los_dbm)
+            if tuned and power < max(least, self.profile.los_dbm):
                 feeders = ", ".join(str(wire.ingress) for wire in self._wires(egress))
-                found.append(Alarm(egress, "LOS", f"no light from port {feeders}"))
+                weak = "too little" if power >= self.profile.los_dbm else "no"
+                found.append(Alarm(egress, "LOS", f"{weak} light from port {feeders}"))
         return found
 
     def unplugged(self, faceplate: int) -> None:

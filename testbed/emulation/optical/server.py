@@ -13,10 +13,11 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fabric.optical_profiles import Profile
 from testbed.emulation.optical.build import BUILD_DIRECTORY
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.device import (
@@ -29,9 +30,9 @@ from testbed.emulation.optical.device import (
     OpticalDevice,
     Stored,
 )
+from testbed.emulation.optical.far_light import FarLight, LightPlan
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
-from testbed.emulation.optical.profiles import Profile
 from testbed.emulation.optical.scpi import ScpiSession
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class Settings:
     """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces.
 
     Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
-    faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1).
+    faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1). ``light``:
+    of the lab around it; without it every fibre brings full light and every receiver gets enough.
     """
 
     name: str
@@ -63,14 +65,15 @@ class Settings:
     wavelengths: int = 0
     lasers: Path | None = None
     laser_of_port: Mapping[int, int] = field(default_factory=dict)
+    light: LightPlan | None = None
 
 
 def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
     """Makes the kernel do what the device decided."""
     for effect in effects:
         match effect:
-            case Light(ingress, egress, ready_ns, wavelength):
-                datapath.connect(ingress, egress, ready_ns, wavelength)
+            case Light(ingress, egress, ready_ns, wavelength, loss_db):
+                datapath.connect(ingress, egress, ready_ns, wavelength, loss_db)
             case Dark(ingress, wavelength):
                 datapath.disconnect(ingress, wavelength)
             case Gate(port, admin):
@@ -190,8 +193,12 @@ class OpticalSwitchServer:
                 stored(self._datapath),
                 settings.wavelengths,
             )
+            self._far = None
+            if settings.light is not None:
+                self._far = FarLight(settings.light, settings.name, self.device, self._datapath)
+                undo.callback(self._far.close)
             for port in settings.failed_ports:
-                apply_effects(self._datapath, self.device.fail(port))
+                self._apply(self.device.fail(port))
             self._faceplate = Faceplate(settings, self._datapath, self.device)
             undo.callback(self._faceplate.close)
             # The kernel has answered already: the interfaces that are there get armed before anyone asks.
@@ -244,6 +251,8 @@ class OpticalSwitchServer:
         self._wake_in.close()
         self._wake_out.close()
         self._faceplate.close()
+        if self._far is not None:
+            self._far.close()
         self._datapath.close()
 
     def _turn(self) -> None:
@@ -277,7 +286,7 @@ class OpticalSwitchServer:
         while True:
             now_ns = time.monotonic_ns()
             # Effects reach the kernel before any reply that speaks of them reaches a client.
-            apply_effects(self._datapath, self.device.advance(now_ns))
+            self._apply(self.device.advance(now_ns))
             for client in self._clients.values():
                 client.unread += client.session.advance(now_ns)
             due = self.device.next_ns
@@ -285,6 +294,17 @@ class OpticalSwitchServer:
                 break
         for client in list(self._clients.values()):
             self._write(client)
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
+        if not effects:
+            return
+        if self._far is not None:
+            # Before, so that no packet slips through on light that is too weak; and again after, because
+            # another switch that changes at the same time has not seen this one's change until then.
+            self._far.follow()
+        apply_effects(self._datapath, effects)
+        if self._far is not None:
+            self._far.follow()
 
     def _accept(self) -> None:
         try:

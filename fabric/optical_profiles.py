@@ -51,6 +51,12 @@ class Profile:
         least = between + self.dark_s + self.retrain_s
         return least, least + self.dark_jitter_s / 2, least + self.dark_jitter_s
 
+    def losing(self, loss_db: float | None) -> Profile:
+        """The same device with that insertion loss on every path; None for its own."""
+        if loss_db is None:
+            return self
+        return replace(self, loss_min_db=loss_db, loss_typ_db=loss_db, loss_max_db=loss_db)
+
     def dilated(self, factor: float) -> Profile:
         """The same device in a run whose time passes ``factor`` times slower."""
         return replace(

@@ -1,0 +1,155 @@
+"""Loss adds up along a path, and what it leaves decides whether the receiver reads anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabric.crossconnect import CrossConnect
+from fabric.grid import cross_connects as grid_cross_connects
+from fabric.grid import ways_for
+from fabric.light import Fibres, Optics, Wires, arriving_dbm, reach, received_dbm, too_dim
+from fabric.optical_profiles import PROFILES
+from fabric.schedules import steps_named
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric, Port, electrical_graph, path_dbm, trace
+from fabric.wdm import plan_ring
+from testbed.simulation.networks import GridNetwork, RingNetwork
+
+
+def described(**sections: object) -> Fabric:
+    return build_fabric(FabricSpec.model_validate(sections))
+
+
+def chain(sensitivity_dbm: float, **light: float) -> tuple[Fabric, dict[str, list[CrossConnect]]]:
+    """g0 - ocs0 - ocs1 - g1, 2 and 3 dB, lit both ways."""
+    fabric = described(
+        servers={"s0": {"gpus": {"g0": "x", "g1": "x"}}},
+        packet_switches={"tor0": {"ports": 1}},
+        optical_switches={"ocs0": {"size": 2, "loss_db": 2}, "ocs1": {"size": 2, "loss_db": 3}},
+        links=[
+            {"ends": ["g0", "ocs0:1"], "rate": "1 Gbit/s"},
+            {"ends": ["ocs0:2", "ocs1:2"], "rate": "1 Gbit/s"},
+            {"ends": ["g1", "ocs1:1"], "rate": "1 Gbit/s"},
+        ],
+        light={"sensitivity_dbm": sensitivity_dbm, **light},
+    )
+    both = [CrossConnect(1, 4), CrossConnect(2, 3)]
+    return fabric, {"ocs0": both, "ocs1": both}
+
+
+def test_loss_accumulates_over_switches_and_fibres() -> None:
+    fabric, lit = chain(-30, launch_dbm=1, fibre_db=0.5)
+    path = trace(fabric, lit, Port("g0", 0))
+    assert path[-1] == Port("g1", 0)
+    assert path_dbm(fabric, path) == pytest.approx(1 - 2 - 3 - 3 * 0.5)
+
+
+@pytest.mark.parametrize(("sensitivity_dbm", "joined"), [(-5.0, True), (-4.999, False)])
+def test_packets_do_not_see_a_path_that_is_too_weak(sensitivity_dbm: float, joined: bool) -> None:
+    graph = electrical_graph(*chain(sensitivity_dbm))
+    assert graph.has_edge("g0", "g1") is joined
+    assert graph.has_edge("g1", "g0") is joined
+
+
+def test_copper_needs_no_light() -> None:
+    fabric = described(
+        servers={"s0": {"gpus": {"g0": "x"}}},
+        packet_switches={"tor0": {"ports": 1}},
+        links=[{"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"}],
+        light={"sensitivity_dbm": 10},
+    )
+    assert electrical_graph(fabric, {}).has_edge("g0", "tor0")
+
+
+def test_a_switch_loses_what_its_profile_says_unless_told_otherwise() -> None:
+    fabric = described(grids={"n": {"rows": 1, "columns": 2, "gpu": "x", "rate": "1 Gbit/s"}})
+    switch = next(iter(fabric.optical_switches.values()))
+    assert switch.insertion_loss_db == PROFILES["lcos"].loss_typ_db
+    assert replace(switch, loss_db=0.0).insertion_loss_db == 0
+
+
+def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> None:
+    # A lightpath over two segments of a ring of five passes three WSSs: 3 · 2 dB.
+    ring = {"nodes": 5, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 2}, "wavelengths": 2}
+    steps = steps_named("wrht-2", 5)
+    for sensitivity_dbm, message in ((-6.0, None), (-5.9, "passes 3 WSSs and arrives with -6.00 dBm")):
+        fabric = described(rings={"r": ring}, light={"sensitivity_dbm": sensitivity_dbm})
+        network = RingNetwork(fabric, fabric.rings["r"])
+        if message is None:
+            plan_ring(fabric, fabric.rings["r"], steps)
+            for step in steps:
+                network.routes(fabric.rings["r"].nodes, step)
+            continue
+        with pytest.raises(ValueError, match=message):
+            plan_ring(fabric, fabric.rings["r"], steps)
+        with pytest.raises(ValueError, match=message):
+            [network.routes(fabric.rings["r"].nodes, step) for step in steps]
+
+
+def test_a_grid_whose_light_is_too_weak_is_refused() -> None:
+    grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 8}}
+    fabric = described(grids={"n": grid}, light={"sensitivity_dbm": -8.5, "fibre_db": 0.5})
+    with pytest.raises(ValueError, match=r"WSS n-r0 arrives with -9\.00 dBm"):
+        GridNetwork(fabric, fabric.grids["n"])
+    ranks = fabric.grids["n"].nodes
+    ways = ways_for(fabric.grids["n"], ranks, steps_named("halving-doubling", 4))
+    with pytest.raises(ValueError, match=r"less than the receivers' -8\.5 dBm"):
+        grid_cross_connects(fabric.grids["n"], fabric, ways)
+
+
+def test_an_open_vswitch_patch_panel_has_no_loss_to_set() -> None:
+    with pytest.raises(ValueError, match=r"loss_db: an Open vSwitch patch panel"):
+        described(optical_switches={"ocs0": {"size": 2, "driver": "openflow", "loss_db": 1}}, links=[])
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(st.floats(0, 5), min_size=8, max_size=8),
+    st.floats(0, 2),
+    st.floats(-40, 0),
+    st.integers(0, 2),
+)
+def test_the_receiver_gets_what_the_path_leaves(
+    length: int, losses: list[float], fibre_db: float, sensitivity_dbm: float, colour: int
+) -> None:
+    # A chain of switches w0 … ; light enters at port 1 and leaves at port 2, towards the next one's port 1.
+    optics = Optics(0.0, sensitivity_dbm, fibre_db)
+    names = [f"w{i}" for i in range(length)]
+    far = {}
+    for a, b in pairwise(names):
+        far |= {(a, 2): (b, 1), (b, 1): (a, 2)}
+    fibres = Fibres(optics, dict.fromkeys(names, 2), far)
+    state: dict[str, Wires] = {name: {(1, colour): (4, losses[i])} for i, name in enumerate(names)}
+    expected = received_dbm(0.0, [*losses[:length], *[fibre_db] * (length + 1)])
+    last = names[-1]
+    arriving = arriving_dbm(fibres, state.__getitem__, last, 1, colour)
+    assert arriving is not None
+    assert arriving - losses[length - 1] - fibre_db == pytest.approx(expected)
+    assert too_dim(fibres, state.__getitem__, last) == (
+        frozenset() if optics.reads(expected) else {(1, colour)}
+    )
+    for name in names[:-1]:
+        assert too_dim(fibres, state.__getitem__, name) == frozenset(), "only the last one faces a receiver"
+    assert arriving_dbm(fibres, state.__getitem__, last, 1, colour + 1) == (
+        None if length > 1 else pytest.approx(-fibre_db)
+    )
+    if length > 1:
+        state[names[0]] = {}
+        assert arriving_dbm(fibres, state.__getitem__, last, 1, colour) is None
+
+
+def test_light_in_a_loop_is_no_light() -> None:
+    fibres = Fibres(Optics(), {"a": 1, "b": 1}, {("a", 1): ("b", 1), ("b", 1): ("a", 1)})
+    assert arriving_dbm(fibres, lambda _: {(1, None): (2, 1.0)}, "a", 1, None) is None
+
+
+@pytest.mark.parametrize(
+    ("budget_db", "segment_db", "segments"), [(10, 3, 3), (9, 3, 3), (2.9, 3, 0), (25.6, 0.0496, 516)]
+)
+def test_reach(budget_db: float, segment_db: float, segments: int) -> None:
+    assert reach(budget_db, segment_db) == segments
