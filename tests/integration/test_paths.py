@@ -87,14 +87,21 @@ def set_state(session: Session, port: tuple[str, int], state: str) -> None:
 def test_packets_leave_a_link_that_is_down_and_come_back(session: Session) -> None:
     pairs = list(itertools.pairwise([*RANKS, RANKS[0]]))
 
+    def taken(source: str, destination: str) -> str:
+        try:
+            return cable(session.get("/v1/paths", source=source, destination=destination))
+        except ApiError as error:
+            # Until the rules are written, packets are lost behind the cut, and it says so.
+            return str(error)
+
     def cables() -> list[str]:
-        return [cable(session.get("/v1/paths", source=a, destination=b)) for a, b in pairs]
+        return list(itertools.starmap(taken, pairs))
 
     usual = cables()
     job = start_flows(session, "cut", 6.0)
     time.sleep(1.5)
     set_state(session, ("tor1", 10), "down")
-    until(lambda: not {"tor0:10", "tor1:10"} & set(cables()), 5.0)
+    until(lambda: set(cables()) == {"tor0:9", "tor1:9"}, 5.0)
     health = session.get("/v1/health")
     assert health["reasons"] == ["the link from tor0:10 to tor1:10 is down"]
     edges = session.get("/v1/topology")["edges"]
