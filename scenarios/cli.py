@@ -61,7 +61,10 @@ Repeat = Annotated[int, typer.Option("--repeat", min=1, max=100, help="Run every
 Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")]
 OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
-Mtu = Annotated[int, typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet.")]
+Mtu = Annotated[
+    int | None,
+    typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet; else as emulated."),
+]
 Latency = Annotated[
     str, typer.Option("--latency", help="Before a simulated transfer's first byte counts, emulated time.")
 ]
@@ -131,7 +134,7 @@ def simulate(
     context: typer.Context,
     scenario: ScenarioFile,
     as_json: Json = False,
-    mtu: Mtu = 9000,
+    mtu: Mtu = None,
     latency: Latency = "0 s",
     runs: RunsFolder = RUNS,
 ) -> None:
@@ -183,7 +186,7 @@ def crosscheck(
     limit: Annotated[
         float, typer.Option("--limit", min=0, help="Most difference of either, per cent.")
     ] = 10.0,
-    mtu: Mtu = 9000,
+    mtu: Mtu = None,
     latency: Latency = "0 s",
     runtime: Runtime = "docker",
     repeat: Repeat = 1,
@@ -271,6 +274,7 @@ def check(scenario: ScenarioFile, as_json: Json = False) -> None:
             }
         )
         return
+    from fabric.frames import describe
     from fabric.units import format_size, format_time
 
     typer.echo(
@@ -284,7 +288,7 @@ def check(scenario: ScenarioFile, as_json: Json = False) -> None:
         for job, gpus in case.jobs.items()
     ]
     table(["case", "job", "ranks", "iterations", "fragmented, by model"], rows)
-    for line in fabric_lines("fabric", spec.fabric, fabric):
+    for line in (*fabric_lines("fabric", spec.fabric, fabric), *describe(fabric, checked.frames)):
         typer.echo(line)
 
 

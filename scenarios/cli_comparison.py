@@ -40,6 +40,7 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
             }
         )
         return
+    from fabric.frames import describe
     from fabric.units import format_size, format_time
 
     typer.echo(
@@ -62,9 +63,11 @@ def show_check(comparison: Comparison, as_json: bool) -> None:
     ]
     head = ["fabric", "", "packet switches", "WSSs", "all-reduce", "steps", "iterations"]
     table([*head, "by model, without set-up"], rows, numeric=2)
-    for name in comparison.settings:
+    for name, setting in comparison.settings.items():
         if (use := comparison.light_use(name)) is not None:
             typer.echo(f"Light on {name}: {use}")
+        for line in describe(setting.fabric, setting.frames):
+            typer.echo(line)
     for name, setting in comparison.settings.items():
         for line in fabric_lines(f"fabrics.{name}", comparison.spec.fabrics[name], setting.fabric):
             typer.echo(line)

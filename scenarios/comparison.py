@@ -31,6 +31,7 @@ from scenarios.schema import (
     Scenario,
     ScenarioError,
     Setting,
+    check_frames,
     check_paper,
     check_training,
     described,
@@ -333,6 +334,7 @@ def _check_jobs(comparison: Comparison, name: str) -> None:
 def _check_fabric(comparison: Comparison, name: str) -> None:
     """Whether the job and its collective fit a fabric."""
     fabric, where = comparison.settings[name].fabric, f"fabrics.{name}"
+    check_frames(where, comparison.settings[name])
     if fabric.circuits:
         raise ValueError(f"{where}.circuits: a compared fabric has none; its links are fixed")
     for kind in ("grids", "rings"):

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fabric.frames import choose_frames, describe
 from fabric.topology import Fabric
 from fabric.units import format_rate
 from scenarios.records import SIMULATED
@@ -29,11 +30,17 @@ _PROGRAMS = {
 
 def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime: str) -> dict[str, Any]:
     """Machine, versions, scales and rates. Rates are emulated ones, with their unit."""
+    fabrics, scale = list(fabrics), scenario.spec.scale
+    frames = [choose_frames(fabric, scale.time, scale.payload) for fabric in fabrics]
     rates = sorted({link.rate_bps for fabric in fabrics for link in fabric.links})
     return {
         **describe_machine(runtime),
-        "time_dilation": scenario.spec.scale.time,
-        "payload_scale": scenario.spec.scale.payload,
+        "time_dilation": scale.time,
+        "payload_scale": scale.payload,
+        "mtu_bytes": min(chosen.mtu_bytes for chosen in frames),
+        "short_queues": [
+            line for fabric, chosen in zip(fabrics, frames, strict=True) for line in describe(fabric, chosen)
+        ],
         "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import networkx as nx
 
+from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Hop, Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
@@ -43,6 +44,8 @@ class LinkTest:
         full; then each direction of each link between packet switches, those at once that share no link;
         then the O-NICs of each grid, all at once along rings in the rows, then in the columns; then those of
         each ring of wavelengths, all to their neighbour one way round, then the other."""
+        for line in describe(self.scenario.fabric, self.scenario.frames):
+            self.reporter.say(line)
         self.reporter.say("measuring the links")
         if circuits:
             self.session.set_circuits(circuits)

@@ -288,8 +288,8 @@ def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{meaning}</span>'
         f"{f'<ul>{reasons}</ul>' if reasons else ''}</div>{_repeated(found['repeated'])}"
         "<h3>Links against their settings</h3>"
-        "<p>TCP payload received while all links of a kind were full at once. Packet headers take 0.7 % at "
-        f"MTU 9000; a miss above 5 % is doubtful, above 10 % bad.</p>"
+        "<p>TCP payload received while all links of a kind were full at once. Packet headers take 0.7 % of "
+        "frames of 9,000 bytes and 1.6 % of such of 4,000; a miss above 5 % is doubtful, above 10 % bad.</p>"
         f"{_links(found['links'], table(_LINK_HEAD, links, 2))}"
         f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {late}.</p>"
         f"{table(head, cpu, 1)}"

@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from fabric.frames import Frames, choose_frames
 from fabric.schedules import steps_named
 from fabric.schema import Duration, FabricSpec, Name, Strict, build_fabric
 from fabric.topology import Fabric, Port, optical_neighbour
@@ -269,6 +271,11 @@ class Setting(Document):
     raw_fabric: dict[str, Any]
     onic_faults: bool = False
 
+    @cached_property
+    def frames(self) -> Frames:
+        """Frame size and queues as emulated. Raises ValueError naming a link that cannot be filled."""
+        return choose_frames(self.fabric, self.time_scale, self.spec.scale.payload)
+
 
 @dataclass(frozen=True)
 class Scenario(Setting):
@@ -427,12 +434,21 @@ def check_training(document: Document) -> None:
         )
 
 
+def check_frames(where: str, setting: Setting) -> None:
+    """Whether TCP can fill the links as emulated. Raises ValueError naming link and reason."""
+    try:
+        _ = setting.frames
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}") from None
+
+
 def _check(scenario: Scenario) -> None:
     """What pydantic cannot see: names that refer to other entries, sizes against the fabric."""
     spec = scenario.spec
     check_paper(
         spec.paper, PARTS, [f"cases.{name}.published" for name, c in spec.cases.items() if c.published]
     )
+    check_frames("fabric", scenario)
     if spec.training.collective != "ring":
         raise ValueError("training.collective: a regrouping is planned and predicted for rings only")
     lit = {port.node for circuit in scenario.fabric.circuits for port in circuit}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,9 @@ from scenarios.environment import describe_environment
 from scenarios.progress import Reporter
 from scenarios.records import SIMULATED
 from scenarios.runfolder import RunFolder, finish
-from scenarios.schema import Document, Scenario, ScenarioError
+from scenarios.schema import Document, Scenario, ScenarioError, Setting
 from scenarios.study import Study
 
-#: Bytes of a packet on the emulated links, as an interface's MTU counts them.
-MTU_BYTES = 9000
 #: Of these, IPv4's header (20) and TCP's with its time stamps (32).
 _IN_PACKET_BYTES = 52
 #: On top of these, Ethernet's header, which a link's shaper counts too.
@@ -32,16 +30,19 @@ _AROUND_PACKET_BYTES = 14
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """``folder``: for run folders. ``mtu_bytes``: of the links. ``latency_s``: emulated seconds that pass
+    """``folder``: for run folders. ``mtu_bytes``: of packets, None for what the emulation would choose, the
+    smallest where fabrics differ. ``latency_s``: emulated seconds that pass
     before the first byte of a transfer counts."""
 
     folder: Path = Path("runs")
-    mtu_bytes: int = MTU_BYTES
+    mtu_bytes: int | None = None
     latency_s: float = 0.0
 
     @property
     def payload_share(self) -> float:
         """Share of a link's rate that is left for payload when all its packets are full ones."""
+        if self.mtu_bytes is None:
+            raise ValueError("the frame size is not chosen yet")
         return payload_share(self.mtu_bytes)
 
 
@@ -58,6 +59,7 @@ def simulate(
     Of the options a study uses only the folder. Raises ScenarioError, one line, for what cannot be simulated.
     """
     try:
+        options = _with_frames(checked, options)
         if isinstance(checked, Scenario):
             from scenarios.simulated_regrouping import simulate_regrouping
 
@@ -73,6 +75,13 @@ def simulate(
         raise
     except ValueError as error:
         raise ScenarioError(f"{checked.path}: {error}") from None
+
+
+def _with_frames(checked: Scenario | Comparison | Study, options: SimulationOptions) -> SimulationOptions:
+    if options.mtu_bytes is not None or isinstance(checked, Study):
+        return options
+    settings: Iterable[Setting] = [checked] if isinstance(checked, Scenario) else checked.settings.values()
+    return replace(options, mtu_bytes=min(setting.frames.mtu_bytes for setting in settings))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from controller.onic.protocol import Finished
-from fabric.optical_profiles import PROFILES, Profile
+from fabric.optical_profiles import PROFILES
 from fabric.schedules import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps

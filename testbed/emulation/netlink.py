@@ -290,11 +290,13 @@ def address(
     prefix: int,
     *,
     rto_min_s: float | None,
+    mtu_bytes: int | None = None,
     neighbours: Sequence[tuple[str, str]] = (),
 ) -> None:
     """An IPv4 address with a route to its network, and permanent neighbours as ``(ip, mac)``.
 
     ``rto_min_s``: least TCP retransmission time-out on that route, seconds (whole milliseconds).
+    ``mtu_bytes``: of packets on that route, None for the interface's.
     """
     network = ipaddress.ip_interface(f"{ip}/{prefix}").network
     with failing(f"address {ip}/{prefix}"):
@@ -303,6 +305,8 @@ def address(
         # Every segment is acknowledged at once: a delayed acknowledgement (40 ms) would look like wire time
         # to a sender that waits for delivery.
         route["metrics"] = {"quickack": 1}
+        if mtu_bytes is not None:
+            route["metrics"]["mtu"] = mtu_bytes
         if rto_min_s is not None:
             # The kernel heeds this one only where it is locked.
             route["metrics"] |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": max(1, round(rto_min_s * 1000))}

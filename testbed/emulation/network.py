@@ -15,6 +15,7 @@ from typing import Any
 from mininet.net import Mininet
 from pyroute2 import IPRoute
 
+from fabric.frames import choose_frames
 from fabric.topology import Fabric, Port
 from fabric.units import format_rate
 from testbed.emulation import netlink, openvswitch
@@ -126,6 +127,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._cables: dict[str, Cable] = {}
         self._control: ControlNetwork | None = None
         self._qos: str | None = None
+        self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
+        self._queue_s = {
+            link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
+            for index, link in enumerate(fabric.links)
+        }
         self._lock = threading.RLock()
 
     # -- the fixed part
@@ -248,7 +254,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _shape(self, root: IPRoute, index: int, port: Port) -> None:
         link = self.fabric.link_at[port]
-        rate, queue = self.emulation.rate_bps(link.rate_bps), self.emulation.seconds(link.queue_s)
+        rate, queue = self.emulation.rate_bps(link.rate_bps), self._queue_s[link]
         if port.node in self.fabric.optical_switches:
             return  # Light is not queued inside an optical switch.
         if link.other(port).node in self.fabric.packet_switches:
@@ -295,7 +301,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if onic:
             onic.plug_host()
         emulation = self.emulation
-        rate = emulation.rate_bps(link.rate_bps)
+        rate, queue_s = emulation.rate_bps(link.rate_bps), self._queue_s[link]
         coloured = onic is not None and array_wavelengths(self.fabric, gpu.name) is not None
 
         def inside() -> None:
@@ -304,7 +310,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.set_up(own, "lo")
                 index = netlink.index_of(own, NIC)
                 if not onic:
-                    netlink.shape(own, index, rate, emulation.seconds(link.queue_s))
+                    netlink.shape(own, index, rate, queue_s)
                 if not onic and not has_kernel_datapath():
                     netlink.set_checksum_offload_off(NIC)
                 if coloured:
@@ -316,6 +322,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     gpu.ip,
                     ADDRESS_PREFIX,
                     rto_min_s=emulation.rto_min_s,
+                    mtu_bytes=self.frames.mtu_bytes,
                     neighbours=neighbours,
                 )
 

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fabric.cost
+from fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
 from scenarios.comparison import load, parse
 from scenarios.progress import Reporter
 from scenarios.records import read_lines, read_runs
 from scenarios.results import label_of
 from scenarios.schema import Scenario, ScenarioError
-from scenarios.simulated import MTU_BYTES, SimulationOptions, payload_share, simulate
+from scenarios.simulated import SimulationOptions, payload_share, simulate
 from scenarios.simulated_regrouping import idle_within, merged
 from testbed.emulation import netlink
 from tests.unit.test_cli import BUNDLED, ROOT, one_line, ringlight
@@ -53,9 +54,9 @@ def run(bundled: Scenario, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def test_payload_has_the_share_that_the_emulated_links_leave_it() -> None:
-    assert MTU_BYTES == netlink.MTU_BYTES
-    assert payload_share(MTU_BYTES) == SHARE
-    assert netlink.FRAME_BYTES == MTU_BYTES + 14
+    assert LARGEST_MTU_BYTES == netlink.MTU_BYTES
+    assert payload_share(LARGEST_MTU_BYTES) == SHARE
+    assert netlink.FRAME_BYTES == LARGEST_MTU_BYTES + ETHERNET_BYTES
 
 
 def test_regrouped_rings_take_what_the_closed_form_says(
