@@ -344,7 +344,8 @@ class CircuitManager:
         driver = self._site.driver(name)
         timing = driver.capabilities().timing
         patience_s = 10.0 + 4 * (timing.command.most_s + timing.dark.most_s)
-        result = driver.apply(replace(plan, base_revision=seen[name].revision), timeout_s=patience_s)
+        plan = replace(plan, base_revision=seen[name].revision)
+        result = driver.apply(plan, timeout_s=patience_s, seen=seen[name])
         seen[name] = result.snapshot
         self._site.remember(name, result.snapshot)
         return result.results

@@ -120,10 +120,11 @@ class Keeper:
                     if not view.reachable:
                         self._circuits.forget_met(name)
             self._circuits.mend()
-            now = self._site.revision
-            if now != revision or self._connected.is_set():
+            now, lit = self._site.revision, self._circuits.cross_connects()
+            # A change of ours has brought the rules with it, or left those it did not need to touch.
+            if self._connected.is_set() or (now != revision and not self._forwarding.stands(lit)):
                 self._connected.clear()
-                self._forwarding.reconcile(self._circuits.cross_connects())
+                self._forwarding.reconcile(lit)
             return now
 
     def _learn_ports(self) -> bool:

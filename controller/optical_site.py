@@ -107,7 +107,7 @@ class OpticalSite:
             if not view.reachable:
                 identity = driver.open(timeout_s=timeout_s)
             snapshot = driver.snapshot(timeout_s=timeout_s)
-            alarms = driver.alarms(timeout_s=timeout_s) if with_alarms else view.alarms
+            alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else view.alarms
         except OpticalError as error:
             self._lost(name, str(error))
             raise UnavailableError(f"optical switch {name}: {error}") from error

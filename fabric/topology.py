@@ -202,6 +202,11 @@ class Fabric:
         """The link plugged into each port that has one."""
         return {port: link for link in self.links for port in (link.a, link.b)}
 
+    @cached_property
+    def electrical_ports(self) -> tuple[Port, ...]:
+        """The ports of GPUs and packet switches that have a link, in order."""
+        return tuple(sorted(port for port in self.link_at if is_electrical(self, port)))
+
     def gpu_by_ip(self, ip: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)
 
@@ -274,9 +279,7 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiD
     graph.add_nodes_from(sorted(fabric.gpus), kind="gpu")
     graph.add_nodes_from(sorted(fabric.packet_switches), kind="packet_switch")
     by_ingress = _by_ingress(cross_connects)
-    for port in sorted(fabric.link_at):
-        if not is_electrical(fabric, port):
-            continue
+    for port in fabric.electrical_ports:
         path = _trace(fabric, by_ingress, port)
         end = path[-1]
         if end == port or not is_electrical(fabric, end):

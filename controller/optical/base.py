@@ -6,8 +6,9 @@ How a change is made, whatever the switch:
 2. **Plan**, without touching the switch: check every port of every wanted cross-connect (exists, right
    side, enabled, not broken, wanted once), then find the smallest set to remove and to add. What is
    neither is kept and is not written again.
-3. **Lock** the switch and read once more. If it no longer looks as it did to the planner, stop: the plan
-   was made for another state. So a plan made before a lost reply cannot be replayed blindly.
+3. **Lock** the switch and read once more, unless the planner's reading was made a moment ago (`FRESH_S`)
+   and is handed over. If it no longer looks as it did to the planner, stop: the plan was made for another
+   state. So a plan made before a lost reply cannot be replayed blindly.
 4. **Remove, then add**, in batches the switch can take. Every removal precedes every addition, so the
    switch never has to resolve a conflict (some take longer over that, some silently move a circuit).
 5. **Wait for light** as long as the switch declares it needs, and **read back**. Only this reading says
@@ -70,6 +71,9 @@ log = logging.getLogger(__name__)
 
 #: Pause between two readings while a cross-connect is still being aligned, seconds.
 POLL_S = 0.02
+#: Age up to which the reading that a plan was made from stands for another before the first write, seconds.
+#: Between any reading and the write someone else can come; the read-back tells.
+FRESH_S = 0.01
 #: How often :meth:`OpticalSwitchDriver.converge` starts again before it gives up.
 ATTEMPTS = 4
 
@@ -416,6 +420,8 @@ class OpticalSwitchDriver(ABC):
         self._closed = False
         self._labels: dict[CrossConnect, str] = {}
         self._quiet_until = 0.0
+        #: When the last write began, monotonic seconds.
+        self._written_at = 0.0
 
     # What a driver for one kind of switch writes.
 
@@ -540,16 +546,22 @@ class OpticalSwitchDriver(ABC):
             and len(plan.keep) + len(plan.add) <= self._capabilities.max_replace
         )
 
-    def apply(self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True) -> ApplyResult:
+    def apply(
+        self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True, seen: Snapshot | None = None
+    ) -> ApplyResult:
         """Carry out a plan and report what the switch shows afterwards.
 
+        ``seen``: the reading of this driver that the plan was made from; the switch is not read again before
+        the first write if it is younger than `FRESH_S` and this driver has written nothing since, save where
+        the plan is one write that would also remove what someone else has made.
         ``settle=False`` returns without waiting for light; cross-connects may be PENDING_CONNECTION.
         Raises StaleRevision, PortDisabled, PortFailed, Unreachable, DeadlineExceeded, Refused with nothing
         changed; PartialApply or ReadBackMismatch with the result in it; Indeterminate.
         """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            return self._apply(plan, deadline, settle)
+            before = seen if seen is not None and self._is_fresh(seen, plan) else self._reading(deadline)
+            return self._apply(plan, before, deadline, settle)
 
     def converge(
         self,
@@ -568,8 +580,10 @@ class OpticalSwitchDriver(ABC):
         with self._device(deadline):
             for attempt in range(ATTEMPTS):
                 try:
-                    plan = make_plan(self._capabilities, self._reading(deadline), wanted, mode, delete, owned)
-                    return self._apply(plan, deadline, settle)
+                    seen = self._reading(deadline)
+                    plan = make_plan(self._capabilities, seen, wanted, mode, delete, owned)
+                    before = seen if self._is_fresh(seen, plan) else self._reading(deadline)
+                    return self._apply(plan, before, deadline, settle)
                 except (Indeterminate, StaleRevision) as error:
                     if attempt == ATTEMPTS - 1 or deadline.left_s <= 0:
                         raise
@@ -587,6 +601,7 @@ class OpticalSwitchDriver(ABC):
             raise Unsupported("ports cannot be enabled or disabled")
         deadline = Deadline(timeout_s)
         with self._device(deadline):
+            self._written_at = time.monotonic()
             self._set_port_enabled(port, enabled, deadline)
             status = self._reading(deadline).ports[port]
             if status.enabled is not enabled:
@@ -606,11 +621,12 @@ class OpticalSwitchDriver(ABC):
             found = self._power(metered, deadline) if metered else {}
         return {port: found.get(port) for port in asked}
 
-    def alarms(self, *, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
-        """What is wrong now, read from the switch."""
+    def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
+        """What is wrong now, read from the switch; of ports and cross-connects what ``snapshot`` says."""
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            snapshot = self._reading(deadline)
+            if snapshot is None:
+                snapshot = self._reading(deadline)
             found = []
             for port, status in sorted(snapshot.ports.items()):
                 if status.state is PortState.FAILED:
@@ -667,13 +683,17 @@ class OpticalSwitchDriver(ABC):
             if xc.ingress not in known or xc.egress not in known:
                 raise ProtocolError(f"reported {xc}, which has no such ports")
         labelled = {
-            replace(xc, name=xc.name or self._labels.get(xc)): state
+            xc if (name := xc.name or self._labels.get(xc)) == xc.name else replace(xc, name=name): state
             for xc, state in snapshot.cross_connects.items()
         }
         return replace(snapshot, cross_connects=labelled, taken_at=time.monotonic())
 
-    def _apply(self, plan: Plan, deadline: Deadline, settle: bool) -> ApplyResult:
-        before = self._reading(deadline)
+    def _is_fresh(self, seen: Snapshot, plan: Plan) -> bool:
+        """Whether a reading stands for another before the plan's first write."""
+        age_s = time.monotonic() - seen.taken_at
+        return age_s <= FRESH_S and seen.taken_at > self._written_at and not self.replaces_at_once(plan)
+
+    def _apply(self, plan: Plan, before: Snapshot, deadline: Deadline, settle: bool) -> ApplyResult:
         if before.revision != plan.base_revision:
             raise StaleRevision("the switch changed after the plan was made; nothing was written")
         check_ports_usable(before, plan.add)
@@ -701,6 +721,7 @@ class OpticalSwitchDriver(ABC):
                     for spot in _spots(xc):
                         if spot in lit_before:
                             dark_at.setdefault(spot, time.monotonic())
+                self._written_at = time.monotonic()
                 write(batch, deadline)
                 done += 1
         except (Refused, PermissionDenied, AuthFailed) as error:

@@ -9,6 +9,10 @@ read back. Pairs are removed by ingress and egress, so a circuit that someone el
 hit. ``conn:only`` is sent only where everything else is to go anyway (REPLACE mode), because it changes
 light with one dark time instead of two; ``disc:all`` and ``*rst`` are never sent.
 
+Questions that belong together are one message (``a?;b?``, answered ``x;y``, as in IEEE 488.2) where the
+switch has shown, when it was opened, that it answers so. Public clients of real switches send a command with
+one question behind it, not more; so a switch that does not show it gets one question at a time.
+
 A wavelength-selective switch (WSS) speaks the same with a third list, the channel of each pair: our own
 extension (docs/optical-management.md), which only the emulated WSS knows.
 """
@@ -54,11 +58,14 @@ MAX_REPLY_BYTES = 1 << 20
 CONNECT_S = 3.0
 #: Longest wait for the reply to a query, seconds.
 REPLY_S = 5.0
+#: Longest wait for two replies to one message of a switch that may not give them, seconds.
+COMPOUND_S = 1.0
 #: Power under which an ingress that should carry light has none, dBm.
 LOSS_OF_SIGNAL_DBM = -30.0
 
 _LIST = re.compile(r"\(@([\d,: ]*)\)")
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
+_REPLY = re.compile(r'(?:[^;"]|"[^"]*")+')
 _ERROR = re.compile(r'\s*([+-]?\d+)\s*,\s*"(.*)"\s*')
 
 
@@ -157,6 +164,14 @@ def parse_powers(text: str) -> tuple[float, ...]:
         raise ProtocolError("not optical powers", text) from None
 
 
+def split_replies(text: str, count: int) -> list[str]:
+    """The replies to ``count`` questions of one message, ``1;0,"No error"``. Raises ProtocolError."""
+    replies = _REPLY.findall(text)
+    if ";".join(replies) != text or len(replies) != count:
+        raise ProtocolError(f"not {count} replies", text)
+    return replies
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Ingress and egress counts of ``16,16``. Raises ProtocolError."""
     match = re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", text)
@@ -185,10 +200,14 @@ def parse_identity(text: str) -> Identity:
 
 
 class ScpiClient:
-    """One connection, made when it is needed and made anew after trouble. Not for several threads."""
+    """One connection, made when it is needed and made anew after trouble. Not for several threads.
+
+    ``compound``: the switch answers several questions in one message; see :meth:`try_compound`.
+    """
 
     def __init__(self, name: str, host: str, port: int) -> None:
         self.name = name
+        self.compound = False
         self._address = (host, port)
         self._socket: socket.socket | None = None
         self._buffer = LineBuffer()
@@ -211,6 +230,33 @@ class ScpiClient:
                 raise
             return self._exchange(line, deadline)
 
+    def questions(self, lines: Sequence[str], deadline: Deadline) -> list[str]:
+        """The replies to several questions, in one exchange if the switch can. Raises as :meth:`query`."""
+        if not self.compound:
+            return [self.query(line, deadline) for line in lines]
+        reply = self.query(";".join(lines), deadline)
+        try:
+            return split_replies(reply, len(lines))
+        except ProtocolError:
+            self.close()
+            raise
+
+    def try_compound(self, line: str, reply: str, deadline: Deadline) -> None:
+        """Ask twice in one message what was answered with ``reply`` before, to learn ``compound``.
+
+        Raises what :meth:`errors` raises.
+        """
+        self.compound = False
+        try:
+            answer = self._exchange(f"{line};{line}", Deadline(min(COMPOUND_S, deadline.check())))
+            self.compound = answer == f"{reply};{reply}"
+        except OpticalError as error:
+            log.info("%s: one question at a time: %s", self.name, error)
+        if not self.compound:
+            # A second reply may still come, and an error may have been noted that is no later command's.
+            self.close()
+            self.errors(deadline)
+
     def command(self, line: str, deadline: Deadline) -> None:
         """Send a set command and wait until the switch is done with it.
 
@@ -219,21 +265,27 @@ class ScpiClient:
         """
         self._connect(deadline)
         try:
-            reply = self._exchange(f"{line};*opc?", deadline, whole=True)
-            if reply.strip() != "1":
-                raise ProtocolError("unexpected reply to *opc?", reply)
-            errors = self.errors(deadline)
+            if self.compound:
+                reply = self._exchange(f"{line};*opc?;:syst:err?", deadline, whole=True)
+                done, first = split_replies(reply, 2)
+            else:
+                done, first = self._exchange(f"{line};*opc?", deadline, whole=True), None
+            if done.strip() != "1":
+                raise ProtocolError("unexpected reply to *opc?", done)
+            errors = self.errors(deadline, first)
         except OpticalError as error:
             self.close()
             raise Indeterminate(f"no end of {line.split()[0]} seen: {error}") from error
         if errors:
             raise Refused(f"{line[:80]}: {'; '.join(errors)}")
 
-    def errors(self, deadline: Deadline) -> list[str]:
-        """Empties the switch's error queue."""
+    def errors(self, deadline: Deadline, first: str | None = None) -> list[str]:
+        """Empties the switch's error queue. ``first``: its first entry, where that has been read."""
         found: list[str] = []
         while len(found) < 64:
-            code, text = parse_error(self._exchange(":syst:err?", deadline))
+            entry = first if first is not None else self._exchange(":syst:err?", deadline)
+            code, text = parse_error(entry)
+            first = None
             if code == 0:
                 return found
             found.append(f"{code} {text}")
@@ -315,7 +367,8 @@ class ScpiDriver(OpticalSwitchDriver):
 
     def _open(self, deadline: Deadline) -> Identity:
         identity = parse_identity(self._client.query("*idn?", deadline))
-        size = parse_size(self._client.query(":oxc:swit:size?", deadline))
+        told_size = self._client.query(":oxc:swit:size?", deadline)
+        size = parse_size(told_size)
         if size != (self.size, self.size):
             raise ProtocolError(f"the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}")
         if self.wavelengths:
@@ -325,14 +378,17 @@ class ScpiDriver(OpticalSwitchDriver):
                 raise ProtocolError(
                     f"the switch tells {told} wavelengths apart, the fabric says {self.wavelengths}"
                 )
+        self._client.try_compound(":oxc:swit:size?", told_size, deadline)
         return identity
 
     def _close(self) -> None:
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        pairs = parse_pairs(self._client.query(":oxc:swit:conn:stat?", deadline), self.wavelengths)
-        letters = parse_port_states(self._client.query(":oxc:swit:port:stat?", deadline))
+        both = (":oxc:swit:conn:stat?", ":oxc:swit:port:stat?")
+        told_pairs, told_ports = self._client.questions(both, deadline)
+        pairs = parse_pairs(told_pairs, self.wavelengths)
+        letters = parse_port_states(told_ports)
         if len(letters) != 2 * self.size:
             raise ProtocolError(f"{len(letters)} port states for {2 * self.size} ports")
         used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
