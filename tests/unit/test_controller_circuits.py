@@ -273,6 +273,22 @@ def test_a_single_change_keeps_the_rest_and_is_remembered(bench: Bench) -> None:
     assert "add" not in bench.log
 
 
+def test_the_keeper_reads_tables_after_light_that_changed_by_itself_and_not_after_ours(bench: Bench) -> None:
+    bench.set(PORTS[:6])
+    keeper = Keeper(
+        FABRIC, bench.tables, bench.site, bench.manager, bench.forwarding, bench.bus, period_s=60.0
+    )  # type: ignore[arg-type]
+    revision = keeper._round(bench.site.revision)
+    bench.set(SWAPPED)
+    bench.tables.readings = 0
+    revision = keeper._round(revision)
+    assert bench.tables.readings == 0
+    bench.driver.stand.clear()
+    keeper._round(revision)
+    assert bench.tables.readings > 0
+    assert bench.tables.rules() == wanted({"ocs0": frozenset()})
+
+
 def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) -> None:
     """The keeper asks a switch that says something of a port between switches, and mends at once."""
     bench.set([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])

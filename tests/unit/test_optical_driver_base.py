@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.optical import base
 from controller.optical.base import (
     Bounds,
     Capabilities,
@@ -354,6 +355,46 @@ def test_another_writer_makes_the_plan_stale(switch: Switch, driver: MemoryDrive
         driver.apply(plan)
     assert switch.wire == []
     assert MemoryDriver(Switch()).snapshot().revision == MemoryDriver(Switch()).snapshot().revision
+
+
+def test_a_reading_a_moment_old_is_not_repeated(
+    switch: Switch, driver: MemoryDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FRESH_S", 60.0)
+    seen = driver.snapshot()
+    plan = driver.plan(straight(1), snapshot=seen)
+    switch.reads = 0
+    assert driver.apply(plan, seen=seen).deviations == ()
+    assert switch.reads == 1
+    # Older than the driver's own write: read again.
+    with pytest.raises(StaleRevision):
+        driver.apply(plan, seen=seen)
+    # Someone else came in between: the read-back tells.
+    seen = driver.snapshot()
+    plan = driver.plan(straight(2), Mode.REPLACE, snapshot=seen)
+    switch.lit[XC(5, 13)] = CONNECTED
+    with pytest.raises(ReadBackMismatch, match="someone else"):
+        driver.apply(plan, seen=seen)
+    # Too old.
+    monkeypatch.setattr(base, "FRESH_S", 0.0)
+    seen = driver.snapshot()
+    plan = driver.plan(straight(3), snapshot=seen)
+    switch.lit[XC(6, 14)] = CONNECTED
+    with pytest.raises(StaleRevision):
+        driver.apply(plan, seen=seen)
+
+
+def test_one_write_that_would_remove_what_others_made_is_preceded_by_a_reading(
+    switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FRESH_S", 60.0)
+    driver = MemoryDriver(switch, max_replace=8)
+    driver.converge(straight(1))
+    seen = driver.snapshot()
+    plan = driver.plan([XC(1, 10)], Mode.REPLACE, snapshot=seen)
+    switch.lit[XC(5, 13)] = CONNECTED
+    with pytest.raises(StaleRevision):
+        driver.apply(plan, seen=seen)
 
 
 def test_a_port_disabled_after_planning(switch: Switch, driver: MemoryDriver) -> None:

@@ -234,6 +234,83 @@ def test_a_late_reply_ends_the_connection() -> None:
         assert time.monotonic() - started < 1.5
 
 
+class Simple:
+    """A 4x4 switch. ``compound``: it answers all questions of a message; else only the first."""
+
+    def __init__(self, compound: bool) -> None:
+        self.compound = compound
+        self.lit: dict[int, int] = {1: 5}
+        self.errors: list[str] = []
+
+    def reply(self, line: str) -> str:
+        parts = line.split(";")
+        replies = [answer for part in parts if (answer := self._one(part))]
+        if not self.compound and len(replies) > 1:
+            self.errors.append('-113,"Undefined header; one question at a time"')
+            replies = replies[:1]
+        return ";".join(replies) + "\n"
+
+    def _one(self, part: str) -> str:
+        if part == ":syst:err?":
+            return self.errors.pop(0) if self.errors else '0,"No error"'
+        if ":sub" in part:
+            self.lit.clear()
+        if ":add" in part:
+            self.errors.append('-221,"Settings conflict; port 1 is busy"')
+        return {
+            "*idn?": "a,b,c,d",
+            "*opc?": "1",
+            ":oxc:swit:size?": "4,4",
+            ":oxc:swit:port:stat?": "(E,E,E,E,E,E,E,E)",
+            ":oxc:swit:conn:stat?": ",".join(
+                f"(@{','.join(map(str, ports))})" for ports in (self.lit, self.lit.values())
+            ),
+        }.get(part, "")
+
+
+@pytest.mark.parametrize("compound", [True, False])
+def test_questions_are_one_message_only_where_the_switch_answers_so(compound: bool) -> None:
+    switch = Simple(compound)
+    script = Script(switch.reply)
+    driver = driver_on(script)
+    try:
+        driver.open()
+        script.lines.clear()
+        plan = driver.plan((), delete=[1])
+        driver.apply(plan, seen=driver.snapshot())
+        reading, removal = (
+            [":oxc:swit:conn:stat?", ":oxc:swit:port:stat?"],
+            ":oxc:swit:conn:sub (@1),(@5);*opc?",
+        )
+        if compound:
+            together = ";".join(reading)
+            assert script.lines == [together, together, f"{removal};:syst:err?", together]
+        else:
+            assert script.lines == [*reading, *reading, removal, ":syst:err?", *reading]
+        with pytest.raises(Refused, match="port 1 is busy"):
+            driver.converge([XC(1, 6)])
+        assert switch.errors == []
+    finally:
+        driver.close()
+        script.close()
+
+
+def test_a_message_with_too_few_replies_ends_the_connection() -> None:
+    switch = Simple(True)
+    script = Script(switch.reply)
+    driver = driver_on(script)
+    try:
+        driver.open()
+        switch.compound = False
+        with pytest.raises(ProtocolError, match="not 2 replies"):
+            driver.snapshot()
+        with pytest.raises(Indeterminate):
+            driver.set_port_enabled(1, False)
+    finally:
+        driver.close()
+        script.close()
+
+
 def driver_on(script: Script, size: int = 4) -> ScpiDriver:
     driver = make_driver("ocs0", {"driver": "scpi", "address": f"127.0.0.1:{script.port}"}, size)
     assert isinstance(driver, ScpiDriver)
