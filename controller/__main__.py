@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import json
 import logging
 import os
@@ -117,6 +118,8 @@ def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: t
     deadline = time.monotonic() + 10.0
     while thread.is_alive() and not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
+    # What the start has made stays: no full collection shall look through it again while a call waits.
+    gc.freeze()
     # Needed by the first regroup, which should not wait for it, and by nothing before.
     threading.Thread(target=import_module, args=("scipy.optimize",), name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]

@@ -87,6 +87,8 @@ class CircuitManager:
         self._unmet: set[str] = set()
         self._retry_at: dict[str, float] = {}
         self._ends: tuple[int, dict[Port, Port | None]] = (-1, {})
+        #: What is on disk, once it has been read or written.
+        self._intent: dict[str, frozenset[CrossConnect]] | None = None
 
     # Reading
 
@@ -115,15 +117,15 @@ class CircuitManager:
 
     def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
         """What should be lit, by switch; None before the first start. Raises ValueError on a bad file."""
-        document = self._store.read(_INTENT)
-        if document is None:
-            return None
-        return {
-            name: frozenset(
-                CrossConnect(e["ingress"], e["egress"], e.get("wavelength"), e.get("name")) for e in entries
-            )
-            for name, entries in document["cross_connects"].items()
-        }
+        if self._intent is None and (document := self._store.read(_INTENT)) is not None:
+            self._intent = {
+                name: frozenset(
+                    CrossConnect(e["ingress"], e["egress"], e.get("wavelength"), e.get("name"))
+                    for e in entries
+                )
+                for name, entries in document["cross_connects"].items()
+            }
+        return None if self._intent is None else dict(self._intent)
 
     def adopt(self) -> None:
         """At start: read every switch, keep what is right, light what is missing; then the rules.
@@ -401,6 +403,7 @@ class CircuitManager:
                 }
             },
         )
+        self._intent = {name: frozenset(group) for name, group in intent.items()}
 
 
 def _merge(

@@ -19,6 +19,7 @@ from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
 from controller.openflow.messages import FlowEntry, FlowMod
 from controller.openflow.plane import OpenFlowPlane
+from fabric.crossconnect import CrossConnect
 from fabric.paths import Router, without_ports
 from fabric.routing import Rule, forwarding_rules, out_port, rule_batches
 from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
@@ -60,6 +61,11 @@ def _path_hop(out: Port, head: str, edge: Mapping[str, Any], choices: int) -> Pa
     return PathHop(out, Port(head, edge["in_port"]), edge["rate_bps"], tuple(edge["path"]), choices)
 
 
+#: A state of light, and the ports that are down.
+_State = tuple[frozenset[tuple[str, frozenset[CrossConnect]]], frozenset[Port]]
+_KEPT_STATES = 16
+
+
 class Forwarding:
     """Reads, plans and writes the forwarding rules of a fabric's packet switches; one change at a time."""
 
@@ -71,6 +77,8 @@ class Forwarding:
         self._down: frozenset[Port] = frozenset()
         #: The rules that all tables had when last read, None when that is not known.
         self._stands: frozenset[Rule] | None = None
+        #: Rules of the states of light that came last, the newest at the end: jobs go back and forth.
+        self._rules: dict[_State, frozenset[Rule]] = {}
 
     @property
     def down(self) -> frozenset[Port]:
@@ -96,10 +104,13 @@ class Forwarding:
             self._down = self._down - known | down
         return {port: port not in down for port in known ^ down}
 
-    def graph(self, cross_connects: CrossConnects) -> nx.MultiDiGraph[str]:
-        """What packets see with this light, without the links that are down."""
+    def graph(
+        self, cross_connects: CrossConnects, down: frozenset[Port] | None = None
+    ) -> nx.MultiDiGraph[str]:
+        """What packets see with this light, without the links that are down (default: those known now)."""
         graph = electrical_graph(self._fabric, cross_connects)
-        return without_ports(self._fabric, graph, self._down) if self._down else graph
+        down = self._down if down is None else down
+        return without_ports(self._fabric, graph, down) if down else graph
 
     def path(self, source: str, destination: str, cross_connects: CrossConnects) -> list[PathHop]:
         """The links that a packet from one GPU to another takes now, by the flow tables as they are.
@@ -234,9 +245,18 @@ class Forwarding:
 
     def stands(self, cross_connects: CrossConnects) -> bool:
         """Whether these need the very rules that were read back from every switch last."""
-        return self._stands is not None and self._stands == forwarding_rules(
-            self._fabric, self.graph(cross_connects)
-        )
+        return self._stands is not None and self._stands == self._wanted(cross_connects)
+
+    def _wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
+        """The rules for these."""
+        down = self._down
+        state = frozenset((name, frozenset(group)) for name, group in cross_connects.items()), down
+        rules = self._rules.get(state)
+        if rules is None:
+            rules = forwarding_rules(self._fabric, self.graph(cross_connects, down))
+            kept = list(self._rules.items())[1 - _KEPT_STATES :]
+            self._rules = {**dict(kept), state: rules}
+        return rules
 
     def _dpid(self, switch: str) -> int:
         return self._fabric.packet_switches[switch].dpid

@@ -63,6 +63,15 @@ COMPOUND_S = 1.0
 #: Power under which an ingress that should carry light has none, dBm.
 LOSS_OF_SIGNAL_DBM = -30.0
 
+#: By letter, and whether the port is connected.
+_STATUS = {
+    ("E", True): PortStatus(PortState.TUNED),
+    ("E", False): PortStatus(PortState.BLOCKED),
+    ("D", True): PortStatus(PortState.BLOCKED, enabled=False),
+    ("D", False): PortStatus(PortState.BLOCKED, enabled=False),
+    ("F", True): PortStatus(PortState.FAILED),
+    ("F", False): PortStatus(PortState.FAILED),
+}
 _LIST = re.compile(r"\(@([\d,: ]*)\)")
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
 _REPLY = re.compile(r'(?:[^;"]|"[^"]*")+')
@@ -116,6 +125,9 @@ def parse_ports(text: str) -> tuple[int, ...]:
         raise ProtocolError("not a port list", text)
     ports: list[int] = []
     for part in whole[1].split(",") if whole[1].strip() else ():
+        if part.isdecimal() and len(part) <= 6:
+            ports.append(int(part))
+            continue
         match = _RANGE.fullmatch(part)
         if match is None:
             raise ProtocolError("not a port list", text)
@@ -394,10 +406,7 @@ class ScpiDriver(OpticalSwitchDriver):
         used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
         if not self.wavelengths and len(used) != 2 * len(pairs):
             raise ProtocolError("a port is connected twice", str(pairs))
-        ports = {}
-        for port, letter in enumerate(letters, start=1):
-            lit = PortState.TUNED if port in used and letter == "E" else PortState.BLOCKED
-            ports[port] = PortStatus(PortState.FAILED if letter == "F" else lit, enabled=letter != "D")
+        ports = {port: _STATUS[letter, port in used] for port, letter in enumerate(letters, start=1)}
         return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
