@@ -72,12 +72,13 @@ def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
 def wdm_ring(
     name: str, nodes: int, wavelengths: int, rate_bps: float, *, queue_s: float = 0.02, gpu: str = "gpu"
 ) -> tuple[Fabric, WdmRing]:
-    """A fabric of one ring, without a scenario file. Raises ValueError as :func:`make_ring`."""
+    """A fabric of one ring whose light loses nothing, without a scenario file; who limits how far light gets
+    does it by the schedule (``reach`` of ``fabric.wrht``). Raises ValueError as :func:`make_ring`."""
     ring = make_ring(name, nodes, wavelengths)
     fabric = Fabric(
         gpus={node.name: node for node in ring_gpus(ring, gpu)},
         packet_switches={},
-        optical_switches={switch.name: switch for switch in ring_switches(ring, "scpi", "mrr")},
+        optical_switches={switch.name: switch for switch in ring_switches(ring, "scpi", "mrr", 0.0)},
         links=tuple(ring_links(ring, rate_bps, queue_s)),
         onics={onic.gpu: onic for onic in ring_onics(ring)},
         rings={name: ring},

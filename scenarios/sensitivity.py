@@ -21,7 +21,7 @@ from fabric.utilisation import DEFINITIONS, Activity, counted_over_computing, ga
 from scenarios.prediction import predict_completions
 from scenarios.results import nic_rate_bps, reduction_percent
 from scenarios.schema import Scenario, ScenarioError, parse_scenario, parse_yaml, standing
-from scenarios.simulated import SimulationOptions
+from scenarios.simulated import SimulationOptions, with_frames
 from scenarios.simulated_regrouping import busy, idle_within, network_of
 from scenarios.utilisation import activity, by_definition
 from testbed.simulation.engine import Engine
@@ -76,7 +76,7 @@ def in_virtual_time(
     """By simulation, as ``ringlight simulate`` does it. ``slower``: by GPU type, factor of its computing."""
     watched = scenario.spec.cases[case].watched
     fabric = scaled(scenario.fabric, scenario.rate_scale)
-    options = SimulationOptions()
+    options = with_frames(scenario, SimulationOptions())
     found = []
     for circuits in placements(scenario, jobs):
         factors = {

@@ -59,7 +59,7 @@ def simulate(
     Of the options a study uses only the folder. Raises ScenarioError, one line, for what cannot be simulated.
     """
     try:
-        options = _with_frames(checked, options)
+        options = with_frames(checked, options)
         if isinstance(checked, Scenario):
             from scenarios.simulated_regrouping import simulate_regrouping
 
@@ -77,7 +77,8 @@ def simulate(
         raise ScenarioError(f"{checked.path}: {error}") from None
 
 
-def _with_frames(checked: Scenario | Comparison | Study, options: SimulationOptions) -> SimulationOptions:
+def with_frames(checked: Scenario | Comparison | Study, options: SimulationOptions) -> SimulationOptions:
+    """With the frame size that the emulation would choose, where none is given."""
     if options.mtu_bytes is not None or isinstance(checked, Study):
         return options
     settings: Iterable[Setting] = [checked] if isinstance(checked, Scenario) else checked.settings.values()

@@ -29,12 +29,12 @@ def built(raw: dict[str, Any]) -> Fabric:
 
 
 def test_a_ring_becomes_gpus_switches_and_fibres() -> None:
-    fabric = built({"rings": {"r": ring_spec(wavelengths=2)}})
+    fabric = built({"rings": {"r": ring_spec(wavelengths=2, wss={"loss_db": 0})}})
     alone, ring = wdm_ring("r", 9, 2, 25e9, gpu="p100")
     assert fabric == alone
     assert fabric.rings == {"r": ring}
     assert (fabric.gpus["r8"].ip, fabric.gpus["r8"].server) == ("10.82.0.10", "r-s8")
-    assert fabric.optical_switches["r-w8"] == OpticalSwitch("r-w8", 4, "scpi", "mrr", 2)
+    assert fabric.optical_switches["r-w8"] == OpticalSwitch("r-w8", 4, "scpi", "mrr", 2, 0)
     assert {onic.transmitters for onic in fabric.onics.values()} == {"array"}
     # The ring closes, and its node 0 is west of node 1.
     assert fabric.link_at[Port("r-w8", 2)].other(Port("r-w8", 2)) == Port("r-w0", 1)

@@ -523,8 +523,8 @@ def test_light_stays_on_until_the_last_byte_is_acknowledged(tmp_path: Path) -> N
     """All bytes fit in the sender's buffer at once, but the peer's host takes them only when it reads."""
     with one_way(tmp_path, Manners(), 100_000, 10.0) as (rank, transport, far):
         reader = threading.Thread(target=read_all, args=(far, 400_000, 0.4), daemon=True)
-        reader.start()
         cpu, begin = time.thread_time(), time.monotonic()
+        reader.start()
         report = transport.all_reduce(np.ones(100_000, dtype=np.float32))
         cpu = time.thread_time() - cpu
         assert 0.4 <= time.monotonic() - begin < 5.0
@@ -625,8 +625,9 @@ def test_parting_is_not_misled_by_a_late_note_of_an_acknowledgement() -> None:
         Transport(ONE_WAY, 0, {1: near}, 100, 5.0, Flows(Path("none")), [address(0), address(1)])
         near.sendmsg([b"x"], transport._NOTE_WHEN_ACKNOWLEDGED)
         parting = threading.Timer(0.2, far.shutdown, (socket.SHUT_WR,))
-        parting.start()
+        # Before the timer: what is counted from may not be later than what it counts from.
         begin, cpu = time.monotonic(), time.thread_time()
+        parting.start()
         part({1: near}, 5.0)
         assert time.monotonic() - begin >= 0.2
         assert time.thread_time() - cpu < 0.15
