@@ -66,7 +66,7 @@ def create_app(controller: Controller, token: str | None = None, hosts: Collecti
     app.include_router(api_optical.router(controller))
     app.include_router(api_grids.router(controller))
     app.include_router(api_jobs.router(controller))
-    app.include_router(api_ofctl.router(controller.plane))
+    app.include_router(api_ofctl.router(controller.plane, controller.forwarding.distrust))
     # The last one added is asked first.
     app.add_middleware(JsonBodies)
     if token is not None:

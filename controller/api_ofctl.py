@@ -40,7 +40,7 @@ class _AlwaysJson(PlainRoute):
         return read
 
 
-def router(plane: OpenFlowPlane) -> APIRouter:
+def router(plane: OpenFlowPlane, written: Callable[[], None]) -> APIRouter:
     """Routes below ``/stats``."""
     routes = APIRouter(prefix="/stats", tags=["ofctl_rest"], route_class=_AlwaysJson)
 
@@ -159,7 +159,10 @@ def router(plane: OpenFlowPlane) -> APIRouter:
 
     def writer(what: str, body_type: Any, command: str) -> Any:
         def endpoint(body: Any) -> Response:
-            plane.ofctl_write(known(body.dpid), what, _given(body), command)
+            try:
+                plane.ofctl_write(known(body.dpid), what, _given(body), command)
+            finally:
+                written()
             return Response()
 
         endpoint.__annotations__["body"] = body_type
@@ -179,7 +182,10 @@ def router(plane: OpenFlowPlane) -> APIRouter:
     @routes.delete("/flowentry/clear/{dpid}", **made)
     def clear_flows(dpid: Dpid) -> Response:
         """Delete every flow, those of this controller too: they are back with the next change of light."""
-        plane.ofctl_clear_flows(known(dpid))
+        try:
+            plane.ofctl_clear_flows(known(dpid))
+        finally:
+            written()
         return Response()
 
     @routes.post("/portdesc/modify", **made)
@@ -200,7 +206,10 @@ def router(plane: OpenFlowPlane) -> APIRouter:
     @routes.post("/experimenter/{dpid}", **made)
     def experimenter(dpid: Dpid, body: shapes.Experiment) -> Response:
         """Send an experimenter message."""
-        plane.ofctl_experimenter(known(dpid), body.model_dump())
+        try:
+            plane.ofctl_experimenter(known(dpid), body.model_dump())
+        finally:
+            written()
         return Response()
 
     return routes

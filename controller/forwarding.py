@@ -243,6 +243,11 @@ class Forwarding:
         self._stands = None if wrong else wanted
         return wrong
 
+    def distrust(self) -> None:
+        """Somebody else has written flow tables: what was last read says nothing any more."""
+        with self._lock:
+            self._stands = None
+
     def stands(self, cross_connects: CrossConnects) -> bool:
         """Whether these need the very rules that were read back from every switch last."""
         return self._stands is not None and self._stands == self._wanted(cross_connects)
