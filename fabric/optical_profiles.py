@@ -52,10 +52,12 @@ class Profile:
         return least, least + self.dark_jitter_s / 2, least + self.dark_jitter_s
 
     def losing(self, loss_db: float | None) -> Profile:
-        """The same device with that insertion loss on every path; None for its own."""
+        """The same device with exactly that insertion loss on every path; None for its own."""
         if loss_db is None:
             return self
-        return replace(self, loss_min_db=loss_db, loss_typ_db=loss_db, loss_max_db=loss_db)
+        return replace(
+            self, loss_min_db=loss_db, loss_typ_db=loss_db, loss_max_db=loss_db, repeatability_db=0.0
+        )
 
     def dilated(self, factor: float) -> Profile:
         """The same device in a run whose time passes ``factor`` times slower."""

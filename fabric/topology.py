@@ -94,8 +94,10 @@ class OpticalSwitch:
 
     @property
     def insertion_loss_db(self) -> float:
-        """Loss of a pass, dB: its own, else the typical one of its profile."""
-        return PROFILES[self.profile].loss_typ_db if self.loss_db is None else self.loss_db
+        """Loss of a pass to plan with, dB: its own, else the most that its profile allows."""
+        profile = PROFILES[self.profile]
+        most = profile.loss_max_db + profile.repeatability_db
+        return most if self.loss_db is None else self.loss_db
 
     def ingress(self, faceplate: int) -> int:
         """Ingress number of a faceplate port (1..size)."""

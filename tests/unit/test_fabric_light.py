@@ -69,7 +69,10 @@ def test_copper_needs_no_light() -> None:
 def test_a_switch_loses_what_its_profile_says_unless_told_otherwise() -> None:
     fabric = described(grids={"n": {"rows": 1, "columns": 2, "gpu": "x", "rate": "1 Gbit/s"}})
     switch = next(iter(fabric.optical_switches.values()))
-    assert switch.insertion_loss_db == PROFILES["lcos"].loss_typ_db
+    profile = PROFILES["lcos"]
+    assert switch.insertion_loss_db == profile.loss_max_db + profile.repeatability_db
+    exact = profile.losing(2.0)
+    assert (exact.loss_min_db, exact.loss_max_db, exact.repeatability_db) == (2.0, 2.0, 0.0)
     assert replace(switch, loss_db=0.0).insertion_loss_db == 0
 
 
