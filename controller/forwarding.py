@@ -1,7 +1,8 @@
 """Keeps the packet switches' flow tables equal to what the lit fabric needs, around links that are down.
 
-The tables are read from the switches each time, so whatever a restart, a reconnect or a stranger did to
-them, the change written is the smallest that makes them right, and a right table is not touched.
+Whatever a restart, a reconnect or a stranger did to the tables, the change written is the smallest that makes
+them right, and a right table is not touched. A change of light may plan from what was last read back; then
+the tables are read after it, and mended where that did not hold.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Forwarding:
         afterwards, and :meth:`reconcile` where someone else has written meanwhile.
         """
         graph = self.graph(cross_connects)
-        wanted = forwarding_rules(self._fabric, graph)
+        wanted = self._wanted(cross_connects)
         if as_read and self._stands is not None:
             return ForwardingPlan(wanted, self._steps(self._stands, wanted, graph))
         tables, failed = self._read()
