@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from fabric.topology import CrossConnects, Fabric, Port, is_electrical, trace
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:

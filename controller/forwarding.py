@@ -12,9 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
@@ -24,6 +22,9 @@ from fabric.crossconnect import CrossConnect
 from fabric.paths import Router, without_ports
 from fabric.routing import Rule, forwarding_rules, out_port, rule_batches
 from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 log = logging.getLogger(__name__)
 

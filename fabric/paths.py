@@ -28,10 +28,12 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from fabric.topology import Fabric, Port
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, order=True)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from fabric.paths import Router
 from fabric.topology import Fabric
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: What a rule is about: switch, destination's address, sender's (or empty).
 RuleKey = tuple[str, str, str]

@@ -20,13 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal
 
 from fabric.crossconnect import CrossConnect
 from fabric.light import Optics, received_dbm
 from fabric.optical_profiles import PROFILES
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: How one of several shortest paths is chosen.
 PathChoice = Literal["hash", "even"]
@@ -277,6 +278,9 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiD
     ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the slowest link on the way, bits per
     second) and ``path`` (every port passed). Raises ValueError as :func:`trace`.
     """
+    # Here, as most processes of a lab never make one, and start in half the time without it.
+    import networkx as nx
+
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
     graph.add_nodes_from(sorted(fabric.gpus), kind="gpu")
     graph.add_nodes_from(sorted(fabric.packet_switches), kind="packet_switch")

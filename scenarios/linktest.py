@@ -6,9 +6,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from fabric.frames import describe
 from fabric.grid import lines
@@ -21,6 +19,9 @@ from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
 from scenarios.session import Circuits, Session, rank_of
 from testbed.load import ProcessorLoad, Shares
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: A link test: job name, GPUs, and the rank that each of them sends to.
 Test = tuple[str, list[str], list[int | None]]
