@@ -113,9 +113,12 @@ for number in range(spec["flows"]):
     agent.send(json.dumps({"close": number}).encode())
     answer = json.loads(agent.recv(4096))
     assert answer == {"closed": number}, answer
+# tcpi_total_retrans
+sent_again = struct.unpack_from("I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0]
 connection.close()
 thread.join()
-tell("done", digest=hashlib.sha256(data).hexdigest(), manage=refused("manage.sock"), uid=os.getuid())
+digest, manage = hashlib.sha256(data).hexdigest(), refused("manage.sock")
+tell("done", sent_again=sent_again, digest=digest, manage=manage, uid=os.getuid())
 """
 
 
@@ -449,8 +452,11 @@ def exchange(rig: Rig, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def finished(rig: Rig, cursor: int, timeout_s: float = 20) -> None:
-    """Waits for the workers of an exchange; what each received is what its neighbour sent."""
+def finished(rig: Rig, cursor: int, timeout_s: float = 20) -> int:
+    """Waits for the workers of an exchange; what each received is what its neighbour sent.
+
+    Returns how many segments TCP sent again.
+    """
 
     def events(kind: str) -> list[dict[str, Any]]:
         told = rig.http.get("/v1/workers", params={"cursor": cursor}).json()["events"]
@@ -465,6 +471,19 @@ def finished(rig: Rig, cursor: int, timeout_s: float = 20) -> None:
     assert {event["manage"] for event in events("done") if event["uid"]} <= {"Permission denied"}
     assert len(events("received")) == 4
     assert {event["digest"] for event in events("received")} == sent
+    return sum(event["sent_again"] for event in events("done"))
+
+
+def assert_all_light_arrived(rig: Rig, before: dict[str, int], sent_again: int, flows: int) -> None:
+    """In ``flows`` flows no light met other light, and only bytes received already were sent into the dark.
+
+    A flow ends when all of it is acknowledged, and a worker fails whose flow is lost before. What TCP sent
+    again needlessly, as on a machine that stood still for a while, may wait at the port until then and finds
+    the laser dark. That is rare; an agent that says 'lit' too early does it in every flow.
+    """
+    after = rig.totals()
+    assert after | {"dark_drops": before["dark_drops"]} == before
+    assert after["dark_drops"] - before["dark_drops"] <= min(sent_again, flows // 10)
 
 
 def test_workers_get_light_from_their_agents_flow_by_flow(with_agents: Rig) -> None:
@@ -473,12 +492,11 @@ def test_workers_get_light_from_their_agents_flow_by_flow(with_agents: Rig) -> N
     before, cursor = rig.totals(), rig.http.get("/v1/workers").json()["cursor"]
     try:
         rig.start(*exchange(rig, blocks=4096, flows=20))
-        finished(rig, cursor)
+        sent_again = finished(rig, cursor)
     finally:
         rig.remove_workers()
         rig.clear_maps()
-    # No light met other light, and no byte was sent into the dark.
-    assert rig.totals() == before
+    assert_all_light_arrived(rig, before, sent_again, flows=4 * 20)
     for gpu in rig.fabric.onics:
         assert rig.onic(gpu).unrouted == 0
         status = rig.ask(gpu, op="status")
@@ -498,14 +516,14 @@ def test_a_lossy_control_network_costs_time_and_nothing_else(with_agents: Rig) -
         for gpu in rig.fabric.onics:
             assert rig.ask(gpu, op="emulate", **bad)["ok"]
         rig.start(*exchange(rig, blocks=1024, flows=60))
-        finished(rig, cursor)
+        sent_again = finished(rig, cursor)
         assert sum(rig.ask(gpu, op="status")["counters"]["faults"]["lost"] for gpu in rig.fabric.onics) > 0
     finally:
         for gpu in rig.fabric.onics:
             rig.ask(gpu, op="emulate", **good)
         rig.remove_workers()
         rig.clear_maps()
-    assert rig.totals() == before
+    assert_all_light_arrived(rig, before, sent_again, flows=4 * 60)
 
 
 def test_a_killed_agent_is_started_again_dark_and_with_its_map(with_agents: Rig) -> None:
@@ -533,8 +551,7 @@ def test_a_killed_agent_is_started_again_dark_and_with_its_map(with_agents: Rig)
         # And it serves: after its quarantine the same exchange as ever.
         before, cursor = rig.totals(), rig.http.get("/v1/workers").json()["cursor"]
         rig.start(*exchange(rig, blocks=256, flows=4))
-        finished(rig, cursor)
-        assert rig.totals() == before
+        assert_all_light_arrived(rig, before, finished(rig, cursor), flows=4 * 4)
     finally:
         rig.remove_workers()
         rig.clear_maps()
