@@ -42,7 +42,7 @@ class Controller:
         self.inventory = inventory
         self.plane = plane
         self.bus = EventBus()
-        store = Store(state / "controller")
+        self._store = store = Store(state / "controller")
         try:
             drivers = {
                 name: make_driver(name, inventory.optical_switches[name], switch.size, plane)
@@ -111,6 +111,7 @@ class Controller:
         self.site.close()
         self.plane.stop()
         self.bus.close()
+        self._store.close()
 
     def health(self) -> dict[str, Any]:
         """``status`` is ``ok``, or ``degraded`` with one line per reason in ``reasons``."""

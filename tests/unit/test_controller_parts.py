@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,65 @@ def test_store_replaces_whole_documents(tmp_path: Path) -> None:
     assert store.read("jobs") == {"b": 2}
     assert [p.name for p in (tmp_path / "state").iterdir()] == ["jobs.json"]
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "state" / "jobs.json").write_text('{"of": "an older version"}')
+    assert store.read("jobs") == {"of": "an older version"}
     (tmp_path / "state" / "jobs.json").write_text("{")
     with pytest.raises(ValueError, match=r"jobs\.json"):
         store.read("jobs")
+    store.close()
+
+
+def test_store_has_the_old_or_the_new_document_wherever_a_write_ends(tmp_path: Path) -> None:
+    store, path = Store(tmp_path), tmp_path / "jobs.json"
+    documents = [{"a": 1}, {"b": 2}]
+    for document in documents:
+        store.write("jobs", document)
+    store.close()
+    written = path.read_bytes()
+    whole = [written.index(b"\n") + 1, len(written)]
+    for end in range(whole[0], len(written) + 1):
+        path.write_bytes(written[:end])
+        assert Store(tmp_path).read("jobs") == documents[sum(end >= w for w in whole) - 1]
+        # The next process goes on from there.
+        successor = Store(tmp_path)
+        successor.write("jobs", {"c": end})
+        successor.write("jobs", {"d": end})
+        successor.close()
+        assert Store(tmp_path).read("jobs") == {"d": end}
+
+
+def test_store_goes_on_after_a_full_disk(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("jobs", {"a": 1})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    # As a disk that has room for a part of it: a short write, then none.
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "jobs.json").stat().st_size + 3, limit[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError):
+                store.write("jobs", {"b": "x" * 100})
+            assert store.read("jobs") == {"a": 1}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    store.write("jobs", {"c": 3})
+    store.write("jobs", {"d": 4})
+    assert store.read("jobs") == Store(tmp_path).read("jobs") == {"d": 4}
+    store.close()
+
+
+def test_store_does_not_grow_without_end(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(40):
+        store.write("jobs", {"number": number, "text": "x" * 100_000})
+        assert store.read("jobs")["number"] == number
+    assert (tmp_path / "jobs.json").stat().st_size <= 1 << 20
+    store.write("jobs", "x" * (2 << 20))
+    store.write("jobs", {"small": 1})
+    assert store.read("jobs") == {"small": 1}
+    assert (tmp_path / "jobs.json").stat().st_size < 100
+    store.close()
 
 
 def test_bus_orders_replays_and_drops_the_oldest() -> None:
