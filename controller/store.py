@@ -1,8 +1,8 @@
 """Small JSON documents that survive a crash of the controller, each in a file of its own.
 
-A file holds one version of its document a line, and its last whole line counts. A new version is appended: to
-put another file in its place makes a file system write it out at once (ext4: 0.6 ms, and 10 ms at times). That
-is done with the first version that a process writes, and where a file has grown long.
+A file holds one version of its document a line, and its last whole line counts. A new version is appended:
+to put another file in its place makes a file system write that out at once (ext4: 0.6 ms, and 10 ms at
+times). That is done with the first version that a process writes, and where a file has grown long.
 """
 
 from __future__ import annotations

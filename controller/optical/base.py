@@ -11,15 +11,17 @@ How a change is made, whatever the switch:
    state. So a plan made before a lost reply cannot be replayed blindly.
 4. **Remove, then add**, in batches the switch can take. Every removal precedes every addition, so the
    switch never has to resolve a conflict (some take longer over that, some silently move a circuit).
-5. **Wait for light** as long as the switch declares it needs, and **read back**. Only this reading says
-   what was achieved, not the switch's acknowledgements.
+5. **Wait for light** as long as the switch declares it needs, and **read back** (where it needs none, in one
+   message with the last write, if the switch can). Only this reading says what was achieved, not the
+   switch's acknowledgements.
 6. **Report each cross-connect** with its state, the reason where it is not as wanted, and the times
    between which it was dark. An answer lost on the way makes the outcome unknown, and it is reported as
    unknown; the next read waits until a late command can no longer take effect.
 
 A driver for another switch writes `_read`, `_remove` and `_add`; everything above is here. Optional:
-`_open`, `_close`, `_set_port_enabled`, `_power`, `_alarms`. All times are seconds of ``time.monotonic()``.
-Drivers are synchronous and may be used from several threads; one operation runs on a switch at a time.
+`_open`, `_close`, `_write_and_read`, `_set_port_enabled`, `_power`, `_alarms`. All times are seconds of
+``time.monotonic()``. Drivers are synchronous and may be used from several threads; one operation runs on a
+switch at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -400,10 +402,9 @@ def make_plan(
     )
 
 
+Verb = Literal["remove", "add", "replace"]
 #: A write, what it is given, and the cross-connects that it changes.
-_Write = tuple[
-    Callable[[Sequence[CrossConnect], Deadline], None], Sequence[CrossConnect], Sequence[CrossConnect]
-]
+_Write = tuple[Verb, Sequence[CrossConnect], Sequence[CrossConnect]]
 
 
 class OpticalSwitchDriver(ABC):
@@ -449,6 +450,14 @@ class OpticalSwitchDriver(ABC):
         """Make these (at most ``max_replace``) and remove all others in one write, which leaves those that
         stay untouched. Raises as `_remove`."""
         raise Unsupported("there is no write that replaces everything")
+
+    def _write_and_read(
+        self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
+    ) -> Snapshot | None:
+        """One of the writes above, and what the switch shows once it is done with it, where one message can
+        ask for both; None for it to be read by itself. Raises as `_remove`, and ProtocolError."""
+        self._send(verb, batch, deadline)
+        return None
 
     def _open(self, deadline: Deadline) -> Identity:
         """Start a session and say who is there. Raises Unreachable, AuthFailed, ProtocolError."""
@@ -662,11 +671,18 @@ class OpticalSwitchDriver(ABC):
         finally:
             self._lock.release()
 
+    def _send(self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        writes = {"remove": self._remove, "add": self._add, "replace": self._replace}
+        writes[verb](batch, deadline)
+
     def _reading(self, deadline: Deadline) -> Snapshot:
         """One reading, checked for being possible at all."""
         deadline.sleep_until(self._quiet_until)
         deadline.check()
-        snapshot = self._read(deadline)
+        return self._checked(self._read(deadline))
+
+    def _checked(self, snapshot: Snapshot) -> Snapshot:
+        """What was read just now. Raises ProtocolError if it is not possible at all."""
         known = self._capabilities.ports
         if snapshot.ports.keys() != known:
             odd = sorted(snapshot.ports.keys() ^ known)
@@ -713,8 +729,9 @@ class OpticalSwitchDriver(ABC):
         refusal: OpticalError | None = None
         done = 0
         lit_by = before.taken_at
+        told: Snapshot | None = None
         try:
-            for write, batch, changed in batches:
+            for number, (verb, batch, changed) in enumerate(batches, start=1):
                 deadline.check()
                 lit_by = time.monotonic() + timing.lit_after_s(len(changed))
                 for xc in changed:
@@ -722,7 +739,11 @@ class OpticalSwitchDriver(ABC):
                         if spot in lit_before:
                             dark_at.setdefault(spot, time.monotonic())
                 self._written_at = time.monotonic()
-                write(batch, deadline)
+                waits = plan.add and settle and timing.lit_after_s(len(changed)) > 0.0
+                if number < len(batches) or waits:
+                    self._send(verb, batch, deadline)
+                else:
+                    told = self._write_and_read(verb, batch, deadline)
                 done += 1
         except (Refused, PermissionDenied, AuthFailed) as error:
             refusal = error
@@ -737,7 +758,7 @@ class OpticalSwitchDriver(ABC):
             if refusal is not None:
                 after = self._reading(deadline)
             else:
-                after = self._settled(plan, deadline, lit_by, settle) if batches else before
+                after = self._settled(plan, deadline, lit_by, settle, told) if batches else before
         except OpticalError as error:
             raise self._unknown(f"written, but the read-back failed: {error}") from error
         self._remember_names(plan, after)
@@ -747,13 +768,17 @@ class OpticalSwitchDriver(ABC):
     def _writes(self, plan: Plan) -> list[_Write]:
         if self.replaces_at_once(plan):
             whole = tuple(sorted(plan.keep | set(plan.add), key=_order))
-            return [(self._replace, whole, (*plan.remove, *plan.add))]
+            return [("replace", whole, (*plan.remove, *plan.add))]
+        groups: tuple[tuple[Verb, tuple[CrossConnect, ...]], ...] = (
+            ("remove", plan.remove),
+            ("add", plan.add),
+        )
         batches = [
-            (write, group[start : start + self._capabilities.max_batch])
-            for write, group in ((self._remove, plan.remove), (self._add, plan.add))
+            (verb, group[start : start + self._capabilities.max_batch])
+            for verb, group in groups
             for start in range(0, len(group), self._capabilities.max_batch)
         ]
-        return [(write, batch, batch) for write, batch in batches]
+        return [(verb, batch, batch) for verb, batch in batches]
 
     def _verdict(self, result: ApplyResult, before: Snapshot, refusal: OpticalError | None) -> ApplyResult:
         """The result, if it is as planned."""
@@ -769,11 +794,17 @@ class OpticalSwitchDriver(ABC):
         more = f" (and {len(result.deviations) - 1} more)" if len(result.deviations) > 1 else ""
         raise ReadBackMismatch(f"{first.ingress}->{first.egress}: {first.reason}{more}", result)
 
-    def _settled(self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool) -> Snapshot:
-        """A reading once all is as planned, or as late as it could still become so."""
-        if plan.add and settle:
-            deadline.sleep_until(lit_by)
-        snapshot = self._reading(deadline)
+    def _settled(
+        self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool, told: Snapshot | None
+    ) -> Snapshot:
+        """A reading once all is as planned, or as late as it could still become so. ``told``: the first one,
+        where it came with the last write."""
+        if told is not None:
+            snapshot = self._checked(told)
+        else:
+            if plan.add and settle:
+                deadline.sleep_until(lit_by)
+            snapshot = self._reading(deadline)
         while True:
             pending = any(snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove))
             late = any(xc not in snapshot.cross_connects for xc in plan.add) or any(

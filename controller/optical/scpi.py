@@ -5,9 +5,10 @@ that never mixes up replies (any trouble closes the connection) and never repeat
 
 A set command answers nothing by itself. It is sent with ``*opc?`` behind it, whose reply tells that the
 switch is done, and is followed by ``:syst:err?``. Whether it did what it should is for the base class to
-read back. Pairs are removed by ingress and egress, so a circuit that someone else moved meanwhile is not
-hit. ``conn:only`` is sent only where everything else is to go anyway (REPLACE mode), because it changes
-light with one dark time instead of two; ``disc:all`` and ``*rst`` are never sent.
+read back, behind these in the same message where that is soon enough. Pairs are removed by ingress and
+egress, so a circuit that someone else moved meanwhile is not hit. ``conn:only`` is sent only where everything
+else is to go anyway (REPLACE mode), because it changes light with one dark time instead of two; ``disc:all``
+and ``*rst`` are never sent.
 
 Questions that belong together are one message (``a?;b?``, answered ``x;y``, as in IEEE 488.2) where the
 switch has shown, when it was opened, that it answers so. Public clients of real switches send a command with
@@ -34,6 +35,7 @@ from controller.optical.base import (
     PortStatus,
     Snapshot,
     Timing,
+    Verb,
     dual_sided,
 )
 from controller.optical.errors import (
@@ -72,6 +74,9 @@ _STATUS = {
     ("F", True): PortStatus(PortState.FAILED),
     ("F", False): PortStatus(PortState.FAILED),
 }
+#: Asks for everything that a reading holds.
+_STATE = (":oxc:swit:conn:stat?", ":oxc:swit:port:stat?")
+_VERBS: Mapping[Verb, str] = {"remove": "sub", "add": "add", "replace": "only"}
 _LIST = re.compile(r"\(@([\d,: ]*)\)")
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
 _REPLY = re.compile(r'(?:[^;"]|"[^"]*")+')
@@ -151,6 +156,10 @@ def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
     if any(len(one) != len(lists[0]) for one in lists):
         raise ProtocolError("port lists of different lengths", text)
     return tuple(CrossConnect(*one) for one in zip(*lists, strict=True))
+
+
+def _line(verb: Verb, batch: Sequence[CrossConnect]) -> str:
+    return f":oxc:swit:conn:{_VERBS[verb]} {format_pairs(batch)}"
 
 
 def _parse_items(text: str) -> list[str]:
@@ -269,19 +278,21 @@ class ScpiClient:
             self.close()
             self.errors(deadline)
 
-    def command(self, line: str, deadline: Deadline) -> None:
+    def command(self, line: str, deadline: Deadline, then: Sequence[str] = ()) -> list[str]:
         """Send a set command and wait until the switch is done with it.
 
-        Raises Refused with the switch's own error; Unreachable or DeadlineExceeded if nothing was sent;
-        Indeterminate if it was sent and its end is not known.
+        Returns the replies to the questions ``then``, asked behind it in the same message; none where the
+        switch gets one question at a time. Raises Refused with the switch's own error; Unreachable or
+        DeadlineExceeded if nothing was sent; Indeterminate if it was sent and its end is not known.
         """
         self._connect(deadline)
         try:
             if self.compound:
-                reply = self._exchange(f"{line};*opc?;:syst:err?", deadline, whole=True)
-                done, first = split_replies(reply, 2)
+                message = ";".join((line, "*opc?", ":syst:err?", *then))
+                reply = self._exchange(message, deadline, whole=True)
+                done, first, *told = split_replies(reply, 2 + len(then))
             else:
-                done, first = self._exchange(f"{line};*opc?", deadline, whole=True), None
+                done, first, told = self._exchange(f"{line};*opc?", deadline, whole=True), None, []
             if done.strip() != "1":
                 raise ProtocolError("unexpected reply to *opc?", done)
             errors = self.errors(deadline, first)
@@ -290,6 +301,7 @@ class ScpiClient:
             raise Indeterminate(f"no end of {line.split()[0]} seen: {error}") from error
         if errors:
             raise Refused(f"{line[:80]}: {'; '.join(errors)}")
+        return told
 
     def errors(self, deadline: Deadline, first: str | None = None) -> list[str]:
         """Empties the switch's error queue. ``first``: its first entry, where that has been read."""
@@ -397,8 +409,9 @@ class ScpiDriver(OpticalSwitchDriver):
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        both = (":oxc:swit:conn:stat?", ":oxc:swit:port:stat?")
-        told_pairs, told_ports = self._client.questions(both, deadline)
+        return self._snapshot(*self._client.questions(_STATE, deadline))
+
+    def _snapshot(self, told_pairs: str, told_ports: str) -> Snapshot:
         pairs = parse_pairs(told_pairs, self.wavelengths)
         letters = parse_port_states(told_ports)
         if len(letters) != 2 * self.size:
@@ -410,13 +423,19 @@ class ScpiDriver(OpticalSwitchDriver):
         return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        self._client.command(f":oxc:swit:conn:sub {format_pairs(batch)}", deadline)
+        self._client.command(_line("remove", batch), deadline)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        self._client.command(f":oxc:swit:conn:add {format_pairs(batch)}", deadline)
+        self._client.command(_line("add", batch), deadline)
 
     def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
-        self._client.command(f":oxc:swit:conn:only {format_pairs(whole)}", deadline)
+        self._client.command(_line("replace", whole), deadline)
+
+    def _write_and_read(
+        self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
+    ) -> Snapshot | None:
+        told = self._client.command(_line(verb, batch), deadline, then=_STATE)
+        return self._snapshot(*told) if told else None
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         verb = "enab" if enabled else "dis"

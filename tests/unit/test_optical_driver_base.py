@@ -24,6 +24,7 @@ from controller.optical.base import (
     PortStatus,
     Snapshot,
     Timing,
+    Verb,
     dual_sided,
     make_plan,
 )
@@ -152,6 +153,54 @@ def driver(switch: Switch) -> MemoryDriver:
 
 def straight(*ports: int) -> set[XC]:
     return {XC(p, p + SIZE) for p in ports}
+
+
+class TellingDriver(MemoryDriver):
+    """One whose switch tells in one message what it shows after a write."""
+
+    def _write_and_read(self, verb: Verb, batch: Sequence[XC], deadline: Deadline) -> Snapshot:
+        self._send(verb, batch, deadline)
+        self.switch.wire.append(("told", ()))
+        return self._read(deadline)
+
+
+def test_only_the_last_write_is_asked_what_the_switch_shows(switch: Switch) -> None:
+    driver = TellingDriver(switch, max_batch=2)
+    driver.converge(straight(1, 2, 3))
+    switch.wire.clear()
+    switch.reads = 0
+    began = time.monotonic()
+    result = driver.converge({XC(1, 2 + SIZE), XC(2, 1 + SIZE), XC(4, 4 + SIZE)})
+    assert [verb for verb, _ in switch.wire] == ["remove", "add", "add", "told"]
+    assert switch.reads == 2, "one to plan from, one that came with the last write"
+    assert result.snapshot.taken_at > began
+    assert set(switch.lit) == set(result.snapshot.cross_connects)
+    assert all(r.t_lit == result.snapshot.taken_at for r in result.results if r.action == "add")
+
+
+@pytest.mark.parametrize(
+    "timing", [Timing(dark=Bounds(0, 0, 0.03)), Timing(Bounds(0, 0, 0.03)), Timing(per_cross_connect_s=0.03)]
+)
+def test_light_that_needs_time_is_read_when_that_has_passed(switch: Switch, timing: Timing) -> None:
+    driver = TellingDriver(switch, timing=timing)
+    began = time.monotonic()
+    result = driver.converge(straight(1))
+    assert [verb for verb, _ in switch.wire] == ["add"]
+    assert result.snapshot.taken_at >= began + 0.03
+
+
+def test_what_is_told_with_a_write_is_no_better_than_another_reading(switch: Switch) -> None:
+    driver = TellingDriver(switch)
+    switch.after_write = lambda *_: switch.lit.clear()
+    with pytest.raises(ReadBackMismatch):
+        driver.converge(straight(1))
+    switch.lit = dict.fromkeys(straight(1), CONNECTED)
+    switch.after_write = lambda *_: switch.lit.update(dict.fromkeys(straight(1), CONNECTED))
+    with pytest.raises(ReadBackMismatch, match="still there"):
+        driver.converge((), delete=[1])
+    switch.after_write = lambda *_: switch.lit.update({XC(2, 1 + SIZE): CONNECTED, XC(3, 99): CONNECTED})
+    with pytest.raises(Indeterminate, match="read-back failed: impossible"):
+        driver.apply(driver.plan(straight(1, 2), Mode.UPDATE))
 
 
 # Planning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -21,6 +21,7 @@ from controller.optical.errors import (
     OpticalError,
     PartialApply,
     ProtocolError,
+    ReadBackMismatch,
     Refused,
 )
 from controller.optical.registry import make_driver
@@ -284,12 +285,59 @@ def test_questions_are_one_message_only_where_the_switch_answers_so(compound: bo
         )
         if compound:
             together = ";".join(reading)
-            assert script.lines == [together, together, f"{removal};:syst:err?", together]
+            assert script.lines == [together, together, f"{removal};:syst:err?;{together}"]
         else:
             assert script.lines == [*reading, *reading, removal, ":syst:err?", *reading]
         with pytest.raises(Refused, match="port 1 is busy"):
             driver.converge([XC(1, 6)])
         assert switch.errors == []
+    finally:
+        driver.close()
+        script.close()
+
+
+def test_what_the_reading_in_the_message_of_a_write_says_counts() -> None:
+    def reply(line: str) -> str:
+        # It says that it is done, and did nothing.
+        return switch.reply(line.replace(":sub", ":nothing"))
+
+    switch = Simple(True)
+    script = Script(reply)
+    driver = driver_on(script)
+    try:
+        driver.open()
+        with pytest.raises(ReadBackMismatch, match="1->5: still there"):
+            driver.converge((), delete=[1])
+        assert script.lines[-1].startswith(":oxc:swit:conn:sub (@1),(@5);*opc?;")
+    finally:
+        driver.close()
+        script.close()
+
+
+@pytest.mark.parametrize("told", ["", ";(@1),(@5)", ";(@1),(@5);(E)", ";(@1),(@5,6);(E,E,E,E,E,E,E,E)"])
+def test_a_reading_that_cannot_be_understood_in_the_message_of_a_write_is_indeterminate(told: str) -> None:
+    switch = Simple(True)
+    script = Script(lambda line: f'1;0,"No error"{told}\n' if ":sub" in line else switch.reply(line))
+    driver = driver_on(script)
+    try:
+        driver.open()
+        with pytest.raises(Indeterminate, match="outcome unknown"):
+            driver.converge((), delete=[1], timeout_s=0.5)
+    finally:
+        driver.close()
+        script.close()
+
+
+def test_light_that_takes_its_time_is_read_by_itself() -> None:
+    switch = Simple(True)
+    switch.lit.clear()
+    script = Script(switch.reply)
+    driver = driver_on(script, profile={"dark_s": 0.05})
+    try:
+        driver.open()
+        with pytest.raises(Refused):
+            driver.converge([XC(1, 6)])
+        assert ":oxc:swit:conn:add (@1),(@6);*opc?;:syst:err?" in script.lines
     finally:
         driver.close()
         script.close()
@@ -311,8 +359,9 @@ def test_a_message_with_too_few_replies_ends_the_connection() -> None:
         script.close()
 
 
-def driver_on(script: Script, size: int = 4) -> ScpiDriver:
-    driver = make_driver("ocs0", {"driver": "scpi", "address": f"127.0.0.1:{script.port}"}, size)
+def driver_on(script: Script, size: int = 4, profile: Mapping[str, float] = {}) -> ScpiDriver:
+    entry = {"driver": "scpi", "address": f"127.0.0.1:{script.port}", "profile": profile}
+    driver = make_driver("ocs0", entry, size)
     assert isinstance(driver, ScpiDriver)
     return driver
 
