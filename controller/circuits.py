@@ -422,7 +422,7 @@ def _merge(
     results = {(r.ingress, r.egress): r for r in removed}
     for r in added:
         known = [dark_at[p] for p in (r.ingress, r.egress) if p in dark_at]
-        t_dark = r.t_dark if r.t_dark is not None else min(known, default=None)
-        results[r.ingress, r.egress] = replace(r, t_dark=t_dark)
-    order = {key: i for i, key in enumerate(sorted(results, key=lambda k: (k[0], k[1] or 0)))}
-    return tuple(sorted(results.values(), key=lambda r: order[r.ingress, r.egress]))
+        if r.t_dark is None and known:
+            r = replace(r, t_dark=min(known))
+        results[r.ingress, r.egress] = r
+    return tuple(results[key] for key in sorted(results, key=lambda k: (k[0], k[1] or 0)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import queue
 import socket
@@ -19,6 +20,7 @@ from typing import Any
 from os_ken.controller.handler import MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
 from controller.openflow.handshake import Handlers
@@ -51,6 +53,8 @@ _STILL_THERE_S = 1.0
 #: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
 _REFUSED_S = 30.0
 
+#: What a message needs to know of the connection to be written.
+_PROTOCOL = ProtocolDesc(ofp.OFP_VERSION)
 _COMMANDS = {
     "add": ofp.OFPFC_ADD,
     "modify": ofp.OFPFC_MODIFY,
@@ -180,7 +184,7 @@ class OpenFlowPlane(OfctlMixin):
         """As :meth:`send_flows`, to several switches at once; what went wrong, by switch."""
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
-            changes = [_flow_mod(switch, mod) for mod in mods[dpid]]
+            changes = [_flow_mod(mod) for mod in mods[dpid]]
             return [*changes, parser.OFPBarrierRequest(switch)]
 
         return self._at_once(mods, messages, timeout_s)[1]
@@ -368,23 +372,55 @@ class OpenFlowPlane(OfctlMixin):
                     log.exception("a subscriber failed on %s", event)
 
 
-def _flow_mod(switch: Switch, mod: FlowMod) -> Any:
-    actions = [parser.OFPActionOutput(port) for port in mod.out_ports]
-    adds = mod.command in ("add", "modify", "modify_strict")
+class _Written:
+    """A message of os-ken's in writing; each sending only gets its own number."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self.xid = 0
+        self.buf = text
+
+    def set_xid(self, xid: int) -> None:
+        self.xid = xid
+
+    def serialize(self) -> None:
+        self.buf = self._text[:4] + self.xid.to_bytes(4, "big") + self._text[8:]
+
+
+def _flow_mod(mod: FlowMod) -> _Written:
+    match = tuple(sorted(mod.match.items()))
+    return _Written(_flow_mod_text(mod.command, mod.priority, match, mod.out_ports, mod.cookie, mod.table_id))
+
+
+@functools.lru_cache(maxsize=8192)
+def _flow_mod_text(
+    command: str,
+    priority: int,
+    match: tuple[tuple[str, int | str], ...],
+    out_ports: tuple[int, ...],
+    cookie: int,
+    table_id: int,
+) -> bytes:
+    """Kept, because os-ken takes 0.3 ms to write one, and light that changes brings the same rules again."""
+    actions = [parser.OFPActionOutput(port) for port in out_ports]
+    adds = command in ("add", "modify", "modify_strict")
     instructions = (
         [parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions)] if actions and adds else []
     )
-    return parser.OFPFlowMod(
-        switch,
-        cookie=mod.cookie,
-        table_id=mod.table_id,
-        command=_COMMANDS[mod.command],
-        priority=mod.priority,
+    message = parser.OFPFlowMod(
+        _PROTOCOL,
+        cookie=cookie,
+        table_id=table_id,
+        command=_COMMANDS[command],
+        priority=priority,
         out_port=ofp.OFPP_ANY,
         out_group=ofp.OFPG_ANY,
-        match=parser.OFPMatch(**{key: _match_value(value) for key, value in mod.match.items()}),
+        match=parser.OFPMatch(**{key: _match_value(value) for key, value in match}),
         instructions=instructions,
     )
+    message.set_xid(0)
+    message.serialize()
+    return bytes(message.buf)
 
 
 def _match_value(value: int | str) -> Any:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from os_ken.ofproto import ofproto_parser
 
 from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
 from controller.forwarding import Forwarding
 from controller.openflow.errors import NotConnectedError, OpenFlowError
 from controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
+from controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from fabric.routing import Rule, forwarding_rules, walk
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
@@ -283,3 +285,34 @@ def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
         forwarding.path("g0", "g9", after)
     with pytest.raises(ConflictError, match="does not get away: nothing is lit to g0's NIC port"):
         forwarding.path("g0", "g2", {})
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        *flow_rules.put(Rule("tor0", "10.0.0.3", 4)),
+        *flow_rules.put(Rule("tor0", "10.0.0.3", 4, "10.0.0.9")),
+        *flow_rules.forget("10.0.0.3"),
+        flow_rules.TABLE_MISS,
+        FlowMod(
+            "modify", 7, {"ipv4_dst": "10.0.0.0/255.0.0.0", "eth_type": 0x0800, "in_port": 3}, (1, 2), 5, 3
+        ),
+    ],
+)
+def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(mod: FlowMod) -> None:
+    texts = []
+    for xid in (1, 0xFFFF_FFFF, 1):
+        message = _flow_mod(mod)
+        message.set_xid(xid)
+        message.serialize()
+        texts.append(message.buf)
+        version, kind, length, told = ofproto_parser.header(message.buf)
+        assert (length, told, message.xid) == (len(message.buf), xid, xid)
+        sent = ofproto_parser.msg(_PROTOCOL, version, kind, length, told, bytearray(message.buf))
+        match = {k: f"{v[0]}/{v[1]}" if isinstance(v, tuple) else v for k, v in sent.match.items()}
+        assert match == dict(mod.match)
+        assert sent.command == _COMMANDS[mod.command]
+        assert (sent.priority, sent.cookie, sent.table_id) == (mod.priority, mod.cookie, mod.table_id)
+        ports = [action.port for instruction in sent.instructions for action in instruction.actions]
+        assert tuple(ports) == mod.out_ports
+    assert texts[0] == texts[2] != texts[1]
