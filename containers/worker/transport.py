@@ -9,6 +9,12 @@ schedule). Everything before it is finished, so its bytes are ready at the sende
 connection on both sides, and a receive that would overwrite unsent bytes copies them aside instead of
 waiting. So it can always move.
 
+Where the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received
+all of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then
+they send nothing of it. That is MPI's Sendrecv of a large message (rendezvous). Without it a rank that is
+early shares the NIC of one that is late, which makes that one later still: halving and doubling on a fat
+tree took a third longer than its slowest links.
+
 A rank is done when its peers have received all that it sent them. They say so by a receipt, one byte after
 all else that they have to say on that connection. Until then its memory may be lent to the connection
 instead of copied into it, where the schedule itself does not overwrite it sooner.
@@ -40,7 +46,7 @@ import numpy.typing as npt
 
 from containers.worker.flows import Flow, Flows
 from containers.worker.lending import Lender
-from fabric.collectives import Schedule, chunk_bounds, lendable
+from fabric.collectives import Schedule, Transfer, chunk_bounds, lendable
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
 SEGMENT_BYTES = 1024 * 1024
@@ -51,6 +57,7 @@ ITEM_BYTES = 4
 #: fast, of 1 MiB the same, of 16 MiB 1.2 times.
 LEND_BYTES = 1024 * 1024
 RECEIPT = b"\6"
+READY = b"\5"
 #: Shorter stalls are not reported one by one: queues alone make them.
 STALL_S = 0.02
 #: The kernel wakes us when a burst is acknowledged; were that lost, we would notice after so long.
@@ -92,12 +99,14 @@ class AllReduceReport:
 
 
 class _Receive:
-    """A transfer into this rank. Positions are byte offsets in the vector."""
+    """A transfer into this rank, or a peer's ``token``. Positions are byte offsets in the vector or token."""
 
-    __slots__ = ("applied", "before", "end", "previous", "reduce", "segment", "start")
+    __slots__ = ("applied", "before", "end", "previous", "reduce", "segment", "start", "token")
 
-    def __init__(self, start: int, end: int, reduce: bool, previous: _Receive | None) -> None:
-        self.start, self.end, self.reduce, self.previous = start, end, reduce, previous
+    def __init__(
+        self, start: int, end: int, reduce: bool, previous: _Receive | None, token: bytes = b""
+    ) -> None:
+        self.start, self.end, self.reduce, self.previous, self.token = start, end, reduce, previous, token
         self.applied = start
         share = -(-(end - start) // (SEGMENTS_PER_CHUNK * ITEM_BYTES)) * ITEM_BYTES
         self.segment = min(SEGMENT_BYTES, share)
@@ -115,6 +124,8 @@ class _Receive:
 
         It stops before what an earlier send has still to send, if that leaves anything to receive.
         """
+        if self.token:
+            return self.end
         begin = self.applied
         limit = self.end if self.previous is None else self.previous.applied
         # Whole elements only; a ``replace`` may have stopped inside one.
@@ -128,12 +139,24 @@ class _Receive:
 
 
 class _Send:
-    """A transfer out of this rank; ``after`` is the last earlier receive into its chunk."""
+    """A transfer out of this rank, or a ``token``.
 
-    __slots__ = ("after", "aside", "aside_end", "end", "lent", "sent", "start")
+    ``after``: the last earlier receive into its chunk. ``awaits``: receives that end before it begins.
+    """
 
-    def __init__(self, start: int, end: int, after: _Receive | None, lent: bool) -> None:
-        self.start, self.end, self.after, self.lent = start, end, after, lent
+    __slots__ = ("after", "aside", "aside_end", "awaits", "end", "lent", "sent", "start", "token")
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        after: _Receive | None,
+        awaits: tuple[_Receive, ...],
+        lent: bool = False,
+        token: bytes = b"",
+    ) -> None:
+        self.start, self.end, self.after, self.awaits, self.lent = start, end, after, awaits, lent
+        self.token = token
         self.sent = self.aside_end = start
         self.aside: memoryview | None = None
 
@@ -269,6 +292,7 @@ class Transport:
         self._flows = flows
         self._addresses = addresses
         self._waits_s: list[float] = []
+        self._token = memoryview(bytearray(len(READY)))
         self._steps, self._steps_before = schedule.steps, 0
         self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
         self._assign(schedule, rank)
@@ -294,18 +318,23 @@ class Transport:
         for step in sorted(steps):
             # A send takes what its rank had before the step: so all sends of the step come first.
             sends_before = {peer: len(link.sends) for peer, link in link_of.items()}
+            awaits: dict[int, tuple[_Receive, ...]] = {}
+            if schedule.step_by_step and self._flows is None:
+                full = [t for t, _ in steps[step] if bounds[t.chunk][0] < bounds[t.chunk][1]]
+                awaits = self._make_ready(link_of, rank, full)
             for transfer, may_lend in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.source == rank and start < end:
                     lend = may_lend and end - start >= LEND_BYTES
-                    send = _Send(start, end, last_receive.get(transfer.chunk), lend)
+                    needs = awaits.get(transfer.destination, ())
+                    send = _Send(start, end, last_receive.get(transfer.chunk), needs, lend)
                     link_of[transfer.destination].sends.append(send)
                     unguarded[transfer.chunk].append(send)
             if self._flows is not None:
                 for peer, link in link_of.items():
                     if sends := link.sends[sends_before[peer] :]:
-                        needs = tuple(send.after for send in sends if send.after is not None)
-                        link.bursts.append(_Burst(step, len(link.sends), needs))
+                        applied = tuple(send.after for send in sends if send.after is not None)
+                        link.bursts.append(_Burst(step, len(link.sends), applied))
             for transfer, _ in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.destination == rank and start < end:
@@ -313,6 +342,21 @@ class Transport:
                     receive.before = unguarded.pop(transfer.chunk, [])
                     link_of[transfer.source].receives.append(receive)
                     last_receive[transfer.chunk] = receive
+
+    @staticmethod
+    def _make_ready(
+        link_of: Mapping[int, _Link], rank: int, transfers: Sequence[Transfer]
+    ) -> dict[int, tuple[_Receive, ...]]:
+        """Tokens of a step of these ``transfers``; for each peer what the sends to it await."""
+        # Those of a connection are applied in order, so its last one stands for all.
+        so_far = tuple(link.receives[-1] for link in link_of.values() if link.receives)
+        for peer in sorted({t.source for t in transfers if t.destination == rank}):
+            link_of[peer].sends.append(_Send(0, len(READY), None, so_far, token=READY))
+        awaits = {}
+        for peer in sorted({t.destination for t in transfers if t.source == rank}):
+            link_of[peer].receives.append(_Receive(0, len(READY), False, None, token=READY))
+            awaits[peer] = (*so_far, link_of[peer].receives[-1])
+        return awaits
 
     def all_reduce(self, vector: npt.NDArray[np.float32]) -> AllReduceReport:
         """Run the schedule in place on ``vector``, a contiguous 1-D float32 array.
@@ -368,10 +412,11 @@ class Transport:
                     self._give_up(unfinished)
                 moved_at = time.monotonic()
         self._steps_before += self._steps
-        sends = [send for link in links for send in link.sends]
+        sends = [send for link in links for send in link.sends if not send.token]
+        receives = [receive for link in links for receive in link.receives if not receive.token]
         return AllReduceReport(
             sum(send.end - send.start for send in sends),
-            sum(receive.end - receive.start for link in links for receive in link.receives),
+            sum(receive.end - receive.start for receive in receives),
             sum(send.end - send.start for link in links if link.lender for send in link.sends if send.lent),
             max_stall_s,
             tuple(stalls),
@@ -533,8 +578,12 @@ class Transport:
                 return progress
         while link.next_send < last:
             send = link.sends[link.next_send]
+            if any(receive.applied < receive.end for receive in send.awaits):
+                break
             ready = send.end if send.after is None else send.after.ready()
-            if send.sent < send.aside_end:
+            if send.token:
+                part = memoryview(send.token)[send.sent : ready]
+            elif send.sent < send.aside_end:
                 assert send.aside is not None
                 part = send.aside[send.sent - send.start : send.aside_end - send.start]
             elif send.sent < ready:
@@ -571,7 +620,10 @@ class Transport:
         begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
         if receive is None or limit <= begin:
             return self._flows is not None and link.can_read and self._read_ahead(link)
-        into = link.scratch[link.filled : limit - begin] if receive.reduce else data[begin:limit]
+        if receive.token:
+            into = self._token[begin:limit]
+        else:
+            into = link.scratch[link.filled : limit - begin] if receive.reduce else data[begin:limit]
         endangered = [send for send in receive.before if max(send.sent, send.aside_end) < limit]
         try:
             if endangered:

@@ -9,7 +9,7 @@ Shaping
 A port's egress has a token bucket (TBF) of the link's rate. Its bucket must hold one frame, or the frame
 would never pass, and what goes out during the kernel's timer lateness, or tokens are lost and the rate with
 them; every byte more lets a burst through faster than the link. So: one frame + 200 µs at the rate.
-A link between packet switches is shared by flows that do not hold each other back at the source. See
+What leaves a packet switch is shared by flows that do not hold each other back at the source. See
 :func:`shape_shared` for why it is arbitrated by source.
 """
 

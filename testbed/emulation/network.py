@@ -257,7 +257,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         rate, queue = self.emulation.rate_bps(link.rate_bps), self._queue_s[link]
         if port.node in self.fabric.optical_switches:
             return  # Light is not queued inside an optical switch.
-        if link.other(port).node in self.fabric.packet_switches:
+        if port.node in self.fabric.packet_switches:
             sources = [gpu.ip for gpu in self.fabric.gpus.values()]
             netlink.shape_shared(root, index, rate, queue, sources)
         else:

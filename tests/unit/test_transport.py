@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from containers.worker import transport
 from containers.worker.model import Replica
 from containers.worker.rendezvous import part
-from containers.worker.transport import RECEIPT, PeerLost, Transport, peers_of
+from containers.worker.transport import READY, RECEIPT, PeerLost, Transport, peers_of
 from fabric.collectives import (
     Schedule,
     Transfer,
@@ -159,7 +159,8 @@ def schedules(draw: st.DrawFn) -> Schedule:
         )
     )
     transfers = [Transfer(*each) for each in drawn if each[1] != each[2]]
-    return Schedule(world_size, chunks, tuple(sorted(transfers, key=lambda t: t.step)))
+    transfers.sort(key=lambda t: t.step)
+    return Schedule(world_size, chunks, tuple(transfers), step_by_step=draw(st.booleans()))
 
 
 @settings(max_examples=60, deadline=None)
@@ -179,6 +180,27 @@ def test_any_schedule_larger_than_the_buffers(schedule: Schedule, seed: int) -> 
     with np.errstate(all="ignore"):
         expected = apply_schedule(schedule, vectors)
         assert same_bits(run(schedule, vectors, buffer_bytes=2048), expected)
+
+
+def test_an_exchange_begins_when_the_peer_is_ready() -> None:
+    """Early data would share the NIC of a peer that is still in an earlier step."""
+    near, far = socket.socketpair()
+    with near, far:
+        transport = Transport(all_reduce("halving-doubling", 2), 0, {1: near}, 1000, peer_timeout_s=5)
+        thread = threading.Thread(target=transport.all_reduce, args=(np.ones(1000, dtype=np.float32),))
+        thread.start()
+        far.settimeout(0.2)
+        assert far.recv(100) == READY
+        with pytest.raises(TimeoutError):
+            far.recv(100)
+        far.settimeout(5)
+        far.sendall(READY)
+        assert far.recv(2000, socket.MSG_WAITALL) == np.ones(500, dtype=np.float32).tobytes()
+        # Our half, that we are ready for the next step, the sum of the other half, and a receipt.
+        far.sendall(bytes(2000) + READY + bytes(2000) + RECEIPT)
+        assert far.recv(2002, socket.MSG_WAITALL)[:1] == READY
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 def test_report_counts_bytes_and_stall() -> None:
