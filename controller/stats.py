@@ -16,8 +16,8 @@ from fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)
 
-#: Questions per second to all switches together. Each wakes the one thread of Open vSwitch that forwards for all
-#: switches; twenty of them asked 20 times a second took 20 % of a processor here, and 9 % with this.
+#: Questions per second to all switches together. Each wakes the one thread of Open vSwitch that forwards
+#: for all of them; twenty switches asked 20 times a second took 20 % of a processor here, and 9 % with this.
 _QUESTIONS_HZ = 60.0
 #: A switch that did not answer is left alone for this long, in seconds, so that it does not slow the others.
 _BACK_OFF_S = 1.0
