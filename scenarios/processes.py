@@ -304,9 +304,10 @@ class LabProcesses:
                     self._end(name, process)
             self._controller = self._testbed = None
             if self._lock is not None:
+                # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
+                remove_lab(self.lab)
                 self._lock.close()
                 self._lock = None
-                remove_lab(self.lab)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)

@@ -40,8 +40,7 @@ def clean(lab_id: str | None = None) -> list[str]:
     for lab in [Lab(lab_id)] if lab_id else find_labs():
         removed += _end_processes(lab)
         removed += clean_objects(lab)
-        if lab.state_dir.exists():
-            shutil.rmtree(lab.state_dir)
+        if remove_tree(lab.state_dir):
             removed.append(f"state {lab.state_dir}")
     for root in (STATE_ROOT, BPF_ROOT):
         with suppress(OSError):
@@ -113,10 +112,19 @@ def clean_objects(lab: Lab) -> list[str]:
         for path in sorted(netlink.NETNS_DIR.glob(f"{lab.prefix}*")):
             netlink.delete_namespace(path.name)
             removed.append(f"namespace {path.name}")
-    if lab.bpf_dir.is_dir():
-        shutil.rmtree(lab.bpf_dir)
+    if remove_tree(lab.bpf_dir):
         removed.append(f"BPF pins {lab.bpf_dir}")
     return removed
+
+
+def remove_tree(directory: Path) -> bool:
+    """Remove a directory with all that is in it; False when there is none."""
+    there = directory.exists()
+    while directory.exists():
+        # Whoever ended the lab may be removing it, too, and so may another lab that comes up meanwhile.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(directory)
+    return there
 
 
 def _docker() -> docker.APIClient | None:

@@ -95,7 +95,8 @@ class Lab:
 
     def make_state_dir(self) -> Path:
         STATE_ROOT.mkdir(mode=0o755, exist_ok=True)
-        self.state_dir.mkdir(mode=0o700, exist_ok=True)
+        # Whoever removes the last lab removes their root, too, which may be between these two lines.
+        self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.state_dir
 
     def hold(self) -> TextIO:

@@ -268,8 +268,8 @@ class ControllerRig:
         remove_pins(self.lab.bpf_dir / "ocs0")
         if self.lab.bpf_dir.exists():
             os.rmdir(self.lab.bpf_dir)
-        self._held.close()
         _remove_tree(self.state)
+        self._held.close()
 
 
 def _remove_tree(directory: Path) -> None:

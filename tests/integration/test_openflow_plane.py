@@ -66,9 +66,9 @@ def site() -> Iterator[Site]:
             plane.stop()
             with contextlib.suppress(RuntimeError):
                 run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", bridge)
-    for path in lab.state_dir.iterdir():
-        path.unlink()
-    lab.state_dir.rmdir()
+        for path in lab.state_dir.iterdir():
+            path.unlink()
+        lab.state_dir.rmdir()
 
 
 @pytest.fixture

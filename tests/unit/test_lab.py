@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,19 @@ def test_stale_is_what_was_held_and_is_no_more(roots: Path) -> None:
     with made.hold():
         assert not clean.is_stale(made)
     assert clean.is_stale(made)
+
+
+def test_what_another_removes_at_the_same_time_is_no_error(tmp_path: Path) -> None:
+    """One ends its lab, and a lab that comes up takes it for a dead one's."""
+    for number in range(100):
+        state = tmp_path / str(number)
+        state.mkdir()
+        for name in range(20):
+            (state / str(name)).touch()
+        with ThreadPoolExecutor(2) as pool:
+            done = [pool.submit(clean.remove_tree, state) for _ in range(2)]
+        assert any(one.result() for one in done)
+        assert not state.exists()
 
 
 def test_a_bucket_holds_one_frame_and_the_timer_lateness() -> None:
