@@ -346,14 +346,17 @@ def test(context: typer.Context) -> None:
     python = [sys.executable, "-m"]
     steps = [[*python, "pytest", *context.args]]
     if not context.args:
+        # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
+        in_order = ["--dist", "loadfile", "--no-loadscope-reorder"]
         steps = [
             [*python, "ruff", "check", "."],
             [*python, "ruff", "format", "--check", "."],
             [*python, "mypy"],
-            # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
-            [*python, "pytest", "-q", "tests/unit", "-n", "auto", "--dist", "loadfile"],
-            # One at a time: they share the machine's switches, and some look at times.
-            [*python, "pytest", "-q", "--ignore=tests/unit"],
+            # One process more than there are processors, as some tests wait.
+            [*python, "pytest", "-q", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order],
+            # They wait more than they compute: two side by side, each with labs of its own.
+            [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "not alone", "-n", "2", *in_order],
+            [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "alone"],
         ]
     with tempfile.TemporaryDirectory(prefix="ringlight-caches-") as caches:
         environment = {**os.environ, **({} if os.access(ROOT, os.W_OK) else _caches_in(caches))}

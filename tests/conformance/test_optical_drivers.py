@@ -73,6 +73,17 @@ def standing(driver: OpticalSwitchDriver) -> set[CrossConnect]:
     return set(driver.snapshot().cross_connects)
 
 
+def at_rest(rig: Rig) -> dict[int, int]:
+    """What every NIC has received, once nothing arrives any more of what was sent before."""
+    deadline = time.monotonic() + 5
+    found: dict[int, int] = {}
+    while found != (now := {number: host.nic_received() for number, host in rig.hosts.items()}):
+        assert time.monotonic() < deadline, "packets keep coming"
+        found = now
+        time.sleep(0.1)
+    return found
+
+
 class TestOpticalDriver:
     # Identity and reading
 
@@ -438,7 +449,7 @@ class TestOpticalDriver:
     def test_light_without_a_cross_connect_goes_nowhere(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         driver.converge([rig.xc(2, 3)])
         for _ in range(2):
-            before = {number: host.nic_received() for number, host in rig.hosts.items()}
+            before = at_rest(rig)
             with Stream(rig.hosts[1]) as stream:
                 stream.wait(20)
             time.sleep(0.05)

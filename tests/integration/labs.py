@@ -52,18 +52,26 @@ def agent_client(testbed: Testbed) -> httpx.Client:
     return httpx.Client(transport=transport, base_url="http://agent", timeout=30)
 
 
-def asked_twice(connection: socket.socket, path: str, idle_s: float) -> list[int]:
-    """Statuses of two calls over one connection, with as long a pause as clients keep an idle one at most."""
-    http = HTTPConnection("localhost", timeout=10)
-    http.sock = connection
-    statuses = []
-    for pause_s in (idle_s, 0.0):
-        http.request("GET", path)
-        answer = http.getresponse()
+class Idle:
+    """A connection over which one call was made. Other tests run while it idles."""
+
+    def __init__(self, connection: socket.socket, path: str) -> None:
+        self._http = HTTPConnection("localhost", timeout=10)
+        self._http.sock = connection
+        self._path = path
+        assert self._status() == 200
+        self._since = time.monotonic()
+
+    def _status(self) -> int:
+        self._http.request("GET", self._path)
+        answer = self._http.getresponse()
         answer.read()
-        statuses.append(answer.status)
-        time.sleep(pause_s)
-    return statuses
+        return answer.status
+
+    def status_after(self, idle_s: float) -> int:
+        """Of another call over it, once it has idled for at least so long."""
+        time.sleep(max(0.0, self._since + idle_s - time.monotonic()))
+        return self._status()
 
 
 def traces(lab: Lab) -> list[str]:

@@ -136,8 +136,8 @@ class Run:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait(5)
-        self._held.close()
         _remove_tree(self.lab.state_dir)
+        self._held.close()
 
 
 def _remove_tree(directory: Path) -> None:
@@ -222,7 +222,7 @@ def test_regroup_while_training_keeps_every_worker(run: Run) -> None:
 
 def test_a_killed_worker_fails_its_job_within_5_s_and_the_other_goes_on(run: Run) -> None:
     red = run.submit("red", SPREAD, iterations=400)
-    blue = run.submit("blue", ["g1", "g3"], iterations=60)
+    blue = run.submit("blue", ["g1", "g3"], iterations=30)
     for job in (red, blue):
         run.wait_state(job, "READY")
     run.release(red, blue)

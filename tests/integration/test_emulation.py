@@ -29,7 +29,7 @@ from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT, WORKER_UID, has_kernel_datapath
 from testbed.lab import Lab, new_lab
-from tests.integration.labs import NOBODY, agent_client, asked_twice, running_testbed, traces, until
+from tests.integration.labs import NOBODY, Idle, agent_client, running_testbed, traces, until
 
 pytestmark = pytest.mark.root
 
@@ -230,13 +230,21 @@ def namespace_rig() -> Iterator[Rig]:
         yield rig
 
 
+@pytest.fixture(scope="module")
+def idle(namespace_rig: Rig) -> Iterator[Idle]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(namespace_rig.lab.state_dir / "agent.sock"))
+        yield Idle(connection, "/v1/health")
+
+
 @pytest.fixture(params=["docker", "namespace"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, idle: Idle) -> Iterator[Rig]:
     used: Rig = request.getfixturevalue(f"{request.param}_rig")
     yield used
     used.remove_all()
 
 
+@pytest.mark.alone
 def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
     # Wide bounds, as the machine may be busy: every run measures its own links (the link test of a run),
     # and what is looked for here is a rate that is another link's, or none.
@@ -382,11 +390,9 @@ def test_requests_that_do_not_fit_are_refused(namespace_rig: Rig) -> None:
     assert namespace_rig.report()["workers"] == []
 
 
-def test_a_connection_outlives_its_client_s_patience(namespace_rig: Rig) -> None:
+def test_a_connection_outlives_its_client_s_patience(idle: Idle) -> None:
     """Else the controller may send on it as it is closed: httpx keeps an idle connection for 5 s."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(namespace_rig.lab.state_dir / "agent.sock"))
-        assert asked_twice(connection, "/v1/health", 7.0) == [200, 200]
+    assert idle.status_after(7.0) == 200
 
 
 def test_release_writes_the_start_time(namespace_rig: Rig) -> None:
@@ -487,6 +493,7 @@ def lab() -> Iterator[Lab]:
     assert traces(made) == []
 
 
+@pytest.mark.alone
 def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_else(
     lab: Lab, fabric_file: Path, image: str
 ) -> None:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.integration.test_run import RunningCommand, assert_gone, running_command
+from tests.integration.test_run import assert_gone, running_command
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 MINI = Path(__file__).parents[1] / "data" / "mini_oddl.yaml"
 TWO_JOBS = MINI.with_name("mini_two_jobs.yaml")
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[RunningCommand]:
-    with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as command:
-        yield command
-
-
-def test_a_comparison_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
-    code, output = running.end()
+def test_a_comparison_end_to_end(tmp_path: Path) -> None:
+    with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as running:
+        code, output = running.end()
     assert code == 0, "\n".join(running.lines)
     labs = running.labs()
     assert len(labs) == 2
@@ -77,13 +72,19 @@ def test_two_jobs_on_one_wss_end_to_end(tmp_path: Path) -> None:
     assert shared["payload"]["lost_bytes"] == 0
 
 
-def test_ctrl_c_while_an_agent_is_away_leaves_nothing(running: RunningCommand) -> None:
-    running.wait_for("agent of n1 killed")
-    labs = running.labs()
-    running.process.send_signal(signal.SIGINT)
-    code, output = running.end()
+def test_ctrl_c_while_an_agent_is_away_leaves_nothing(tmp_path: Path) -> None:
+    scenario = yaml.safe_load(MINI.read_text())
+    # The grid first: nothing else is run before its agent is killed.
+    scenario["fabrics"] = dict(reversed(scenario["fabrics"].items()))
+    scenario["training"]["iterations"] = 2
+    (tmp_path / "grid_first.yaml").write_text(yaml.safe_dump(scenario, sort_keys=False))
+    arguments = (tmp_path / "runs", "--runtime", "namespace")
+    with running_command(*arguments, scenario=tmp_path / "grid_first.yaml") as running:
+        running.wait_for("agent of n1 killed")
+        lab = running.lab()
+        running.process.send_signal(signal.SIGINT)
+        code, output = running.end()
     assert code == 130
     assert output == ""
     assert running.lines[-1] == "ringlight: interrupted"
-    for lab in labs:
-        assert_gone(lab)
+    assert_gone(lab)

@@ -581,6 +581,7 @@ def test_agents_talk_over_the_control_network_only(with_agents: Rig) -> None:
     assert {gpu: rig.onic(gpu) for gpu in rig.fabric.onics} == before
 
 
+@pytest.mark.alone
 def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(tmp_path: Path) -> None:
     lab = new_lab()
     described = tmp_path / "fabric.json"

@@ -19,7 +19,7 @@ from scenarios.session import Session, rank_of
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "two_cables.yaml"
 #: Of the sixteen GPUs these are given work: four on either switch, so four flows each way.

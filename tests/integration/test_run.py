@@ -22,7 +22,7 @@ from scenarios.repeats import AGAIN
 from testbed.clean import clean, clean_objects
 from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"

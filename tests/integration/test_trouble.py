@@ -18,7 +18,7 @@ from testbed.clean import clean, clean_objects
 from testbed.lab import STATE_ROOT, Lab
 from tests.integration.test_run import MINI, ROOT, free_ports
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 HIDE = {
     "Open vSwitch": "mount -t tmpfs tmpfs /run/openvswitch",

@@ -13,7 +13,7 @@ from scenarios.progress import Reporter
 from scenarios.simulated import SimulationOptions, simulate
 from tests.integration.test_run import RunningCommand, assert_gone, running_command
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 MINI = Path(__file__).parents[1] / "data" / "mini_wrht.yaml"
 

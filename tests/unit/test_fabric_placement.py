@@ -181,7 +181,7 @@ def problems(draw: st.DrawFn) -> tuple[Fabric, list[Circuit], list[RingJob], lis
     return fabric, lit, jobs, [gpu for gpu in fabric.gpus if gpu not in held]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_small_fabrics_are_solved_exactly(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],
@@ -230,7 +230,7 @@ def check_with_copper(
         check(fabric, lit, jobs, result, movable)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_the_exact_solver_needs_no_good_start(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],
@@ -247,7 +247,7 @@ def test_the_exact_solver_needs_no_good_start(
     assert (round(result.crossing_bytes_after, 6), len(result.moved)) == pytest.approx(best)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_the_heuristic_alone_keeps_the_promises(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],

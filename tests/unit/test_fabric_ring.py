@@ -129,7 +129,7 @@ def fitting(name: str, nodes: int, wavelengths: int) -> tuple[Fabric, RingPlan] 
         raise
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 30), st.integers(1, 9))
 def test_light_of_every_step_arrives_and_shares_nothing(name: str, nodes: int, wavelengths: int) -> None:
     found = fitting(name, nodes, wavelengths)
