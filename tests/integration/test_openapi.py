@@ -100,7 +100,8 @@ def answers(report: Path) -> Iterator[tuple[str, int, bytes]]:
 )
 def test_every_operation_answers_as_described(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
     report = tmp_path / "events.ndjson"
-    done = schemathesis(run, report, "--seed", "1", "--workers", "2", *options)
+    # One worker, as ast.parse, which hypothesis calls, may fail where threads meet in it (CPython 3.11).
+    done = schemathesis(run, report, "--seed", "1", "--workers", "1", *options)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     statuses: dict[str, Counter[int]] = defaultdict(Counter)
     for operation, status, body in answers(report):
