@@ -236,7 +236,8 @@ class _LabRunner:
 
     def everything(self, plans: list[Plan]) -> dict[str, Any]:
         """Make all runs; the declared timings of the O-NICs' agents, by fabric."""
-        LinkTest(self.setting, self.session, self.folder, self.reporter).measure(())
+        links = LinkTest(self.setting, self.session, self.folder, self.reporter)
+        links.measure(())
         timings: dict[str, Any] = {}
         if self.has_agents:
             first = self.session.get(f"/v1/onics/{self.ranks[0]}")
@@ -249,6 +250,8 @@ class _LabRunner:
                 failures = repeats.settle(plan.name, self.expected_s(plan), partial(self._again, plan))
             if failures:
                 raise RunError(f"{plan.title}: {failures[0]}")
+            links.repeat()
+        links.repeat(last=True)
         return timings
 
     def _again(self, plan: Plan, name: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Hop, Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
-from scenarios.fidelity import TAKEN, missed_links
+from scenarios.fidelity import TAKEN, Reason, missed_links
 from scenarios.processes import RunError
 from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
@@ -27,15 +28,32 @@ if TYPE_CHECKING:
 Test = tuple[str, list[str], list[int | None]]
 
 
+@dataclass(frozen=True)
+class _Doubt:
+    """Links that missed their setting while others had the processors."""
+
+    what: str
+    fill: Callable[[], None]
+    rates: list[dict[str, Any]]
+    load: Shares
+    missed: Sequence[Reason]
+
+
 class LinkTest:
-    """Fills links with TCP and writes a ``link_rate`` event for each."""
+    """Fills links with TCP and writes a ``link_rate`` event for each.
+
+    Links that missed their setting while others had the processors are measured once more by :meth:`repeat`,
+    when those have gone: one long disturbance would spoil a second attempt right after the first.
+    """
 
     def __init__(self, scenario: Setting, session: Session, folder: RunFolder, reporter: Reporter) -> None:
         self.scenario = scenario
         self.session = session
         self.folder = folder
         self.reporter = reporter
-        self.ratios: list[float] = []
+        self._circuits: Circuits = ()
+        self._doubts: list[_Doubt] = []
+        self._since = ProcessorLoad(session.processes.lab.id)
         # Of the attempt that goes on: rates as events hold them, and the load of its worst moment.
         self._rates: list[dict[str, Any]] = []
         self._load = Shares()
@@ -48,8 +66,8 @@ class LinkTest:
         for line in describe(self.scenario.fabric, self.scenario.frames):
             self.reporter.say(line)
         self.reporter.say("measuring the links")
-        if circuits:
-            self.session.set_circuits(circuits)
+        self._circuits = circuits
+        self._light()
         ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
         graph = electrical_graph(self.scenario.fabric, circuit_cross_connects(self.scenario.fabric, ports))
         self._settle("NICs", partial(self._nics, graph))
@@ -58,39 +76,59 @@ class LinkTest:
             self._settle(f"O-NICs of {grid.name}", partial(self._onics, grid))
         for ring in self.scenario.fabric.rings.values():
             self._settle(f"O-NICs of {ring.name}", partial(self._ring, ring))
-        if self.ratios:
-            self.reporter.say(
-                f"  {len(self.ratios)} rates, {100 * min(self.ratios):.1f} to {100 * max(self.ratios):.1f} % "
-                f"of their settings, median {100 * statistics.median(self.ratios):.1f} %"
-            )
+        self._since.shares()
 
-    def _settle(self, what: str, fill: Callable[[], None]) -> None:
-        """Measure some links; once more where one missed its setting while others had the processors.
+    def repeat(self, *, last: bool = False) -> None:
+        """Measure once more what is in doubt, if others took little since the last call or this is the last.
 
         Then the attempt counts from which less was taken.
         """
-        rates, load = self._attempt(fill)
-        missed = missed_links(rates)
-        if missed and load.taken >= TAKEN:
-            said = f"others took {100 * load.taken:.0f} % of the processors, and {missed[0].text}; once more"
-            self.reporter.say(f"  {said}")
-            again, load_again = self._attempt(fill)
-            better = load_again.taken < load.taken
+        quiet = self._since.shares().taken < TAKEN
+        if not self._doubts or not (quiet or last):
+            return
+        self.reporter.say("measuring links once more")
+        self._light()
+        for doubt in self._doubts:
+            again, load = self._attempt(doubt.fill)
+            better = load.taken < doubt.load.taken
             self.folder.event(
                 "repeated",
                 what="links",
-                name=what,
-                reasons=[reason.as_json() for reason in missed],
-                first=_figures(rates, load),
-                second=_figures(again, load_again),
+                name=doubt.what,
+                reasons=[reason.as_json() for reason in doubt.missed],
+                first=_figures(doubt.rates, doubt.load),
+                second=_figures(again, load),
                 counts="second" if better else "first",
             )
-            if better:
-                rates, load = again, load_again
+            self._write(*((again, load) if better else (doubt.rates, doubt.load)))
+        self._doubts.clear()
+        self._since.shares()
+
+    def _light(self) -> None:
+        if self._circuits:
+            self.session.set_circuits(self._circuits)
+
+    def _settle(self, what: str, fill: Callable[[], None]) -> None:
+        """Measure some links; unless one missed its setting while others had the processors, they count."""
+        rates, load = self._attempt(fill)
+        missed = missed_links(rates)
+        if missed and load.taken >= TAKEN:
+            share = f"{100 * load.taken:.0f} % of the processors"
+            self.reporter.say(f"  others took {share}, and {missed[0].text}; once more later")
+            self._doubts.append(_Doubt(what, fill, rates, load, missed))
+        else:
+            self._write(rates, load)
+
+    def _write(self, rates: Sequence[dict[str, Any]], load: Shares) -> None:
         for rate in rates:
-            self.ratios.append(rate["measured_bps"] / rate["set_bps"])
             shares = {"stolen": round(load.stolen, 4), "others": round(load.others, 4)}
             self.folder.event("link_rate", **rate, **shares)
+        ratios = [100 * rate["measured_bps"] / rate["set_bps"] for rate in rates]
+        if ratios:
+            self.reporter.say(
+                f"  {len(ratios)} rates, {min(ratios):.1f} to {max(ratios):.1f} % of their settings, median "
+                f"{statistics.median(ratios):.1f} %"
+            )
 
     def _attempt(self, fill: Callable[[], None]) -> tuple[list[dict[str, Any]], Shares]:
         self._rates, self._load = [], Shares()

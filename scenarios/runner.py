@@ -154,7 +154,8 @@ class _Runner:
         self.start = canonical((str(a), str(b)) for a, b in scenario.fabric.circuits)
 
     def everything(self) -> None:
-        LinkTest(self.scenario, self.session, self.folder, self.reporter).measure(self.start)
+        links = LinkTest(self.scenario, self.session, self.folder, self.reporter)
+        links.measure(self.start)
         repeats = Repeats(self.folder, self.reporter, self.scenario.compute_s)
         for plan in plans(self.scenario, self.options.repeat):
             failures = self.one_run(plan)
@@ -163,6 +164,8 @@ class _Runner:
                 failures = repeats.settle(plan.name, self.expected_s(plan), again)
             if failures:
                 raise RunError(f"{plan.title}: {failures[0]}")
+            links.repeat()
+        links.repeat(last=True)
 
     def _again(self, plan: Plan, name: str) -> list[str]:
         return self.one_run(replace(plan, name=name, title=f"{plan.title}, again"))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from scenarios.results import build_result
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, load_scenario
 from scenarios.session import Session
-from testbed.load import Shares
+from testbed.load import ProcessorLoad, Shares
 from tests.synthetic import ENVIRONMENT, REGROUPED, Synthesis
 from tests.unit.page import Page, text_of
 
@@ -165,6 +166,16 @@ def test_a_bad_run_has_no_headline_that_reads_as_a_result(tmp_path: Path, scenar
     assert headline(0.8) == NO_RESULT
 
 
+class Since:
+    """Stands for what others took since the last look, look by look."""
+
+    def __init__(self, others: list[float]) -> None:
+        self._others = others
+
+    def shares(self) -> Shares:
+        return Shares(0.5, 0.0, self._others.pop(0) if self._others else 0.0)
+
+
 @pytest.mark.parametrize(
     ("found", "rate", "counts"),
     [
@@ -174,15 +185,18 @@ def test_a_bad_run_has_no_headline_that_reads_as_a_result(tmp_path: Path, scenar
         ([(0.9, 0.3), (0.8, 0.4)], 90, "first"),
     ],
 )
-def test_a_disturbed_link_test_is_made_once_more(
+@pytest.mark.parametrize("meanwhile", [[0.0], [0.3, 0.0], [0.3, 0.3, 0.3]])
+def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the_end(
     tmp_path: Path,
     scenario: Scenario,
     found: list[tuple[float, float]],
     rate: float,
     counts: str | None,
+    meanwhile: list[float],
 ) -> None:
+    lab = SimpleNamespace(processes=SimpleNamespace(lab=SimpleNamespace(id="none")))
     with RunFolder(tmp_path, scenario) as folder:
-        test = LinkTest(scenario, cast(Session, None), folder, Reporter())
+        test = LinkTest(scenario, cast(Session, lab), folder, Reporter())
         left = list(found)
 
         def fill() -> None:
@@ -191,6 +205,11 @@ def test_a_disturbed_link_test_is_made_once_more(
             test._note("l", "g0 to g1", 100.0 * scenario.rate_scale, 100.0 * ratio)
 
         test._settle("NICs", fill)
+        test._since = cast(ProcessorLoad, Since(list(meanwhile)))
+        for others in meanwhile[:2]:
+            test.repeat()
+            assert len(left) == (counts is not None and others > 0)
+        test.repeat(last=True)
     events = read_lines(folder.path / "events.jsonl")
     (measured,) = [event for event in events if event["event"] == "link_rate"]
     assert measured["measured_bps"] == pytest.approx(rate)
