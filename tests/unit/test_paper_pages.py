@@ -93,6 +93,15 @@ def test_a_regrouping_without_a_paper(tmp_path: Path) -> None:
     check_neutral(simulate(scenario, SimulationOptions(tmp_path), Reporter())[0])
 
 
+def test_a_regrouping_names_the_paper_of_its_file(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ROOT / "tests" / "data" / "mini.yaml").read_text(encoding="utf-8"))
+    raw["paper"] = {"citation": "Doe, 1999"}
+    del raw["live"]
+    scenario = parse(yaml.safe_dump(raw), "doe.yaml")
+    folder = simulate(scenario, SimulationOptions(tmp_path), Reporter())[0]
+    assert "After Doe, 1999." in said_on(folder)
+
+
 def test_two_packet_switches_are_not_told_what_light_cannot_do(tmp_path: Path) -> None:
     comparison = comparison_of(two_packet_switches())
     with RunFolder(tmp_path, comparison) as folder:
