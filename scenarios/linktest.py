@@ -42,8 +42,9 @@ class _Doubt:
 class LinkTest:
     """Fills links with TCP and writes a ``link_rate`` event for each.
 
-    Links that missed their setting while others had the processors are measured once more by :meth:`repeat`,
-    when those have gone: one long disturbance would spoil a second attempt right after the first.
+    Links that missed their setting while others had the processors get ``link_rate_disturbed`` first, and are
+    measured once more by :meth:`repeat` when those have gone: one long disturbance would spoil a second
+    attempt right after the first.
     """
 
     def __init__(self, scenario: Setting, session: Session, folder: RunFolder, reporter: Reporter) -> None:
@@ -116,13 +117,17 @@ class LinkTest:
             share = f"{100 * load.taken:.0f} % of the processors"
             self.reporter.say(f"  others took {share}, and {missed[0].text}; once more later")
             self._doubts.append(_Doubt(what, fill, rates, load, missed))
+            self._note("link_rate_disturbed", rates, load)
         else:
             self._write(rates, load)
 
-    def _write(self, rates: Sequence[dict[str, Any]], load: Shares) -> None:
+    def _note(self, event: str, rates: Sequence[dict[str, Any]], load: Shares) -> None:
+        shares = {"stolen": round(load.stolen, 4), "others": round(load.others, 4)}
         for rate in rates:
-            shares = {"stolen": round(load.stolen, 4), "others": round(load.others, 4)}
-            self.folder.event("link_rate", **rate, **shares)
+            self.folder.event(event, **rate, **shares)
+
+    def _write(self, rates: Sequence[dict[str, Any]], load: Shares) -> None:
+        self._note("link_rate", rates, load)
         ratios = [100 * rate["measured_bps"] / rate["set_bps"] for rate in rates]
         if ratios:
             self.reporter.say(
@@ -148,7 +153,7 @@ class LinkTest:
                 for gpu in (source, destination)
                 for _, _, data in graph.out_edges(gpu, data=True)
             ]
-            self._note(f"NICs of {source}, {destination}", f"{source} to {destination}", min(rates), rate)
+            self._keep(f"NICs of {source}, {destination}", f"{source} to {destination}", min(rates), rate)
 
     def _trunks(self, graph: nx.MultiDiGraph[str]) -> None:
         fabric = self.scenario.fabric
@@ -166,7 +171,7 @@ class LinkTest:
                 setting = min(hop.rate_bps for hop in path)
                 for hop in measured:
                     link = fabric.link_at[hop.out]
-                    self._note(f"{link.a} - {link.b}", f"{hop.out.node} to {hop.into.node}", setting, rate)
+                    self._keep(f"{link.a} - {link.b}", f"{hop.out.node} to {hop.into.node}", setting, rate)
 
     def _onics(self, grid: Grid) -> None:
         """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
@@ -180,7 +185,7 @@ class LinkTest:
             for source, destination, rate in self._run([test]):
                 ends = [Port(gpu, port) for gpu in (source, destination)]
                 setting = min(self.scenario.fabric.link_at[end].rate_bps for end in ends)
-                self._note(f"O-NIC ports {ends[0]}, {ends[1]}", f"{source} to {destination}", setting, rate)
+                self._keep(f"O-NIC ports {ends[0]}, {ends[1]}", f"{source} to {destination}", setting, rate)
 
     def _ring(self, ring: WdmRing) -> None:
         """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
@@ -193,9 +198,9 @@ class LinkTest:
             for source, destination, rate in self._run([test]):
                 setting = self.scenario.fabric.link_at[Port(source, port)].rate_bps
                 link = f"{source}:{port} to {destination}, one wavelength"
-                self._note(link, f"{source} to {destination}", setting, rate)
+                self._keep(link, f"{source} to {destination}", setting, rate)
 
-    def _note(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
+    def _keep(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
         set_bps = real_bps / self.scenario.rate_scale
         rate = {"link": link, "direction": direction, "set_bps": set_bps, "measured_bps": measured_bps}
         self._rates.append(rate)

@@ -202,7 +202,7 @@ def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the
         def fill() -> None:
             ratio, others = left.pop(0)
             test._load = Shares(0.5, 0.0, others)
-            test._note("l", "g0 to g1", 100.0 * scenario.rate_scale, 100.0 * ratio)
+            test._keep("l", "g0 to g1", 100.0 * scenario.rate_scale, 100.0 * ratio)
 
         test._settle("NICs", fill)
         test._since = cast(ProcessorLoad, Since(list(meanwhile)))
@@ -213,6 +213,9 @@ def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the
     events = read_lines(folder.path / "events.jsonl")
     (measured,) = [event for event in events if event["event"] == "link_rate"]
     assert measured["measured_bps"] == pytest.approx(rate)
+    # What was measured is on record at once, should the run not come to its end.
+    disturbed = [event["measured_bps"] for event in events if event["event"] == "link_rate_disturbed"]
+    assert disturbed == ([] if counts is None else [pytest.approx(100 * found[0][0])])
     assert measured.keys() >= {"stolen", "others"}
     repeats = [event["counts"] for event in events if event["event"] == "repeated"]
     assert repeats == ([] if counts is None else [counts])
