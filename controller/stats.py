@@ -56,7 +56,7 @@ def rates(
 
 
 class Statistics:
-    """Polls every packet switch ``rate_hz`` times per second, if many then less often; keeps new samples.
+    """Polls every packet switch at most ``rate_hz`` times per second and keeps the newest samples.
 
     ``ends``: gives the port lit to each packet-switch port now (:func:`controller.attachment.attachments`).
     ``keep``: how many samples are kept, over all ports.

@@ -7,7 +7,7 @@ an earlier send has still to send. The result is bit-identical to ``fabric.colle
 Why it cannot deadlock: take the unfinished transfer that is first in order (step, place in the
 schedule). Everything before it is finished, so its bytes are ready at the sender, it is first in its
 connection on both sides, and a receive that would overwrite unsent bytes copies them aside instead of
-waiting. So it can always move.
+waiting. So it can always move. (A word of ``step_by_step``, below, waits for earlier steps only.)
 
 Where the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received
 all of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then
@@ -99,14 +99,15 @@ class AllReduceReport:
 
 
 class _Receive:
-    """A transfer into this rank, or a peer's ``token``. Positions are byte offsets in the vector or token."""
+    """A transfer into this rank, at byte offsets of the vector; or a peer's READY (``is_word``), at 0."""
 
-    __slots__ = ("applied", "before", "end", "previous", "reduce", "segment", "start", "token")
+    __slots__ = ("applied", "before", "end", "is_word", "previous", "reduce", "segment", "start")
 
     def __init__(
-        self, start: int, end: int, reduce: bool, previous: _Receive | None, token: bytes = b""
+        self, start: int, end: int, reduce: bool, previous: _Receive | None, is_word: bool = False
     ) -> None:
-        self.start, self.end, self.reduce, self.previous, self.token = start, end, reduce, previous, token
+        self.start, self.end, self.reduce, self.previous = start, end, reduce, previous
+        self.is_word = is_word
         self.applied = start
         share = -(-(end - start) // (SEGMENTS_PER_CHUNK * ITEM_BYTES)) * ITEM_BYTES
         self.segment = min(SEGMENT_BYTES, share)
@@ -124,7 +125,7 @@ class _Receive:
 
         It stops before what an earlier send has still to send, if that leaves anything to receive.
         """
-        if self.token:
+        if self.is_word:
             return self.end
         begin = self.applied
         limit = self.end if self.previous is None else self.previous.applied
@@ -139,12 +140,12 @@ class _Receive:
 
 
 class _Send:
-    """A transfer out of this rank, or a ``token``.
+    """A transfer out of this rank, at byte offsets of the vector; or READY (``is_word``), at 0.
 
     ``after``: the last earlier receive into its chunk. ``awaits``: receives that end before it begins.
     """
 
-    __slots__ = ("after", "aside", "aside_end", "awaits", "end", "lent", "sent", "start", "token")
+    __slots__ = ("after", "aside", "aside_end", "awaits", "end", "is_word", "lent", "sent", "start")
 
     def __init__(
         self,
@@ -153,10 +154,10 @@ class _Send:
         after: _Receive | None,
         awaits: tuple[_Receive, ...],
         lent: bool = False,
-        token: bytes = b"",
+        is_word: bool = False,
     ) -> None:
         self.start, self.end, self.after, self.awaits, self.lent = start, end, after, awaits, lent
-        self.token = token
+        self.is_word = is_word
         self.sent = self.aside_end = start
         self.aside: memoryview | None = None
 
@@ -292,7 +293,7 @@ class Transport:
         self._flows = flows
         self._addresses = addresses
         self._waits_s: list[float] = []
-        self._token = memoryview(bytearray(len(READY)))
+        self._word = memoryview(bytearray(len(READY)))
         self._steps, self._steps_before = schedule.steps, 0
         self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
         self._assign(schedule, rank)
@@ -347,14 +348,14 @@ class Transport:
     def _make_ready(
         link_of: Mapping[int, _Link], rank: int, transfers: Sequence[Transfer]
     ) -> dict[int, tuple[_Receive, ...]]:
-        """Tokens of a step of these ``transfers``; for each peer what the sends to it await."""
+        """The words READY of a step of these ``transfers``; for each peer what the sends to it await."""
         # Those of a connection are applied in order, so its last one stands for all.
         so_far = tuple(link.receives[-1] for link in link_of.values() if link.receives)
         for peer in sorted({t.source for t in transfers if t.destination == rank}):
-            link_of[peer].sends.append(_Send(0, len(READY), None, so_far, token=READY))
+            link_of[peer].sends.append(_Send(0, len(READY), None, so_far, is_word=True))
         awaits = {}
         for peer in sorted({t.destination for t in transfers if t.source == rank}):
-            link_of[peer].receives.append(_Receive(0, len(READY), False, None, token=READY))
+            link_of[peer].receives.append(_Receive(0, len(READY), False, None, is_word=True))
             awaits[peer] = (*so_far, link_of[peer].receives[-1])
         return awaits
 
@@ -412,8 +413,8 @@ class Transport:
                     self._give_up(unfinished)
                 moved_at = time.monotonic()
         self._steps_before += self._steps
-        sends = [send for link in links for send in link.sends if not send.token]
-        receives = [receive for link in links for receive in link.receives if not receive.token]
+        sends = [send for link in links for send in link.sends if not send.is_word]
+        receives = [receive for link in links for receive in link.receives if not receive.is_word]
         return AllReduceReport(
             sum(send.end - send.start for send in sends),
             sum(receive.end - receive.start for receive in receives),
@@ -581,8 +582,8 @@ class Transport:
             if any(receive.applied < receive.end for receive in send.awaits):
                 break
             ready = send.end if send.after is None else send.after.ready()
-            if send.token:
-                part = memoryview(send.token)[send.sent : ready]
+            if send.is_word:
+                part = memoryview(READY)[send.sent :]
             elif send.sent < send.aside_end:
                 assert send.aside is not None
                 part = send.aside[send.sent - send.start : send.aside_end - send.start]
@@ -620,8 +621,8 @@ class Transport:
         begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
         if receive is None or limit <= begin:
             return self._flows is not None and link.can_read and self._read_ahead(link)
-        if receive.token:
-            into = self._token[begin:limit]
+        if receive.is_word:
+            into = self._word[begin:limit]
         else:
             into = link.scratch[link.filled : limit - begin] if receive.reduce else data[begin:limit]
         endangered = [send for send in receive.before if max(send.sent, send.aside_end) < limit]

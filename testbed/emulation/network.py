@@ -253,15 +253,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             openvswitch.widen_buffers(self.lab.prefix)
 
     def _shape(self, root: IPRoute, index: int, port: Port) -> None:
+        """A packet switch's port."""
         link = self.fabric.link_at[port]
-        rate, queue = self.emulation.rate_bps(link.rate_bps), self._queue_s[link]
-        if port.node in self.fabric.optical_switches:
-            return  # Light is not queued inside an optical switch.
-        if port.node in self.fabric.packet_switches:
-            sources = [gpu.ip for gpu in self.fabric.gpus.values()]
-            netlink.shape_shared(root, index, rate, queue, sources)
-        else:
-            netlink.shape(root, index, rate, queue)
+        sources = [gpu.ip for gpu in self.fabric.gpus.values()]
+        rate_bps = self.emulation.rate_bps(link.rate_bps)
+        netlink.shape_shared(root, index, rate_bps, self._queue_s[link], sources)
 
     # -- workers
 
