@@ -20,13 +20,13 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from controller.access import is_loopback, read_token
-from controller.api import create_app
 from controller.errors import StartError
 from controller.inventory import wait_for_inventory
 from controller.logs import configure
 from controller.openflow.errors import ListenError
 from controller.openflow.plane import OpenFlowPlane
+from controller.rest.access import is_loopback, read_token
+from controller.rest.app import create_app
 from controller.service import Controller
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.errors import StartError
+from controller.grids.onics import OnicEntry
 from controller.onic.agent import FLOW_SOCKET
-from controller.onics import OnicEntry
 from fabric.topology import Fabric
 
 

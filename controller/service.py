@@ -8,23 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.agent import AgentClient
-from controller.arbiter import Arbiter
 from controller.bus import EventBus
-from controller.circuits import CircuitManager
+from controller.circuits.keeper import Keeper
+from controller.circuits.manager import CircuitManager
+from controller.circuits.optical_site import OpticalSite
+from controller.circuits.regroup import RegroupManager
 from controller.errors import InvalidError, StartError
-from controller.forwarding import Forwarding
+from controller.grids.arbiter import Arbiter
+from controller.grids.onics import OnicSite
 from controller.inventory import Inventory
-from controller.jobs import JobManager
-from controller.keeper import Keeper
-from controller.onics import OnicSite
+from controller.jobs.manager import JobManager
 from controller.openflow.errors import NotConnectedError
 from controller.openflow.plane import OpenFlowPlane
 from controller.optical.registry import make_driver
-from controller.optical_site import OpticalSite
-from controller.regroup import RegroupManager
-from controller.rings import RingSite
-from controller.stats import Statistics
+from controller.packets.forwarding import Forwarding
+from controller.packets.stats import Statistics
+from controller.rings.site import RingSite
+from controller.server_agent import AgentClient
 from controller.store import Store
 from fabric.topology import Fabric
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from controller.errors import ControllerError
-from controller.onics import OnicEntry, ask
+from controller.grids.onics import OnicEntry, ask
 from scenarios.processes import LabProcesses, RunError, belongs_to
 
 #: Deadlines in seconds: the server agent's answer, the return of an agent that was killed, one look for it.

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from controller.requests import Cursor
+from controller.rest.requests import Cursor
 from fabric.schedules import steps_named
 from scenarios.comparison import (
     Comparison,

@@ -13,10 +13,10 @@ import pytest
 from fastapi import FastAPI
 
 from controller.__main__ import _listen
-from controller.api import create_app
 from controller.errors import StartError
 from controller.inventory import Inventory
 from controller.openflow.plane import OpenFlowPlane
+from controller.rest.app import create_app
 from controller.service import Controller
 from fabric.schema import FabricSpec, build_fabric
 from tests.unit.fabrics import six_gpus

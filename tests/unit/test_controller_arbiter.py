@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.arbiter import Arbiter, LightPlan, choose, plan_document, plan_light
 from controller.bus import EventBus
-from controller.circuits import CircuitManager, Target
+from controller.circuits.manager import CircuitManager, Target
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from controller.forwarding import Forwarding
-from controller.job import JobState
-from controller.jobs import JobManager
+from controller.grids.arbiter import Arbiter, LightPlan, choose, plan_document, plan_light
+from controller.grids.onics import OnicEntry, OnicSite
+from controller.jobs.job import JobState
+from controller.jobs.manager import JobManager
 from controller.onic.wire import VERSION
-from controller.onics import OnicEntry, OnicSite
 from controller.optical.base import (
     Capabilities,
     Deadline,
@@ -31,7 +31,7 @@ from controller.optical.base import (
     dual_sided,
 )
 from controller.optical.errors import Unreachable
-from controller.optical_site import OpticalSite
+from controller.packets.forwarding import Forwarding
 from controller.store import Store
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from fabric.schema import FabricSpec, build_fabric

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from controller.bus import EventBus
-from controller.circuits import CircuitManager, Target
+from controller.circuits.keeper import Keeper
+from controller.circuits.manager import CircuitManager, Target
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, InvalidError, UnavailableError
-from controller.forwarding import Forwarding
-from controller.keeper import Keeper
 from controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
 from controller.optical.base import (
     Bounds,
@@ -25,7 +25,7 @@ from controller.optical.base import (
     dual_sided,
 )
 from controller.optical.errors import Refused, Unreachable
-from controller.optical_site import OpticalSite
+from controller.packets.forwarding import Forwarding
 from controller.store import Store
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from fabric.topology import Port

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from controller.bus import EventBus
 from controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
-from controller.job import CAUSE_GRACE_S, Job, JobState, Rank, note_event, note_workers, progress
-from controller.jobs import JobManager, worker_spec
-from controller.reservation import reserve
+from controller.jobs.job import CAUSE_GRACE_S, Job, JobState, Rank, note_event, note_workers, progress
+from controller.jobs.manager import JobManager, worker_spec
+from controller.jobs.reservation import reserve
 from controller.store import Store
 from tests.unit.test_controller_rules import FABRIC
 

@@ -13,14 +13,14 @@ import pytest
 from pydantic import ValidationError
 
 from controller.__main__ import _address, read_fabric
-from controller.access import is_loopback, read_token
-from controller.attachment import attachments, circuit_pairs, lit_circuits
 from controller.bus import EventBus
 from controller.errors import StartError
 from controller.inventory import read_inventory, wait_for_inventory
 from controller.openflow.messages import PortStats
-from controller.requests import JobRequest, LightRequest
-from controller.stats import rates
+from controller.packets.attachment import attachments, circuit_pairs, lit_circuits
+from controller.packets.stats import rates
+from controller.rest.access import is_loopback, read_token
+from controller.rest.requests import JobRequest, LightRequest
 from controller.store import Store
 from fabric.crossconnect import CrossConnect
 from fabric.topology import Port

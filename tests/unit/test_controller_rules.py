@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_parser
 
-from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
-from controller.forwarding import Forwarding
 from controller.openflow.errors import NotConnectedError, OpenFlowError
 from controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
 from controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
+from controller.packets import flow_rules
+from controller.packets.forwarding import Forwarding
 from fabric.routing import Rule, forwarding_rules, walk
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph

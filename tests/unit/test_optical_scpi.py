@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bus import EventBus
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import UnavailableError
 from controller.optical.base import Bounds, Deadline, Identity, Timing
 from controller.optical.errors import (
@@ -39,7 +40,6 @@ from controller.optical.scpi import (
     parse_powers,
     parse_size,
 )
-from controller.optical_site import OpticalSite
 from fabric.crossconnect import CrossConnect as XC
 from fabric.crossconnect import Mode
 

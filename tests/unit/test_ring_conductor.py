@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from controller import ring_conductor
 from controller.bus import EventBus
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import UnavailableError
 from controller.optical.base import Deadline, Snapshot
 from controller.optical.errors import Unreachable
-from controller.optical_site import OpticalSite
-from controller.ring_conductor import Lights, RingConductor, quantile
-from controller.ring_light import plan_light, steps_of_job
-from controller.rings import RingSite
+from controller.rings import conductor as ring_conductor
+from controller.rings.conductor import Lights, RingConductor, quantile
+from controller.rings.light import plan_light, steps_of_job
+from controller.rings.site import RingSite
 from fabric.crossconnect import CrossConnect
 from fabric.topology import Reconfigure
 from fabric.wdm import RingPlan

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.errors import ConflictError, InvalidError
-from controller.ring_light import choose_ring, plan_light, steps_of_job
+from controller.rings.light import choose_ring, plan_light, steps_of_job
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, WdmRing
 from tests.unit.test_fabric_ring import check_light

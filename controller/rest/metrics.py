@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from controller.job import JobState
+from controller.jobs.job import JobState
 from controller.service import Controller
 
 

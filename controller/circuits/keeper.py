@@ -10,13 +10,13 @@ import logging
 import threading
 
 from controller.bus import EventBus
-from controller.circuits import CircuitManager
+from controller.circuits.manager import CircuitManager
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import UnavailableError
-from controller.forwarding import Forwarding
 from controller.openflow.errors import OpenFlowError
 from controller.openflow.messages import SwitchEvent
 from controller.openflow.plane import OpenFlowPlane
-from controller.optical_site import OpticalSite
+from controller.packets.forwarding import Forwarding
 from fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)

@@ -14,14 +14,14 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from controller import answers as shapes
-from controller import api_grids, api_jobs, api_ofctl, api_optical
-from controller.access import JsonBodies, OwnPagesOnly, TokenRequired
-from controller.api_common import PlainRoute, add_error_handlers, answers, errors
-from controller.attachment import fabric_document, lit_circuits, port_name, topology
 from controller.errors import InvalidError, NotFoundError
-from controller.metrics import Metrics
-from controller.requests import (
+from controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
+from controller.rest import answers as shapes
+from controller.rest import grids, jobs, ofctl, optical
+from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
+from controller.rest.common import PlainRoute, add_error_handlers, answers, errors
+from controller.rest.metrics import Metrics
+from controller.rest.requests import (
     Circuits,
     EventId,
     LastEventId,
@@ -63,10 +63,10 @@ def create_app(controller: Controller, token: str | None = None, hosts: Collecti
     _add_fabric(app, controller)
     _add_packet_switches(app, controller)
     _add_observation(app, controller)
-    app.include_router(api_optical.router(controller))
-    app.include_router(api_grids.router(controller))
-    app.include_router(api_jobs.router(controller))
-    app.include_router(api_ofctl.router(controller.plane, controller.forwarding.distrust))
+    app.include_router(optical.router(controller))
+    app.include_router(grids.router(controller))
+    app.include_router(jobs.router(controller))
+    app.include_router(ofctl.router(controller.plane, controller.forwarding.distrust))
     # The last one added is asked first.
     app.add_middleware(JsonBodies)
     if token is not None:
@@ -138,11 +138,11 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         change = circuits.set_circuits(pairs, dry_run=body.dry_run)
         document = {
             "applied": change.applied,
-            "optical_switches": {name: api_optical.change_document(change, name) for name in change.plans},
+            "optical_switches": {name: optical.change_document(change, name) for name in change.plans},
             "timeline": list(change.timeline),
             "problems": list(change.problems),
         }
-        return api_optical.answer(change, document)
+        return optical.answer(change, document)
 
 
 def _add_packet_switches(app: FastAPI, controller: Controller) -> None:

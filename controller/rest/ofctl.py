@@ -14,11 +14,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from controller import ofctl_shapes as shapes
-from controller.api_common import PlainRoute, answers, errors
 from controller.errors import ConflictError, NotFoundError, UnsupportedError
-from controller.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
 from controller.openflow.plane import OpenFlowPlane
+from controller.rest import ofctl_shapes as shapes
+from controller.rest.common import PlainRoute, answers, errors
+from controller.rest.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
 
 #: Questions of later OpenFlow, and where 1.3 has the answer.
 _LATER = {"queuedesc": "queueconfig", "meterdesc": "meterconfig"}

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from controller.bus import EventBus
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import UnavailableError
 from controller.onic.agent import flow_name
 from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
 from controller.optical.base import Deadline, Snapshot
 from controller.optical.errors import OpticalError, StaleRevision
-from controller.optical_site import OpticalSite
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 from fabric.wdm import RingPlan, set_up_steps
 

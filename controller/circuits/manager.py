@@ -21,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.attachment import attachments
 from controller.bus import EventBus
+from controller.circuits.optical_site import OpticalSite, lit
 from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from controller.forwarding import Forwarding, ForwardingPlan
 from controller.optical.base import CrossConnectResult, Plan, Snapshot
 from controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
-from controller.optical_site import OpticalSite, lit
+from controller.packets.attachment import attachments
+from controller.packets.forwarding import Forwarding, ForwardingPlan
 from controller.store import Store
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects

@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from controller import answers as shapes
-from controller.api_common import PlainRoute, answers, errors
-from controller.requests import Cursor, JobId, JobRequest, RegroupId, RegroupRequest, Release
+from controller.rest import answers as shapes
+from controller.rest.common import PlainRoute, answers, errors
+from controller.rest.requests import Cursor, JobId, JobRequest, RegroupId, RegroupRequest, Release
 from controller.service import Controller
 
 

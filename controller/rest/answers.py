@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.job import JobState
+from controller.jobs.job import JobState
 from fabric.crossconnect import CrossConnectState, PortState
 
 

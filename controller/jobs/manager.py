@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from controller.agent import AgentClient
-from controller.arbiter import Arbiter, LightPlan
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
-from controller.job import Job, JobState, Rank, linktest_targets, note_event, note_workers, progress
-from controller.reservation import reserve
-from controller.rings import RingSite
+from controller.grids.arbiter import Arbiter, LightPlan
+from controller.jobs.job import Job, JobState, Rank, linktest_targets, note_event, note_workers, progress
+from controller.jobs.reservation import reserve
+from controller.rings.site import RingSite
+from controller.server_agent import AgentClient
 from controller.store import Store
 from fabric.topology import Fabric
 from fabric.wdm import RingPlan

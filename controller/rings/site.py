@@ -19,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from controller.agent import AgentClient
 from controller.bus import EventBus
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.optical_site import OpticalSite
-from controller.ring_conductor import Lights, RingConductor
-from controller.ring_light import choose_ring, plan_light, ring_of, steps_of_job
+from controller.rings.conductor import Lights, RingConductor
+from controller.rings.light import choose_ring, plan_light, ring_of, steps_of_job
+from controller.server_agent import AgentClient
 from fabric.crossconnect import CrossConnect
 from fabric.topology import Fabric, WdmRing
 from fabric.wdm import RingPlan, set_up_steps

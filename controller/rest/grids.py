@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from controller import answers as shapes
-from controller.api_common import PlainRoute, answers
-from controller.arbiter import plan_document
 from controller.errors import InvalidError
-from controller.requests import Cursor, GpuName, GridName, LightRequest, RingName
-from controller.ring_light import ring_of
-from controller.rings import ring_document
+from controller.grids.arbiter import plan_document
+from controller.rest import answers as shapes
+from controller.rest.common import PlainRoute, answers
+from controller.rest.requests import Cursor, GpuName, GridName, LightRequest, RingName
+from controller.rings.light import ring_of
+from controller.rings.site import ring_document
 from controller.service import Controller
 from fabric.wdm import RingPlan
 

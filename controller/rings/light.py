@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from controller.errors import InvalidError
-from controller.job import linktest_targets
-from controller.reservation import reserve
+from controller.jobs.job import linktest_targets
+from controller.jobs.reservation import reserve
 from fabric.schedules import Step, Steps, frozen, steps_named
 from fabric.topology import Fabric, WdmRing
 from fabric.wdm import RingPlan, plan_ring

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
-from controller import answers as shapes
-from controller.api_common import PlainRoute, answers
-from controller.circuits import Change, Target
-from controller.requests import CrossConnectSet, Ingress, OneCrossConnect, OpticalSwitchName
+from controller.circuits.manager import Change, Target
+from controller.rest import answers as shapes
+from controller.rest.common import PlainRoute, answers
+from controller.rest.requests import CrossConnectSet, Ingress, OneCrossConnect, OpticalSwitchName
 from controller.service import Controller
 from fabric.crossconnect import CrossConnect, Mode
 

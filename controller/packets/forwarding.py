@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from controller import flow_rules
 from controller.errors import ConflictError, NotFoundError
 from controller.openflow.messages import FlowEntry, FlowMod
 from controller.openflow.plane import OpenFlowPlane
+from controller.packets import flow_rules
 from fabric.crossconnect import CrossConnect
 from fabric.paths import Router, without_ports
 from fabric.routing import Rule, forwarding_rules, out_port, rule_batches

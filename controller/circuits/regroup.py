@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller.attachment import circuit_pairs, port_name
 from controller.bus import EventBus
-from controller.circuits import CircuitManager, Target
+from controller.circuits.manager import CircuitManager, Target
 from controller.errors import ControllerError, InvalidError, NotFoundError
-from controller.job import Job
-from controller.jobs import JobManager
+from controller.jobs.job import Job
+from controller.jobs.manager import JobManager
+from controller.packets.attachment import circuit_pairs, port_name
 from fabric.cost import RingJob, predict
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.placement import Regrouping, regroup

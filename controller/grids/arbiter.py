@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.bus import EventBus
-from controller.circuits import CircuitManager, Target
+from controller.circuits.manager import CircuitManager, Target
+from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.job import linktest_targets
-from controller.onics import OnicSite
-from controller.optical_site import OpticalSite
-from controller.reservation import reserve
+from controller.grids.onics import OnicSite
+from controller.jobs.job import linktest_targets
+from controller.jobs.reservation import reserve
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.grid import (
     Pair,

@@ -1,0 +1,1 @@
+"""Grids: the arbiter of their light, and their O-NICs."""

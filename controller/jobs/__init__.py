@@ -1,0 +1,1 @@
+"""Jobs: which GPUs they get, their life, and what their workers say."""

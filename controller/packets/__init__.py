@@ -1,0 +1,1 @@
+"""Packet switches: what is attached to them, their rules and their counters."""
