@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +28,32 @@ class References:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], str] = {}
 
-    def hash_of(self, processes: LabProcesses, request: Mapping[str, Any]) -> str:
-        """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises RunError."""
-        key = (len(request["ranks"]), *(request[name] for name in _DECISIVE))
+    def hash_of(
+        self, processes: LabProcesses, request: Mapping[str, Any], fewer: Sequence[tuple[int, int]] = ()
+    ) -> str:
+        """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises RunError.
+
+        ``fewer``: how many ranks it went on with, and from which iteration on, where it lost GPUs.
+        """
+        segments = ((len(request["ranks"]), 0), *fewer)
+        key = (segments, *(request[name] for name in _DECISIVE))
         if key not in self._known:
-            self._known[key] = _train(processes, request)
+            self._known[key] = _train(processes, request, segments)
         return self._known[key]
 
 
-def _train(processes: LabProcesses, request: Mapping[str, Any]) -> str:
+def _train(processes: LabProcesses, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
     name, gpus = request["name"], request["ranks"]
     addresses = [processes.scenario.fabric.gpus[gpu].ip for gpu in gpus]
     spec = {"job": name, "rank": 0, "world_size": len(gpus), "peers": addresses}
     spec |= {key: request[key] for key in _DECISIVE}
     path = processes.state / f"reference-{len(gpus)}.json"
+    words = [f"{ranks}:{first}" for ranks, first in segments]
     with writing(path):
         path.write_text(json.dumps(spec), encoding="utf-8")
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "containers.worker.reference", str(path)],
+            [sys.executable, "-m", "containers.worker.reference", str(path), *words],
             capture_output=True,
             text=True,
             timeout=REFERENCE_S,

@@ -1,51 +1,75 @@
 """The same training in one process: what every rank must end with, bit for bit.
 
-``python3 -m containers.worker.reference spec.json`` prints the outcome as JSON.
+``python3 -m containers.worker.reference spec.json`` prints the outcome as JSON. With ``4:0 3:17`` behind it
+the job has 4 ranks from the first iteration on, and 3 from iteration 17 on.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from containers.worker.model import Replica, fingerprint
+from containers.worker.model import Array, Replica, fingerprint
 from containers.worker.spec import WorkerSpec, read_spec
 from fabric.collectives import all_reduce, apply_schedule
 
+#: How many ranks a job has, and from which iteration on.
+Segment = tuple[int, int]
 
-def train_in_one_process(spec: WorkerSpec) -> dict[str, object]:
+
+def train_in_one_process(spec: WorkerSpec, segments: Sequence[Segment] | None = None) -> dict[str, object]:
     """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``.
 
-    Returns ``parameters_sha256``, ``loss_first``, ``loss_last`` (nats, whole training set) and
-    ``accuracy`` (held-out images, 0..1). ``spec.rank`` does not matter.
+    ``segments``: how many ranks it has from which iteration on, the first from 0 on, none sooner than the one
+    before; None: ``spec.world_size`` throughout. Returns ``parameters_sha256``, ``loss_first``, ``loss_last``
+    (nats, whole training set) and ``accuracy`` (held-out images, 0..1). ``spec.rank`` does not matter.
+    Raises ValueError for segments that cannot be, ArithmeticError when ranks end with different parameters.
     """
-    schedule = all_reduce(spec.collective, spec.world_size)
+    parts = [(spec.world_size, 0)] if segments is None else list(segments)
+    firsts = [first for _, first in parts]
+    if not firsts or firsts[0] != 0 or firsts != sorted(firsts) or firsts[-1] > spec.iterations:
+        raise ValueError(
+            f"segments begin at {firsts}: expected 0 first, then up to {spec.iterations} in order"
+        )
+    whole = Replica(0, 1, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
+    loss_first = whole.loss()
+    for (ranks, first), last in zip(parts, [*firsts[1:], spec.iterations], strict=True):
+        whole.parameters = _train(spec, ranks, whole.parameters, range(first, last))
+    return {
+        "parameters_sha256": fingerprint(whole.parameters),
+        "loss_first": loss_first,
+        "loss_last": whole.loss(),
+        "accuracy": whole.accuracy(),
+    }
+
+
+def _train(spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable[int]) -> Array:
+    """The parameters after these iterations on so many ranks."""
+    schedule = all_reduce(spec.collective, ranks)
     replicas = [
-        Replica(rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
-        for rank in range(spec.world_size)
+        Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
+        for rank in range(ranks)
     ]
-    loss_first = replicas[0].loss()
-    for iteration in range(spec.iterations):
+    for replica in replicas:
+        replica.parameters = parameters.copy()
+    for iteration in iterations:
         for replica in replicas:
             replica.compute(iteration)
         sums = apply_schedule(schedule, [replica.buffer for replica in replicas])
         for replica, summed in zip(replicas, sums, strict=True):
             replica.buffer[:] = summed
             replica.update(iteration)
-    prints = {fingerprint(replica.parameters) for replica in replicas}
-    if len(prints) != 1:
+    if len({fingerprint(replica.parameters) for replica in replicas}) != 1:
         raise ArithmeticError(f"collective {spec.collective!r} leaves the ranks with different parameters")
-    return {
-        "parameters_sha256": prints.pop(),
-        "loss_first": loss_first,
-        "loss_last": replicas[0].loss(),
-        "accuracy": replicas[0].accuracy(),
-    }
+    return replicas[0].parameters
 
 
 def main() -> None:
-    sys.stdout.write(json.dumps(train_in_one_process(read_spec(Path(sys.argv[1])))) + "\n")
+    segments = [(int(ranks), int(first)) for ranks, first in (word.split(":") for word in sys.argv[2:])]
+    outcome = train_in_one_process(read_spec(Path(sys.argv[1])), segments or None)
+    sys.stdout.write(json.dumps(outcome) + "\n")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ class WorkerSpec:
 
     ``compute_s``: emulated GPU time per iteration. ``beacon_interval_s``: 0 sends no beacons.
     ``go_timeout_s``: how long a ready worker waits for its release. ``onic``: the socket of its O-NIC's
-    agent, without whose light it sends no payload; None without an O-NIC.
+    agent, without whose light it sends no payload; None without an O-NIC. ``checkpoint``: the directory for
+    its state, written after every ``checkpoint_every``-th iteration; None writes none. ``resume``: the
+    iteration to begin at, from the state that is there; 0 begins anew.
     """
 
     job: str
@@ -53,6 +55,9 @@ class WorkerSpec:
     interface: str = "eth0"
     beacon_interval_s: float = 0.0
     onic: str | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 1
+    resume: int = 0
     linktest: LinkTest = LinkTest()
 
     @property
@@ -95,6 +100,12 @@ def parse_spec(raw: Any) -> WorkerSpec:
         (spec.connect_timeout_s > 0, "connect_timeout_s must be positive"),
         (spec.peer_timeout_s > 0, "peer_timeout_s must be positive"),
         (spec.beacon_interval_s >= 0, "beacon_interval_s must not be negative"),
+        (spec.checkpoint_every >= 1, "checkpoint_every must be at least 1"),
+        (
+            0 <= spec.resume <= spec.iterations,
+            f"resume {spec.resume} is not in 0..{spec.iterations} (iterations)",
+        ),
+        (not spec.resume or spec.checkpoint is not None, "resume needs a checkpoint to resume from"),
         (spec.linktest.seconds > 0, "linktest.seconds must be positive"),
         (
             spec.linktest.to is None or (0 <= spec.linktest.to < size and spec.linktest.to != spec.rank),

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from containers.worker.beacon import Beacons
+from containers.worker.checkpoint import Checkpoint
 from containers.worker.events import EventLog
 from containers.worker.flows import Flows
 from containers.worker.model import Replica, fingerprint
@@ -27,7 +28,7 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 
     GPU time is emulated: the real gradient is computed, then the rank sleeps until ``compute_s`` after
     the iteration began. Raises PeerLost, NoConnection, ArithmeticError (a wrong sum), TimeoutError (never
-    released), ConnectionError (no O-NIC's agent).
+    released), ConnectionError (no O-NIC's agent), BadCheckpoint, OSError (a checkpoint cannot be written).
     """
     with onic(spec) as flows:
         _train(spec, directory, events, flows)
@@ -39,6 +40,11 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         spec.rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate
     )
     loss_first = replica.loss()
+    checkpoint = None
+    if spec.checkpoint is not None:
+        checkpoint = Checkpoint(Path(spec.checkpoint), spec.rank, spec.checkpoint_every)
+        if spec.resume:
+            replica.parameters = checkpoint.read(spec.resume)
     deadline = time.monotonic() + spec.connect_timeout_s
     with listen(spec, deadline) as listener:
         connections = connect_all(spec, peers_of(schedule, spec.rank), listener)
@@ -49,7 +55,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         events.write("ready", local=spec.address, connections=describe(connections))
         started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
         events.write("started", at=started)
-        sent, received, lent = _iterate(spec, replica, transport, events, started)
+        sent, received, lent = _iterate(spec, replica, transport, events, started, checkpoint)
         loss_last = replica.loss()
         held = describe(connections)
         part(connections, spec.peer_timeout_s)
@@ -72,12 +78,17 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
 
 
 def _iterate(
-    spec: WorkerSpec, replica: Replica, transport: Transport, events: EventLog, started: float
+    spec: WorkerSpec,
+    replica: Replica,
+    transport: Transport,
+    events: EventLog,
+    started: float,
+    checkpoint: Checkpoint | None,
 ) -> tuple[int, int, int]:
     """Bytes sent, received and lent."""
     sent = received = lent = 0
     compute_start = started
-    for iteration in range(spec.iterations):
+    for iteration in range(spec.resume, spec.iterations):
         loss = replica.compute(iteration)
         compute_due = compute_start + spec.compute_s
         while (left := compute_due - time.monotonic()) > 0:
@@ -87,6 +98,8 @@ def _iterate(
         allreduce_end = time.monotonic()
         # What follows takes its time from the next iteration's emulated compute.
         replica.update(iteration)
+        if checkpoint is not None:
+            checkpoint.keep(iteration + 1, replica.parameters)
         sent += report.bytes_sent
         received += report.bytes_received
         lent += report.bytes_lent

@@ -217,6 +217,9 @@ def test_linktest_reports_each_stream(tmp_path: Path) -> None:
         ({"batch": "many"}, "batch must be int"),
         ({"rate": 1}, "unknown key rate"),
         ({"linktest": {"to": 0}}, "linktest.to 0 is not another rank"),
+        ({"resume": 1}, "resume needs a checkpoint"),
+        ({"resume": 2, "checkpoint": "/x"}, "resume 2 is not in 0..1"),
+        ({"checkpoint": "/x", "checkpoint_every": 0}, "checkpoint_every must be at least 1"),
         ({"linktest": {"for": 1}}, "unknown key linktest.for"),
     ],
 )
