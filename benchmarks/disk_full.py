@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.records import read_lines
-from testbed.clean import clean, clean_objects
+from testbed.emulation.clean import clean, clean_objects
 from testbed.lab import STATE_ROOT, Lab
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,8 +4,8 @@ The base is the host's own suite (Debian or Ubuntu, from the host's package sour
 in it; its tag is a hash of the recipe. The code layer holds what a worker imports; its tag is a hash of those
 files, so a changed worker is a new image and an unchanged one is found by name.
 
-``containers.image_build`` makes it; this module only names and finds it, so that a start-up check costs
-milliseconds.
+``containers.image_build`` makes it; this module only names and finds it, without Docker's client where it
+can, so that a start-up check costs milliseconds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import http.client
 import os
 import platform
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import docker
 
 ROOT = Path(__file__).resolve().parent.parent
 LABEL = {"ringlight": "image"}
@@ -65,7 +70,7 @@ def base_tag() -> str:
 
 def code_files() -> list[Path]:
     """The files a worker imports or reads, sorted."""
-    modules = ("__init__", "collectives", "schedules", "wrht")
+    modules = ("__init__", "collectives", "schedules", "steps", "wrht")
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
@@ -99,9 +104,8 @@ def image_present() -> bool:
     host = os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
     if not host.startswith(_SOCKET_SCHEME):
         # A daemon elsewhere: Docker's own client knows how to reach it.
-        from containers.image_build import has_image
-
-        return has_image(image_tag())
+        with docker_client(PRESENCE_TIMEOUT_S) as client:
+            return has_image(client, image_tag())
     connection = _SocketConnection(host.removeprefix(_SOCKET_SCHEME), PRESENCE_TIMEOUT_S)
     try:
         connection.request("GET", f"/images/{image_tag()}/json")
@@ -115,15 +119,31 @@ def image_present() -> bool:
     return status == 200
 
 
-def ensure_image(progress: Progress) -> str:
-    """The worker image's tag, once Docker has it; makes base and code layer where they are missing.
+@contextmanager
+def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
+    """Docker's own client; what goes wrong with it is an ImageError."""
+    # A quarter of a second, which a start-up check has no use for.
+    import docker
+    import requests
 
-    Raises ImageError.
-    """
-    if not image_present():
-        from containers.image_build import build_image
+    try:
+        client = docker.APIClient(version="auto", timeout=timeout_s)
+    except (docker.errors.DockerException, requests.RequestException):
+        raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
+    try:
+        yield client
+    except (docker.errors.APIError, requests.RequestException) as error:
+        raise ImageError(f"Docker, about the worker image: {error}") from None
+    finally:
+        client.close()
 
-        build_image(progress)
-        if not image_present():
-            raise ImageError(f"Docker built {image_tag()} but does not have it")
-    return image_tag()
+
+def has_image(client: docker.APIClient, tag: str) -> bool:
+    """Whether Docker has an image of this name."""
+    import docker
+
+    try:
+        client.inspect_image(tag)
+    except docker.errors.ImageNotFound:
+        return False
+    return True

@@ -9,13 +9,10 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
 import docker
-import requests
 
 from containers.image import (
     DOCKERFILE,
@@ -27,6 +24,9 @@ from containers.image import (
     Progress,
     base_tag,
     code_files,
+    docker_client,
+    has_image,
+    image_present,
     image_tag,
     suite,
 )
@@ -37,16 +37,22 @@ APT_SOURCES = Path("/etc/apt")
 log = logging.getLogger(__name__)
 
 
-def has_image(tag: str) -> bool:
-    """Whether Docker has an image of this name. Raises ImageError when Docker does not answer."""
-    with _docker() as client:
-        return _has(client, tag)
+def ensure_image(progress: Progress) -> str:
+    """The worker image's tag, once Docker has it; makes base and code layer where they are missing.
+
+    Raises ImageError.
+    """
+    if not image_present():
+        build_image(progress)
+        if not image_present():
+            raise ImageError(f"Docker built {image_tag()} but does not have it")
+    return image_tag()
 
 
 def build_image(progress: Progress) -> None:
     """Make the base image if it is missing, and the worker image on it. Raises ImageError."""
-    with _docker() as client:
-        if not _has(client, base_tag()):
+    with docker_client(BUILD_TIMEOUT_S) as client:
+        if not has_image(client, base_tag()):
             progress(f"Making the base image from {suite()} packages (once)")
             _make_base(client, progress)
         progress("Making the worker image")
@@ -61,7 +67,7 @@ def remove_images(keep: str, age_s: float) -> list[str]:
     name = keep.partition(":")[0]
     before = time.time() - age_s
     removed = []
-    with _docker() as client:
+    with docker_client(BUILD_TIMEOUT_S) as client:
         ours = client.images(name=name, filters={"label": [f"{key}={value}" for key, value in LABEL.items()]})
         tags = [tag for image in ours if image["Created"] <= before for tag in image["RepoTags"] or ()]
         for tag in tags:
@@ -75,28 +81,6 @@ def remove_images(keep: str, age_s: float) -> list[str]:
             else:
                 removed.append(tag)
     return removed
-
-
-@contextmanager
-def _docker() -> Iterator[docker.APIClient]:
-    try:
-        client = docker.APIClient(version="auto", timeout=BUILD_TIMEOUT_S)
-    except (docker.errors.DockerException, requests.RequestException):
-        raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
-    try:
-        yield client
-    except (docker.errors.APIError, requests.RequestException) as error:
-        raise ImageError(f"Docker, about the worker image: {error}") from None
-    finally:
-        client.close()
-
-
-def _has(client: docker.APIClient, tag: str) -> bool:
-    try:
-        client.inspect_image(tag)
-    except docker.errors.ImageNotFound:
-        return False
-    return True
 
 
 def _make_base(client: docker.APIClient, progress: Progress) -> None:

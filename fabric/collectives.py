@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.schedules import Op, Steps, steps_named
+from fabric.schedules import steps_named
+from fabric.steps import Op, Steps
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Transfer:
 class Schedule:
     """Transfers in order of step. Within a step every sender sends what it had before the step.
 
-    ``step_by_step``: as in :class:`fabric.schedules.Steps`.
+    ``step_by_step``: as in :class:`fabric.steps.Steps`.
     """
 
     world_size: int

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fabric.paths import Hop, Router
-from fabric.schedules import Steps
+from fabric.steps import Steps
 from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
 Link = TypeVar("Link")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from fabric.crossconnect import CrossConnect
 from fabric.light import received_dbm
-from fabric.schedules import Steps
+from fabric.steps import Steps
 from fabric.topology import Fabric, Grid, Port
 
 #: A sender and a receiver.

@@ -1,87 +1,20 @@
 """Collectives as steps of arrays: who sends which chunks to whom in which step, for thousands of ranks.
 
-A ring of 4,096 ranks has 33 million transfers, too many to list. Here a schedule yields one step at a
-time, and a step holds its transfers as arrays; ``fabric.collectives`` writes them out for workers. A
-collective whose steps have the same senders, receivers and sizes yields the very same (read-only) arrays
-each time, so that who reads them can see by identity that nothing changed. numpy is the only import.
+``fabric.steps`` says what a schedule is; ``fabric.collectives`` writes one out for workers. A collective
+whose steps have the same senders, receivers and sizes yields the very same (read-only) arrays each time, so
+that who reads them can see by identity that nothing changed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-#: What a receiver does with a chunk: add it to what is there, or put it in its place.
-Op = Literal["reduce", "replace"]
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """The transfers of one step, as arrays of shape [transfers].
-
-    Transfer k takes chunks ``first[k]`` to ``first[k] + count[k] - 1`` from rank ``sources[k]`` to
-    ``destinations[k]``; ``op`` is that of all. On a ring of wavelengths ``wavelengths`` is each one's
-    channel and ``clockwise`` its direction (towards rank + 1); both are None elsewhere.
-    """
-
-    sources: IntArray
-    destinations: IntArray
-    first: IntArray
-    count: IntArray
-    op: Op
-    wavelengths: IntArray | None = None
-    clockwise: BoolArray | None = None
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A collective of ``world_size`` ranks over a vector of ``chunks`` equal parts in ``steps`` steps.
-
-    Iterating makes the steps anew, one at a time. ``step_by_step``: a rank sends nothing of a step before it
-    has received all of the earlier ones, as an exchange with one partner after another does (MPI_Sendrecv);
-    otherwise it passes on at once what it has received.
-    """
-
-    name: str
-    world_size: int
-    chunks: int
-    steps: int
-    make: Callable[[], Iterator[Step]]
-    step_by_step: bool = False
-
-    def __iter__(self) -> Iterator[Step]:
-        return self.make()
-
-
-def frozen(values: npt.ArrayLike) -> IntArray:
-    """A read-only array of 64-bit integers."""
-    array = np.array(values, dtype=np.int64)
-    array.flags.writeable = False
-    return array
-
-
-def frozen_bool(values: npt.ArrayLike) -> BoolArray:
-    """A read-only array of booleans."""
-    array = np.array(values, dtype=np.bool_)
-    array.flags.writeable = False
-    return array
-
-
-def check_ranks(steps: Steps, ranks: int) -> None:
-    """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
-    if steps.world_size != ranks:
-        raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")
+from fabric.steps import IntArray, Op, Step, Steps, frozen
+from fabric.wrht import wrht
 
 
 def _at_least_one(name: str, ranks: int) -> None:
@@ -315,7 +248,4 @@ def steps_named(name: str, ranks: int) -> Steps:
     if found is None:
         there = ", ".join([*STEPS, "wrht", "wrht-<wavelengths>", "wrht-<wavelengths>-exchange"])
         raise ValueError(f"there is no collective {name!r}; there are {there}")
-    # That module is made of this one's steps.
-    from fabric.wrht import wrht
-
     return wrht(ranks, int(found[1] or 1), top="exchange" if found[2] else "collect")

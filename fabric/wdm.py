@@ -17,7 +17,7 @@ import numpy as np
 
 from fabric.crossconnect import CrossConnect, Mode, plan_changes
 from fabric.light import received_dbm
-from fabric.schedules import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
+from fabric.steps import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
 
 #: Faceplate ports of a node's WSS.

@@ -412,7 +412,7 @@ def doctor(as_json: Json = False) -> None:
 @app.command(rich_help_panel=MACHINE)
 def clean(as_json: Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
-    from testbed.clean import clean as clean_machine
+    from testbed.emulation.clean import clean as clean_machine
 
     if os.geteuid() != 0:
         fail("root is needed to remove networks and containers; run again with sudo")

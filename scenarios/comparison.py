@@ -18,8 +18,9 @@ from pydantic import Field
 
 from fabric.cost import steps_time
 from fabric.grid import LightUse, Ways, light_use, ways_for
-from fabric.schedules import Steps, steps_named
+from fabric.schedules import steps_named
 from fabric.schema import Duration, FabricSpec, Name, Size, Strict
+from fabric.steps import Steps
 from fabric.topology import Fabric, Grid, Port, WdmRing
 from fabric.wdm import RingPlan, plan_ring, set_up_steps
 from scenarios.prediction import all_reduce_time

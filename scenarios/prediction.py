@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fabric.cost import RingJob, predict
-from fabric.schedules import Steps
+from fabric.steps import Steps
 from fabric.topology import Port, circuit_cross_connects
 from scenarios.profiles import MODELS
 from scenarios.schema import Scenario

@@ -20,8 +20,8 @@ from typing import Any
 from scenarios.client import Api, ApiError, Unreachable
 from scenarios.schema import Setting
 from scenarios.writing import writing
-from testbed.emulation.supervision import ended
 from testbed.lab import ENVIRONMENT, Lab, new_lab
+from testbed.supervision import ended
 
 log = logging.getLogger(__name__)
 
@@ -352,6 +352,6 @@ def belongs_to(lab: Lab, pid: int) -> bool:
 
 def remove_lab(lab: Lab) -> list[str]:
     """Remove what is left of one lab, with the testbed's own means; a line for each thing removed."""
-    from testbed.clean import clean
+    from testbed.emulation.clean import clean
 
     return clean(lab.id)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from controller.onic.protocol import Finished
+from controller.onic.protocol import Finished, Times
 from fabric.optical_profiles import PROFILES
-from fabric.schedules import Step, Steps, frozen, frozen_bool
+from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps
 from scenarios.comparison import Comparison, grid_of, ring_of
@@ -28,7 +28,6 @@ from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
 from scenarios.simulated import SimulationOptions, finished, simulated_folder
-from testbed.emulation.onic.__main__ import scaled_times
 from testbed.simulation.engine import Engine
 from testbed.simulation.jobs import Compute, Job, JobResult, simulate
 from testbed.simulation.networks import Network, RingNetwork, network_of, scaled
@@ -245,7 +244,7 @@ class _Run:
                 },
             )
 
-        times = scaled_times(LEASE_S, setting.time_scale)
+        times = Times.dilated(LEASE_S, setting.time_scale)
         plane = OnicPlane(engine, fabric, ways, control, times, done)
         network = self._network(fabric, jobs)
         found = simulate(network, jobs, gate=plane, engine=engine, progress=self._progress)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from fabric import wdm
-from fabric.schedules import Steps
+from fabric.steps import Steps
 from fabric.topology import Reconfigure
 from fabric.trees import leaf_spine
 from scenarios.study_systems import SYSTEMS, Place, System

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from fabric import schedules, wdm
-from fabric.schedules import Step, Steps, frozen, frozen_bool
+from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Reconfigure
 from fabric.wrht import exchange_wavelengths, plan, wrht
 

@@ -38,12 +38,12 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
     services.ensure_services(docker=runtime == "docker")
     build_object()
     if runtime == "docker":
-        from containers.image import ensure_image, image_present
+        from containers.image import image_present
 
-        found = image_present()
-        image = ensure_image(progress)
-        if not found:
-            remove_old_images(image, progress)
+        if not image_present():
+            from containers.image_build import ensure_image
+
+            remove_old_images(ensure_image(progress), progress)
 
 
 def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S) -> None:
@@ -53,7 +53,7 @@ def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S)
     container; and none while a lab lives, which may yet start workers. Raises ImageError.
     """
     from containers.image_build import remove_images
-    from testbed import clean
+    from testbed.emulation import clean
 
     if not clean.any_alive():
         for tag in remove_images(keep, age_s):

@@ -16,7 +16,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return  # the process that started this one has done it
     if os.geteuid() == 0:
         for lab in labs_of_killed_runs():
-            from testbed.clean import clean
+            from testbed.emulation.clean import clean
 
             clean(lab)
     os.environ[RUN] = str(os.getpid())

@@ -179,6 +179,18 @@ class Times:
         if not self.retry_s <= self.patience_s < _NEVER:
             raise ValueError(f"patience_s must be at least retry_s: {self}")
 
+    @classmethod
+    def dilated(cls, lease_s: float, dilation: float) -> Times:
+        """Those for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
+        usual = cls()
+        return cls(
+            lease_s=lease_s * dilation,
+            guard_s=usual.guard_s * dilation,
+            retry_s=min(usual.retry_s, lease_s / 4) * dilation,
+            refresh_s=min(usual.refresh_s, lease_s / 4) * dilation,
+            patience_s=usual.patience_s * dilation,
+        )
+
 
 @dataclass(slots=True)
 class _Outgoing:

@@ -11,7 +11,8 @@ import numpy as np
 from controller.errors import InvalidError
 from controller.jobs.job import linktest_targets
 from controller.jobs.reservation import reserve
-from fabric.schedules import Step, Steps, frozen, steps_named
+from fabric.schedules import steps_named
+from fabric.steps import Step, Steps, frozen
 from fabric.topology import Fabric, WdmRing
 from fabric.wdm import RingPlan, plan_ring
 

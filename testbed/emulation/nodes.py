@@ -28,9 +28,9 @@ from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
 from testbed.emulation import netlink
-from testbed.emulation.supervision import ended
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
 from testbed.priority import favour
+from testbed.supervision import ended
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
 WORKER_UID = 61000

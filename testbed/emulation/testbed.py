@@ -24,8 +24,8 @@ import requests
 
 from fabric.optical_profiles import PROFILES
 from fabric.topology import Fabric, OpticalSwitch
-from testbed import clean, services
-from testbed.emulation import netlink, openvswitch
+from testbed import services
+from testbed.emulation import clean, netlink, openvswitch
 from testbed.emulation.agent import Agent, AgentServer
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
@@ -41,8 +41,8 @@ from testbed.emulation.nodes import (
 from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory, tunable
 from testbed.emulation.optical.far_light import light_plan
 from testbed.emulation.optical.lasers import Lasers
-from testbed.emulation.supervision import Supervisor
 from testbed.lab import Lab
+from testbed.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.simulation.maxmin import SAME, rates
+from testbed.simulation.arrays import SAME
+from testbed.simulation.maxmin import rates
 
 #: Events closer together than this share of the time are one instant.
 INSTANT = 1e-13

@@ -16,9 +16,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fabric.schedules import Step, Steps, check_ranks, frozen
+from fabric.steps import Step, Steps, check_ranks, frozen
+from testbed.simulation.arrays import FloatArray
 from testbed.simulation.engine import Engine, Flow
-from testbed.simulation.maxmin import FloatArray
 from testbed.simulation.networks import Network
 from testbed.simulation.phases import StepCost, check_cost, check_vector, needs_new_light, synchronous
 

@@ -18,15 +18,9 @@ from __future__ import annotations
 import importlib.util
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+from testbed.simulation.arrays import LEFT, SAME, FloatArray, IntArray
 
-#: Shares that differ by no more are the same but for rounding.
-SAME = 1e-12
-#: What is left of a flow, as a share of its size, below which it has ended.
-LEFT = 1e-13
 #: Events after which the compiled loops take over, where there are any.
 FEW_EVENTS = 50
 

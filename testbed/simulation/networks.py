@@ -19,7 +19,7 @@ import numpy as np
 from fabric.grid import check_power as check_grid_power
 from fabric.grid import lines
 from fabric.paths import Router
-from fabric.schedules import Step
+from fabric.steps import Step
 from fabric.topology import (
     CrossConnects,
     Fabric,
@@ -30,7 +30,7 @@ from fabric.topology import (
     electrical_graph,
 )
 from fabric.wdm import check_power, check_wavelengths, segments
-from testbed.simulation.maxmin import FloatArray, IntArray
+from testbed.simulation.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabric.schedules import Step, Steps, check_ranks
+from fabric.steps import Step, Steps, check_ranks
 from fabric.topology import Reconfigure
-from testbed.simulation.maxmin import FloatArray, IntArray, drain
+from testbed.simulation.arrays import FloatArray, IntArray
+from testbed.simulation.maxmin import drain
 from testbed.simulation.networks import Network, Routes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers.image import ensure_image
+from containers.image_build import ensure_image
 from containers.worker.reference import train_in_one_process
 from containers.worker.spec import WorkerSpec
 from tests.integration.test_controller_jobs import Run

@@ -23,8 +23,8 @@ from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
-from testbed import clean, services
-from testbed.emulation import netlink, openvswitch
+from testbed import services
+from testbed.emulation import clean, netlink, openvswitch
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT, WORKER_UID, has_kernel_datapath
@@ -132,7 +132,7 @@ OPTICAL = {
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    from containers.image import ensure_image
+    from containers.image_build import ensure_image
 
     return ensure_image(lambda _: None)
 

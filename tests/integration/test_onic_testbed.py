@@ -28,7 +28,7 @@ from fabric.crossconnect import CrossConnect, Mode
 from fabric.grid import cross_connects, wavelength_map
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
-from testbed import clean
+from testbed.emulation import clean
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT
@@ -432,7 +432,7 @@ def test_each_fibre_port_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> No
 def with_agents(request: pytest.FixtureRequest) -> Iterator[Rig]:
     image = None
     if request.param == "docker":
-        from containers.image import ensure_image
+        from containers.image_build import ensure_image
 
         image = ensure_image(lambda _: None)
     with running(grid(), request.param, image=image, onic_faults=True, onic_lease_s=0.5) as rig:

@@ -24,8 +24,8 @@ import pytest
 from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, Mode
-from fabric.schedules import Step, frozen, frozen_bool
 from fabric.schema import FabricSpec, build_fabric
+from fabric.steps import Step, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import ADD_CLOCKWISE, EAST, WEST, cross_connects
 from testbed.emulation import testbed as emulated

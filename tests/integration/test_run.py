@@ -19,7 +19,7 @@ import pytest
 
 from scenarios.records import read_lines
 from scenarios.repeats import AGAIN
-from testbed.clean import clean, clean_objects
+from testbed.emulation.clean import clean, clean_objects
 from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.clean import clean, clean_objects
+from testbed.emulation.clean import clean, clean_objects
 from testbed.lab import STATE_ROOT, Lab
 from tests.integration.test_run import MINI, ROOT, free_ports
 

@@ -15,10 +15,12 @@ from typing import Any
 import docker
 import pytest
 
-from containers.image import base_tag, ensure_image, image_present, image_tag
+from containers.image import base_tag, image_present, image_tag
+from containers.image_build import ensure_image
 from containers.worker.reference import train_in_one_process
 from containers.worker.spec import read_spec
-from testbed import clean, lab
+from testbed import lab
+from testbed.emulation import clean
 from testbed.lab import Lab
 from testbed.setup import remove_old_images
 

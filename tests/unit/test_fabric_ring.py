@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric.crossconnect import CrossConnect, check_matching
-from fabric.schedules import Steps, frozen, steps_named
+from fabric.schedules import steps_named
 from fabric.schema import FabricSpec, build_fabric
+from fabric.steps import Steps, frozen
 from fabric.topology import Fabric, OpticalSwitch, Port, electrical_graph
 from fabric.wdm import Emit, RingPlan, cross_connects, on_ring, plan_ring, set_up_steps, wdm_ring
 from fabric.wrht import wrht

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import clean, priority
+from testbed import priority
+from testbed.emulation import clean
 
 
 @pytest.mark.parametrize(("name", "usual", "ours"), priority.WEIGHTS)

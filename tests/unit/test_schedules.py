@@ -17,15 +17,12 @@ from fabric.collectives import all_reduce, apply_schedule, schedule_of
 from fabric.crossconnect import CrossConnect, check_matching
 from fabric.schedules import (
     STEPS,
-    Step,
-    Steps,
     bidirectional_hierarchical_ring,
-    check_ranks,
-    frozen,
     hierarchical_ring,
     nearest_group,
     steps_named,
 )
+from fabric.steps import Step, Steps, check_ranks, frozen
 from fabric.wrht import exchange_lightpaths, exchange_wavelengths, plan, wrht
 from tests.unit.fabrics import COLLECTIVES
 

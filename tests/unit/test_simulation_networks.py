@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fabric import wdm
 from fabric.cost import RingJob, ring_rates
 from fabric.paths import Router, nodes_of
-from fabric.schedules import Step, frozen, frozen_bool, halving_doubling, ring
+from fabric.schedules import halving_doubling, ring
 from fabric.schema import FabricSpec, build_fabric
+from fabric.steps import Step, frozen, frozen_bool
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
 from fabric.trees import leaf_spine
 from fabric.wrht import wrht

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from controller.onic.protocol import Times
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Gpu, Port
 from testbed.emulation.network import check_fabric, check_names
-from testbed.emulation.onic.__main__ import scaled_times
 from testbed.emulation.onic.wiring import (
     array_wavelengths,
     control_ip,
@@ -27,8 +27,8 @@ from testbed.emulation.onic.wiring import (
     tunable,
 )
 from testbed.emulation.optical.__main__ import main as optical_switch
-from testbed.emulation.supervision import Supervisor
 from testbed.lab import Lab
+from testbed.supervision import Supervisor
 
 
 def grid(rows: int = 2, columns: int = 3, **more: Any) -> Fabric:
@@ -101,7 +101,7 @@ def test_what_cannot_be_emulated_is_named() -> None:
 
 @pytest.mark.parametrize(("lease_s", "dilation"), [(2.0, 1.0), (0.1, 1.0), (0.5, 40.0), (30.0, 0.5)])
 def test_times_of_the_agents_fit_each_other(lease_s: float, dilation: float) -> None:
-    assert scaled_times(lease_s, dilation).lease_s == lease_s * dilation
+    assert Times.dilated(lease_s, dilation).lease_s == lease_s * dilation
 
 
 def until(condition: Callable[[], object], timeout_s: float = 10) -> None:

@@ -31,7 +31,7 @@ from fabric.collectives import (
     all_reduce,
     apply_schedule,
 )
-from fabric.schedules import Op
+from fabric.steps import Op
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
 

@@ -34,18 +34,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def scaled_times(lease_s: float, dilation: float) -> Times:
-    """The protocol's durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
-    usual = Times()
-    return Times(
-        lease_s=lease_s * dilation,
-        guard_s=usual.guard_s * dilation,
-        retry_s=min(usual.retry_s, lease_s / 4) * dilation,
-        refresh_s=min(usual.refresh_s, lease_s / 4) * dilation,
-        patience_s=usual.patience_s * dilation,
-    )
-
-
 def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
@@ -57,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             directory=chosen.directory,
             listen=(host, int(port)),
             tuning_s=chosen.tuning * chosen.time_dilation,
-            times=scaled_times(chosen.lease, chosen.time_dilation),
+            times=Times.dilated(chosen.lease, chosen.time_dilation),
             ports=len(ids),
             allow_faults=chosen.allow_faults,
         )

@@ -1,0 +1,81 @@
+"""What a schedule is made of: steps of arrays, and when a rank may go on to the next.
+
+A ring of 4,096 ranks has 33 million transfers, too many to list. So a schedule yields one step at a time, and
+a step holds its transfers as arrays. numpy is the only import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+#: What a receiver does with a chunk: add it to what is there, or put it in its place.
+Op = Literal["reduce", "replace"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The transfers of one step, as arrays of shape [transfers].
+
+    Transfer k takes chunks ``first[k]`` to ``first[k] + count[k] - 1`` from rank ``sources[k]`` to
+    ``destinations[k]``; ``op`` is that of all. On a ring of wavelengths ``wavelengths`` is each one's
+    channel and ``clockwise`` its direction (towards rank + 1); both are None elsewhere.
+    """
+
+    sources: IntArray
+    destinations: IntArray
+    first: IntArray
+    count: IntArray
+    op: Op
+    wavelengths: IntArray | None = None
+    clockwise: BoolArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A collective of ``world_size`` ranks over a vector of ``chunks`` equal parts in ``steps`` steps.
+
+    Iterating makes the steps anew, one at a time. ``step_by_step``: a rank sends nothing of a step before it
+    has received all of the earlier ones, as an exchange with one partner after another does (MPI_Sendrecv);
+    otherwise it passes on at once what it has received.
+    """
+
+    name: str
+    world_size: int
+    chunks: int
+    steps: int
+    make: Callable[[], Iterator[Step]]
+    step_by_step: bool = False
+
+    def __iter__(self) -> Iterator[Step]:
+        return self.make()
+
+
+def frozen(values: npt.ArrayLike) -> IntArray:
+    """A read-only array of 64-bit integers."""
+    array = np.array(values, dtype=np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def frozen_bool(values: npt.ArrayLike) -> BoolArray:
+    """A read-only array of booleans."""
+    array = np.array(values, dtype=np.bool_)
+    array.flags.writeable = False
+    return array
+
+
+def check_ranks(steps: Steps, ranks: int) -> None:
+    """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
+    if steps.world_size != ranks:
+        raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")

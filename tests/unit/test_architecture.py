@@ -1,0 +1,170 @@
+"""What imports what: no circles, and each room only what ``docs/architecture.md`` allows it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from containers.image import ROOT, code_files
+
+ROOMS = ("fabric", "controller", "testbed", "containers", "scenarios", "experiments")
+#: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "fabric": (),
+    "containers": ("fabric",),
+    "controller": ("fabric", "controller"),
+    "controller.openflow": ("fabric",),
+    "controller.optical": ("fabric", "controller.openflow"),
+    "controller.onic": ("fabric",),
+    "controller.rest": ("fabric", "controller"),
+    "testbed": ("fabric", "containers"),
+    "testbed.setup": ("testbed", "testbed.emulation", "containers"),
+    "testbed.emulation": ("fabric", "containers", "testbed"),
+    "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
+    "testbed.emulation.optical": ("fabric", "testbed.emulation", "testbed.lab"),
+    "testbed.simulation": ("fabric", "controller.onic.protocol"),
+    "scenarios": ROOMS,
+    "experiments": ROOMS,
+}
+#: What every room of the controller may use, and what each of these may use besides.
+COMMON = ("bus", "errors", "store", "server_agent")
+OF_CONTROLLER = {
+    "packets": ("openflow",),
+    "jobs": ("grids", "rings"),
+    "circuits": ("openflow", "optical", "packets", "jobs"),
+    "grids": ("onic", "circuits", "jobs"),
+    "rings": ("onic", "optical", "circuits", "jobs"),
+}
+for _room, _others in OF_CONTROLLER.items():
+    MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
+#: Packages of others, by the only rooms that may import them.
+ONLY_IN = {"os_ken": "controller.openflow", "mininet": "testbed.emulation", "numba": "testbed.simulation"}
+#: All that these rooms need of others.
+NEEDS_ONLY = {
+    "fabric": {"numpy", "networkx", "pydantic", "scipy"},
+    "containers.worker": {"numpy"},
+    "testbed.simulation": {"numpy", "numba"},
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    found = {}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _nodes(node: ast.AST, *, deferred: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if _is_typing(child):
+            continue
+        if deferred or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _nodes(child, deferred=deferred)
+
+
+@cache
+def imports(module: str, *, deferred: bool = True) -> frozenset[str]:
+    """Everything a module imports when it runs; ``deferred``: inside of functions, too."""
+    found = set()
+    for node in _nodes(ast.parse(modules()[module].read_text()), deferred=deferred):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: imports are absolute"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules() else str(node.module) for name in names}
+    return frozenset(found)
+
+
+def room_of(module: str) -> str:
+    return max((room for room in MAY_IMPORT if within(module, room)), key=len)
+
+
+def within(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """One circle of a graph; empty when there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_round_a_circle() -> None:
+    assert not circle({m: imports(m, deferred=False) & modules().keys() - {m} for m in modules()})
+
+
+def test_no_import_is_deferred_to_break_a_circle() -> None:
+    # TODO(experiments): the scenarios still do so.
+    ours = [m for m in modules() if not within(m, "scenarios") and not within(m, "experiments")]
+    assert not circle({m: imports(m) & set(ours) - {m} for m in ours})
+
+
+def test_rooms_import_what_the_architecture_allows() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module in modules()
+        for name in sorted(imports(module))
+        if name in modules()
+        and room_of(name) != room_of(module)
+        and not any(within(name, allowed) for allowed in MAY_IMPORT[room_of(module)])
+    ]
+    assert not wrong
+
+
+def test_packages_of_others_stay_in_their_rooms() -> None:
+    wrong = []
+    for module in modules():
+        others = {name.partition(".")[0] for name in imports(module)} - sys.stdlib_module_names - set(ROOMS)
+        wrong += [f"{module} imports {o}" for o in others if not within(module, ONLY_IN.get(o, module))]
+        for room, allowed in NEEDS_ONLY.items():
+            if within(module, room):
+                wrong += [f"{module} imports {o}" for o in others - allowed]
+    assert not wrong
+
+
+def test_the_image_has_what_a_worker_imports() -> None:
+    todo, seen = ["containers.worker.__main__"], set[str]()
+    while todo:
+        module = todo.pop()
+        if module not in seen and module in modules():
+            seen.add(module)
+            todo += [*imports(module), module.rpartition(".")[0]]
+    assert {modules()[module] for module in seen} <= set(code_files())
+
+
+def test_simulating_needs_no_emulation() -> None:
+    """A scenario simulated by the command, with its report, loads nothing of the emulated testbed."""
+    code = """
+import sys
+from scenarios.cli import main
+sys.argv = ["ringlight", "simulate", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print(*sys.modules)
+"""
+    with tempfile.TemporaryDirectory() as runs:
+        command = [sys.executable, "-c", code, str(ROOT / "tests/data/mini_oddl.yaml"), "--runs", runs]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "testbed.simulation.engine" in loaded
+    assert not [name for name in loaded if within(name, "testbed.emulation")]
