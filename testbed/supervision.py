@@ -21,6 +21,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 STEADY_S = 5.0
 STOP_S = 2.0
 
+
+class SupervisionError(RuntimeError):
+    """A process cannot be killed, because it does not run; one line."""
+
+
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
@@ -33,6 +38,7 @@ class _Charge:
     pause_s: float = FIRST_PAUSE_S
     due: float | None = None
     restarts: int = 0
+    away: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,24 @@ class Supervisor:
                 for name, c in self._charges.items()
             }
 
+    def kill(self, name: str) -> None:
+        """SIGKILL; it is not started again before :meth:`let_start`. Raises SupervisionError."""
+        with self._lock:
+            charge = self._charges[name]
+            if charge.due is not None or charge.process.poll() is not None:
+                raise SupervisionError(f"{self.kind} {name} does not run")
+            charge.away = True
+            charge.process.kill()
+
+    def let_start(self, name: str) -> None:
+        """Start one again that was killed, as soon as it has ended."""
+        with self._lock:
+            charge = self._charges[name]
+            charge.away = False
+            if charge.due is not None:
+                charge.due = time.monotonic()
+        os.write(self._wake_write, b"!")
+
     def stop(self) -> None:
         """End them all, without starting any again."""
         with self._lock:
@@ -115,7 +139,7 @@ class Supervisor:
             with self._lock:
                 if self._stopping:
                     return
-                waiting = [c.due for c in self._charges.values() if c.due is not None]
+                waiting = [c.due for c in self._charges.values() if c.due is not None and not c.away]
                 alive = {c.pidfd: name for name, c in self._charges.items() if c.due is None}
             poll = select.poll()
             poll.register(self._wake_read, select.POLLIN)
@@ -123,10 +147,14 @@ class Supervisor:
                 poll.register(descriptor, select.POLLIN)
             pause_s = max(0.0, min(waiting) - time.monotonic()) if waiting else 60.0
             for descriptor, _ in poll.poll(pause_s * 1000 + 1):
-                if descriptor in alive:
+                if descriptor == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                elif descriptor in alive:
                     self._died(alive[descriptor])
             for name in [
-                n for n, c in self._charges.items() if c.due is not None and c.due <= time.monotonic()
+                n
+                for n, c in self._charges.items()
+                if c.due is not None and not c.away and c.due <= time.monotonic()
             ]:
                 self._restart(name)
 
@@ -138,13 +166,8 @@ class Supervisor:
             steady = now - charge.since > STEADY_S
             charge.pause_s = FIRST_PAUSE_S if steady else charge.pause_s
             charge.due = now + charge.pause_s
-        log.error(
-            "%s %s has ended (%s); it is started again in %.1f s",
-            self.kind,
-            name,
-            ended(code),
-            charge.pause_s,
-        )
+        pause = "later" if charge.away else f"in {charge.pause_s:.1f} s"
+        log.error("%s %s has ended (%s); it is started again %s", self.kind, name, ended(code), pause)
 
     def _restart(self, name: str) -> None:
         charge = self._charges[name]

@@ -134,6 +134,7 @@ class Agent:
         self._image = image
         self._workers: dict[str, Worker] = {}
         self._events: list[dict[str, Any]] = []
+        self._lost: set[str] = set()
         self._lock = threading.RLock()
         self._closed = False
         self._pool = ThreadPoolExecutor(PARALLEL_STARTS, "workers")
@@ -190,6 +191,8 @@ class Agent:
                     raise AgentError(
                         422, f"job {request.job} rank {request.rank}: there is no GPU {request.gpu}"
                     )
+                if request.gpu in self._lost:
+                    raise AgentError(409, f"job {request.job} rank {request.rank}: GPU {request.gpu} is lost")
                 if name in self._workers or name in places:
                     raise AgentError(409, f"there is a worker {name} already")
                 if request.gpu in taken:
@@ -304,7 +307,18 @@ class Agent:
                 "cursor": len(self._events),
                 "workers": [w.told() for w in self._workers.values()],
                 "events": self._events[cursor:],
+                "lost_gpus": sorted(self._lost),
             }
+
+    def workers(self) -> list[Worker]:
+        """Those that have not been removed."""
+        with self._lock:
+            return list(self._workers.values())
+
+    def set_lost(self, gpu: str, lost: bool) -> None:
+        """Start no worker on a GPU from now on, or do so again."""
+        with self._lock:
+            (self._lost.add if lost else self._lost.discard)(gpu)
 
     def onic_counters(self) -> dict[str, Any]:
         """What the O-NICs and WSSs have counted since they were made, and the sums of what must stay 0."""
@@ -514,41 +528,51 @@ def make_app(agent: Agent) -> FastAPI:
 
 
 class AgentServer:
-    """Serves an agent on a Unix socket that only root may use, in a thread of its own."""
+    """Serves an agent on a Unix socket that only root may use, in a thread of its own.
+
+    ``app``: what it serves. Stopped, it may be started again.
+    """
 
     def __init__(self, agent: Agent, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(path))
-        path.chmod(0o600)
+        self.app = make_app(agent)
         self._path = path
+        self._serving: tuple[socket.socket, uvicorn.Server, threading.Thread] | None = None
+
+    def start(self, timeout_s: float = 10.0) -> None:
+        """Returns once it answers. Raises TimeoutError."""
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
         config = uvicorn.Config(
-            make_app(agent),
+            self.app,
             log_level="warning",
             access_log=False,
             lifespan="off",
             # Longer than the controller keeps an idle connection, or it sends on one as it is closed.
             timeout_keep_alive=60,
         )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="agent", daemon=True
+        server = uvicorn.Server(config)
+        thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="agent", daemon=True
         )
-
-    def start(self, timeout_s: float = 10.0) -> None:
-        """Returns once it answers. Raises TimeoutError."""
-        self._socket.listen(128)
-        self._thread.start()
+        self._serving = listener, server, thread
+        listener.listen(128)
+        thread.start()
         deadline = time.monotonic() + timeout_s
-        while not self._server.started:
+        while not server.started:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the server agent did not start within {timeout_s:g} s")
             time.sleep(0.005)
 
     def stop(self) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        if self._thread.is_alive():
-            self._thread.join(5)
-        self._socket.close()
+        """No connection is left and none can be made."""
+        if self._serving is None:
+            return
+        listener, server, thread = self._serving
+        self._serving = None
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(5)
+        listener.close()
         self._path.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +55,7 @@ _ETHTOOL_STXCSUM = 0x17
 _ETH_P_IP = 0x0800
 _IFA_F_NOPREFIXROUTE = 0x200
 _RTAX_RTO_MIN = 13
+_IFF_UP, _IFF_LOWER_UP = 0x1, 0x10000
 _NUD_PERMANENT = 0x80
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -238,6 +240,50 @@ def set_up(netlink: IPRoute, name: str) -> int:
     with failing(f"{name}: up"):
         netlink.link("set", index=index, state="up")
     return index
+
+
+@dataclass(frozen=True)
+class LinkState:
+    """An interface as the kernel has it. ``carrier``: it is up and its far end is too."""
+
+    up: bool
+    carrier: bool
+
+
+def link_state(netlink: IPRoute, name: str) -> LinkState | None:
+    """How an interface is now; None when there is none of that name."""
+    with failing(name):
+        found = netlink.link_lookup(ifname=name)
+        try:
+            flags = int(netlink.link("get", index=found[0])[0]["flags"]) if found else None
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+            return None
+    if flags is None:
+        return None
+    return LinkState(bool(flags & _IFF_UP), bool(flags & _IFF_LOWER_UP))
+
+
+def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None) -> bool:
+    """Bring an interface up or down, and into a group; whether there is one. Raises NetworkError."""
+    found = netlink.link_lookup(ifname=name)
+    if not found:
+        return False
+    if up:
+        set_ipv6_off(name)
+    wanted: dict[str, Any] = {"state": "up" if up else "down"}
+    if group is not None:
+        wanted["group"] = group
+    with failing(f"{name}: {wanted['state']}"):
+        try:
+            netlink.link("set", index=found[0], **wanted)
+        except NetlinkError as error:
+            # Its worker has just ended.
+            if error.code != errno.ENODEV:
+                raise
+            return False
+    return True
 
 
 def delete_link(netlink: IPRoute, name: str) -> bool:

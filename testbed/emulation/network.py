@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mininet.net import Mininet
 from pyroute2 import IPRoute
@@ -42,6 +43,10 @@ log = logging.getLogger(__name__)
 OPTICAL_DPID = 0x100
 ADDRESS_PREFIX = 16
 NIC = "eth0"
+#: Longest wait for the kernel to tell of a carrier that has come or gone, seconds.
+CARRIER_S = 2.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._cables: dict[str, Cable] = {}
         self._control: ControlNetwork | None = None
         self._qos: str | None = None
+        self._held: frozenset[Port] = frozenset()
         self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
         self._queue_s = {
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
@@ -244,10 +250,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _finish(self, ports: Iterable[Port]) -> None:
         """Bring up, shape and read back the ports that are in this namespace."""
         here = [port for port in ports if isinstance(self._nodes[port.node], PacketSwitch)]
-        with IPRoute() as root:
+        with self._lock, IPRoute() as root:
             for port in here:
-                index = netlink.set_up(root, self._interface(port))
-                self._shape(root, index, port)
+                bring_up = netlink.index_of if port in self._held else netlink.set_up
+                self._shape(root, bring_up(root, self._interface(port)), port)
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
@@ -258,6 +264,60 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         sources = [gpu.ip for gpu in self.fabric.gpus.values()]
         rate_bps = self.emulation.rate_bps(link.rate_bps)
         netlink.shape_shared(root, index, rate_bps, self._queue_s[link], sources)
+
+    # -- faults
+
+    def hold_down(self, ports: Collection[Port]) -> None:
+        """Hold these ports of switches and O-NICs down, and no others, whatever is plugged in there later.
+
+        A port that is down has no carrier, and neither has what it leads to. Read back. Raises NetworkError.
+        """
+        with self._lock:
+            changed = sorted(self._held ^ set(ports))
+            self._held = frozenset(ports)
+            for port in changed:
+                self._set_state(port)
+        deadline = time.monotonic() + CARRIER_S
+        for port in changed:
+            while (wrong := self._wrong_state(port)) is not None:
+                if time.monotonic() > deadline:
+                    raise NetworkError(f"{port} {wrong}")
+                time.sleep(0.005)
+
+    def _set_state(self, port: Port) -> None:
+        """Down where it is held; where nothing is plugged in, only note it."""
+        node, name, held = self._nodes[port.node], self._interface(port), port in self._held
+        group = None
+        if isinstance(node, OpticalNode):
+            (node.held.add if held else node.held.discard)(name)
+            group = node.link_group(name)
+
+        def inside() -> None:
+            with IPRoute() as here:
+                netlink.set_state(here, name, up=not held, group=group)
+
+        self._inside(node, inside)
+
+    def _wrong_state(self, port: Port) -> str | None:
+        """What a port is that it should not be."""
+        name, far = self._interface(port), self.fabric.link_at[port].other(port)
+
+        def inside() -> netlink.LinkState | None:
+            with IPRoute() as here:
+                return netlink.link_state(here, name)
+
+        found = self._inside(self._nodes[port.node], inside)
+        if found is None:
+            return None
+        if port in self._held:
+            return "is up" if found.up or found.carrier else None
+        if not found.up:
+            return "is down"
+        return None if found.carrier or far in self._held else "has no carrier"
+
+    def _inside(self, node: ShellLess, function: Callable[[], T]) -> T:
+        """Run ``function`` where the node's interfaces are."""
+        return function() if node.namespace is None else netlink.in_namespace(node.namespace, function)
 
     # -- workers
 
@@ -332,10 +392,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             with IPRoute() as here:
                 netlink.delete_link(here, name)
 
-        if node.namespace is None:
-            delete()
-        else:
-            netlink.in_namespace(node.namespace, delete)
+        self._inside(node, delete)
 
     def attach(self, gpus: Iterable[str]) -> None:
         """Make the packet switches take up the ports of plugged GPUs, all in one transaction."""

@@ -28,6 +28,7 @@ from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
 from testbed.emulation import netlink
+from testbed.emulation.optical.netns import HELD_GROUP
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
 from testbed.priority import favour
 from testbed.supervision import ended
@@ -59,6 +60,11 @@ class ShellLess(Node):  # type: ignore[misc]
     """A node without a shell. ``namespace``: descriptor of its network namespace, None for the machine's."""
 
     namespace: int | None = None
+    lab: Lab
+
+    def link_group(self, _interface: str) -> int:
+        """The kernel's interface group for one of the node's interfaces."""
+        return self.lab.link_group
 
     @classmethod
     def checkSetup(cls) -> None:
@@ -121,7 +127,7 @@ class Cable(Link):  # type: ignore[misc]
                 root,
                 intfname1,
                 intfname2,
-                group=node1.lab.link_group,
+                group=node1.link_group(intfname1),
                 namespace=node1.namespace,
                 peer_namespace=node2.namespace,
                 peer_mac=addr2,
@@ -193,7 +199,12 @@ class OpticalNode(ShellLess):
         self.lab = lab
         self.netns = netns
         self.namespace = netlink.create_namespace(netns)
+        #: Interfaces that are to stay down.
+        self.held: set[str] = set()
         super().__init__(name, **params)
+
+    def link_group(self, interface: str) -> int:
+        return HELD_GROUP if interface in self.held else super().link_group(interface)
 
     def terminate(self) -> None:
         """Forget the namespace; it ends when the optical switch's process has."""

@@ -27,6 +27,7 @@ from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
 from testbed.emulation.agent import Agent, AgentServer
+from testbed.emulation.faults import Faults, fault_routes
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
 from testbed.emulation.nodes import (
@@ -177,6 +178,9 @@ class Testbed:
         self._undo.callback(agent.close)
         server = AgentServer(agent, settings.state / "agent.sock")
         self._undo.callback(server.stop)
+        faults = Faults(settings.fabric, network, agent, server, {})
+        self._undo.callback(faults.close)
+        server.app.include_router(fault_routes(faults))
         server.start()
         self._await_optical()
         self._await_onics()

@@ -56,6 +56,9 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 1, 4, 0x300
 _IFLA_IFNAME = 3
+_IFLA_GROUP = 27
+#: An interface of this group is held down from outside: its fibre is cut.
+HELD_GROUP = 0x63757400
 IFF_UP = 0x1
 IFF_LOWER_UP = 0x10000
 _HEADER = struct.Struct("=IHHII")
@@ -65,12 +68,16 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 @dataclass(frozen=True)
 class Link:
-    """An interface as the kernel last told. ``carrier``: it is up and its far end is too."""
+    """An interface as the kernel last told. ``carrier``: it is up and its far end is too.
+
+    ``held``: it is to stay down.
+    """
 
     name: str
     ifindex: int
     carrier: bool
     up: bool
+    held: bool = False
 
 
 def parse_links(data: bytes) -> Iterator[tuple[bool, Link]]:
@@ -83,20 +90,20 @@ def parse_links(data: bytes) -> Iterator[tuple[bool, Link]]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
             body = offset + _HEADER.size
             family, _, index, flags, _ = _IFINFO.unpack_from(data, body)
-            at, name = body + _IFINFO.size, None
+            at, name, group = body + _IFINFO.size, None, 0
             while at + _ATTRIBUTE.size <= offset + length:
                 size, attribute = _ATTRIBUTE.unpack_from(data, at)
                 if size < _ATTRIBUTE.size:
                     break
                 if attribute == _IFLA_IFNAME:
                     name = data[at + _ATTRIBUTE.size : at + size].rstrip(b"\0").decode()
+                elif attribute == _IFLA_GROUP:
+                    (group,) = struct.unpack_from("=I", data, at + _ATTRIBUTE.size)
                 at += (size + 3) & ~3
             # Other families (bridge) report the same interface a second time.
             if name is not None and family == socket.AF_UNSPEC:
-                yield (
-                    kind == _RTM_NEWLINK,
-                    Link(name, index, bool(flags & IFF_UP and flags & IFF_LOWER_UP), bool(flags & IFF_UP)),
-                )
+                up, carrier = bool(flags & IFF_UP), bool(flags & IFF_UP and flags & IFF_LOWER_UP)
+                yield kind == _RTM_NEWLINK, Link(name, index, carrier, up, group == HELD_GROUP)
         offset += (length + 3) & ~3
 
 

@@ -142,7 +142,7 @@ class Faceplate:
         try:
             with entered(self._netns):
                 changed = self._datapath.plug(link.ifindex, port, self._size + port)
-                if not link.up:
+                if not link.up and not link.held:
                     set_up(link)
         except OSError as error:
             # It can vanish between the event and now; another event will tell.

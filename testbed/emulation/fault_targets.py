@@ -1,0 +1,169 @@
+"""What a fault may be asked of: links, switches, agents, workers and GPUs, by what people write for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fabric.topology import Fabric, Link, Port
+
+Kind = Literal["link", "packet switch", "optical switch", "agent", "worker", "server agent", "gpu", "nic"]
+#: At most so many names are told when one is wrong.
+_TOLD = 12
+
+
+class TargetError(ValueError):
+    """There is no such target, or it cannot be asked for; ``status`` is the HTTP status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class FaultRequest(BaseModel):
+    """``target``: two ports for a link, else a word for its kind and a name."""
+
+    model_config = ConfigDict(extra="forbid")
+    do: Literal["cut", "kill", "lose", "restore"]
+    target: str | tuple[str, str]
+    back_after_s: float | None = Field(None, ge=0, le=86400)
+
+
+@dataclass(frozen=True)
+class Target:
+    """``text``: how it is told, one way for each target. ``names``: of the thing, then of what it needs.
+
+    ``ports``: those that are held down while the fault is in force.
+    """
+
+    kind: Kind
+    text: str
+    names: tuple[str, ...] = ()
+    ports: frozenset[Port] = frozenset()
+
+
+def read_request(body: Any) -> FaultRequest:
+    """Raises TargetError, one line naming the key."""
+    try:
+        request = FaultRequest.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else "request"
+        if key == "target":
+            raise TargetError(422, "target: write two ports, or words such as 'switch tor0'") from None
+        raise TargetError(422, f"{key}: {first['msg']}") from None
+    if request.do == "restore" and request.back_after_s is not None:
+        raise TargetError(422, "back_after_s: what is restored is back at once")
+    return request
+
+
+def find_target(fabric: Fabric, request: FaultRequest) -> Target:
+    """What a request is about. Raises TargetError, one line that says what there is."""
+    if not isinstance(request.target, str):
+        _allow(request, "cut", "two ports are a link, which can be cut and restored")
+        return _link(fabric, *request.target)
+    words = request.target.split()
+    match words:
+        case ["gpu" | "nic" as kind, name]:
+            _allow(request, "lose", f"a {kind} can be lost and restored")
+            return _gpu(fabric, kind, name)
+        case ["switch", name]:
+            _allow(request, "kill", "a switch can be killed and restored")
+            return _switch(fabric, name)
+        case ["agent", name]:
+            _allow(request, "kill", "an agent can be killed and restored")
+            return _agent(fabric, name)
+        case ["server", "agent"]:
+            _allow(request, "kill", "the server agent can be killed")
+            return _server_agent(request)
+        case ["worker", job, rank] if rank.isascii() and rank.isdigit():
+            _allow(request, "kill", "a worker can be killed")
+            if request.do == "restore" or request.back_after_s is not None:
+                raise TargetError(422, "a killed worker does not come back; its job has failed")
+            return Target("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
+    known = "two ports, 'switch NAME', 'agent GPU', 'worker JOB RANK', 'server agent', 'gpu NAME', 'nic NAME'"
+    raise TargetError(422, f"target: {request.target!r} is none of {known}")
+
+
+def _allow(request: FaultRequest, do: str, rule: str) -> None:
+    if request.do not in (do, "restore"):
+        raise TargetError(422, f"do: {request.do}: {rule}")
+
+
+def _link(fabric: Fabric, *ends: str) -> Target:
+    try:
+        a, b = (Port.parse(end) for end in ends)
+    except ValueError as error:
+        raise TargetError(422, f"target: {error}") from None
+    nodes = {*fabric.gpus, *fabric.packet_switches, *fabric.optical_switches}
+    for port in (a, b):
+        if port.node not in nodes:
+            raise TargetError(404, f"there is no {port.node}; there are {listed(nodes)}")
+    link = fabric.link_at.get(a)
+    if link is None or link.other(a) != b:
+        found = [
+            f"{port} leads to {fabric.link_at[port].other(port)}" for port in (a, b) if port in fabric.link_at
+        ]
+        leads = found[0] if found else "neither of them is plugged in"
+        raise TargetError(404, f"there is no link {a} - {b}; {leads}")
+    return Target("link", f"link {link.a} - {link.b}", (), dark_ports(fabric, [link]))
+
+
+def _gpu(fabric: Fabric, kind: Literal["gpu", "nic"], name: str) -> Target:
+    _check_gpu(fabric, name)
+    links = {link for port, link in fabric.link_at.items() if port.node == name}
+    if kind == "nic" and not links:
+        raise TargetError(409, f"GPU {name} is not plugged into anything")
+    return Target(kind, f"{kind} {name}", (name,), dark_ports(fabric, links))
+
+
+def _switch(fabric: Fabric, name: str) -> Target:
+    if name in fabric.optical_switches:
+        return Target("optical switch", f"switch {name}", (name,))
+    if name not in fabric.packet_switches:
+        there = [*fabric.packet_switches, *fabric.optical_switches]
+        raise TargetError(404, f"there is no switch {name}; there are {listed(there)}")
+    ports = frozenset(port for port in fabric.link_at if port.node == name)
+    return Target("packet switch", f"switch {name}", (name,), ports)
+
+
+def _agent(fabric: Fabric, gpu: str) -> Target:
+    _check_gpu(fabric, gpu)
+    onic = fabric.onics.get(gpu)
+    if onic is None or onic.transmitters != "tunable":
+        why = "has no O-NIC" if onic is None else "has an O-NIC without an agent: its lasers are not tunable"
+        raise TargetError(409, f"GPU {gpu} {why}")
+    return Target("agent", f"agent {gpu}", (gpu,))
+
+
+def _server_agent(request: FaultRequest) -> Target:
+    if request.do == "restore":
+        raise TargetError(422, "the server agent comes back by itself; while it is gone nobody answers")
+    if request.back_after_s is None:
+        raise TargetError(422, "back_after_s: is missing; nobody could ask for the server agent to come back")
+    return Target("server agent", "server agent")
+
+
+def _check_gpu(fabric: Fabric, name: str) -> None:
+    if name not in fabric.gpus:
+        raise TargetError(404, f"there is no GPU {name}; there are {listed(fabric.gpus)}")
+
+
+def dark_ports(fabric: Fabric, links: Iterable[Link]) -> frozenset[Port]:
+    """The ends of these links that are held down when they are cut.
+
+    A GPU's own end is left alone where it is the worker's interface, which would lose its routes; it has no
+    carrier when the other end is down.
+    """
+    bare = fabric.gpus.keys() - fabric.onics.keys()
+    return frozenset(port for link in links for port in (link.a, link.b) if port.node not in bare)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Some names for a person to choose from."""
+    known = sorted(names, key=lambda name: (len(name), name))
+    more = f" and {len(known) - _TOLD} more" if len(known) > _TOLD else ""
+    return (", ".join(known[:_TOLD]) or "none") + more

@@ -1,0 +1,288 @@
+"""The fault service of a lab: breaks what it is told to, sees that it is broken, and makes it whole again.
+
+Every fault has a thread of its own, which breaks, waits and mends; so nobody who asks has to wait. What each
+fault does is in docs/faults.md, for people; the client is :mod:`testbed.faults`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastapi import APIRouter, BackgroundTasks, Body
+from fastapi.responses import JSONResponse
+
+from fabric.topology import Fabric, Port
+from testbed.emulation.agent import Agent, AgentServer, Worker
+from testbed.emulation.fault_targets import (
+    FaultRequest,
+    Kind,
+    Target,
+    TargetError,
+    find_target,
+    listed,
+    read_request,
+)
+from testbed.emulation.netlink import NetworkError
+from testbed.emulation.network import LabNetwork
+from testbed.emulation.nodes import describe
+from testbed.emulation.openvswitch import OpenVSwitchError
+from testbed.faults import Do, FaultReport, State
+from testbed.supervision import SupervisionError, Supervisor
+
+log = logging.getLogger(__name__)
+
+#: Longest wait for a worker's death, for a process to be back, and for what is under way as the lab ends,
+#: seconds.
+DEATH_S, BACK_S, CLOSE_S = 10.0, 30.0, 15.0
+Failures = (NetworkError, OpenVSwitchError, SupervisionError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Processes that a supervisor keeps running; ``answers``: whether one serves its clients, by name."""
+
+    supervisor: Supervisor
+    answers: Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How a fault is brought about and ended; each returns once it has been seen. Raises ``Failures``."""
+
+    begin: Callable[[], None]
+    end: Callable[[], None] | None
+
+
+@dataclass
+class _Fault:
+    id: str
+    do: Do
+    target: Target
+    back_after_s: float | None
+    course: _Course
+    t_asked: float = field(default_factory=time.monotonic)
+    t_done: float | None = None
+    t_back: float | None = None
+    error: str | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def state(self) -> State:
+        if self.error is not None:
+            return "failed"
+        if self.t_done is None:
+            return "asked"
+        return "over" if self.t_back is not None or self.course.end is None else "in force"
+
+    def report(self) -> FaultReport:
+        times = (self.t_asked, self.t_done, self.t_back)
+        return FaultReport(
+            self.id, self.do, self.target.text, self.state, self.back_after_s, *times, self.error
+        )
+
+
+class Faults:
+    """The faults of one lab. All methods may be called from several threads.
+
+    ``kept``: the supervised processes of optical switches and of O-NICs' agents, where the lab has any.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        network: LabNetwork,
+        agent: Agent,
+        server: AgentServer,
+        kept: Mapping[Kind, Kept],
+    ) -> None:
+        self._fabric = fabric
+        self._network = network
+        self._agent = agent
+        self._server = server
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._closed = False
+        self._faults: list[_Fault] = []
+        self._threads: list[threading.Thread] = []
+        self._numbers = itertools.count(1)
+        #: Ports that each fault holds down; two faults may hold the same one.
+        self._dark: dict[str, frozenset[Port]] = {}
+        self._dark_lock = threading.Lock()
+
+    # -- asking
+
+    def ask(self, request: FaultRequest) -> tuple[FaultReport, Callable[[], None] | None]:
+        """Enter a fault, or end one; and what is still to be called to start it. Raises TargetError."""
+        target = find_target(self._fabric, request)
+        with self._lock:
+            if self._closed:
+                raise TargetError(503, "the testbed is stopping")
+            standing = next((f for f in self._faults if f.target.text == target.text and _stands(f)), None)
+            if request.do == "restore":
+                if standing is None:
+                    raise TargetError(409, f"{target.text}: no fault is in force")
+                standing.over.set()
+                return standing.report(), None
+            if standing is not None:
+                raise TargetError(409, f"{target.text}: fault {standing.id} ({standing.do}) is in force")
+            fault_id = f"f{next(self._numbers)}"
+            course = self._course(fault_id, target)
+            fault = _Fault(fault_id, request.do, target, request.back_after_s, course)
+            self._faults.append(fault)
+            return fault.report(), lambda: self._start(fault)
+
+    def reports(self) -> list[FaultReport]:
+        """Every fault so far, the oldest first."""
+        with self._lock:
+            return [fault.report() for fault in self._faults]
+
+    def close(self) -> None:
+        """Let what is under way come to its end, and mend nothing: the lab goes."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads)
+            for fault in self._faults:
+                fault.over.set()
+        deadline = time.monotonic() + CLOSE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                log.error("%s did not end within %g s", thread.name, CLOSE_S)
+
+    # -- carrying out
+
+    def _start(self, fault: _Fault) -> None:
+        thread = threading.Thread(target=self._run, args=(fault,), name=f"fault {fault.id}", daemon=True)
+        with self._lock:
+            if self._closed:
+                return
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+            # Under the lock, so that close() joins none that has not been started.
+            thread.start()
+
+    def _run(self, fault: _Fault) -> None:
+        what = f"{fault.do} {fault.target.text}"
+        end = fault.course.end
+        try:
+            fault.course.begin()
+        except Failures as error:
+            log.error("fault %s: %s: %s", fault.id, what, error)
+            self._mend(fault)
+            fault.error = f"{what}: {error}"
+            return
+        fault.t_done = time.monotonic()
+        log.warning("fault %s: %s", fault.id, what)
+        if end is None:
+            return
+        fault.over.wait(fault.back_after_s)
+        if self._closed:
+            return
+        try:
+            end()
+        except Failures as error:
+            fault.error = f"{fault.target.text} is not back: {error}"
+            log.error("fault %s: %s", fault.id, fault.error)
+            return
+        fault.t_back = time.monotonic()
+        log.warning("fault %s: %s is back", fault.id, fault.target.text)
+
+    def _mend(self, fault: _Fault) -> None:
+        """What was broken only in part must not stay so."""
+        if fault.course.end is None or self._closed:
+            return
+        try:
+            fault.course.end()
+        except Failures as error:
+            log.error("fault %s: %s is not back: %s", fault.id, fault.target.text, error)
+
+    # -- what there is
+
+    def _course(self, fault_id: str, target: Target) -> _Course:
+        """Raises TargetError for what cannot be broken now."""
+        darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
+        match target.kind:
+            case "link" | "nic":
+                return _Course(darken, lighten)
+            case "gpu":
+                return self._lost_gpu(target.names[0], darken, lighten)
+            case "worker":
+                job, rank = target.names
+                worker = self._worker(job, int(rank))
+                return _Course(lambda: self._kill(worker), None)
+        raise TargetError(422, f"{target.text} cannot be broken")
+
+    def _darken(self, fault_id: str, ports: frozenset[Port]) -> None:
+        with self._dark_lock:
+            self._dark[fault_id] = ports
+            self._network.hold_down(frozenset().union(*self._dark.values()))
+
+    def _lighten(self, fault_id: str) -> None:
+        with self._dark_lock:
+            self._dark.pop(fault_id, None)
+            self._network.hold_down(frozenset().union(*self._dark.values()))
+
+    def _lost_gpu(self, gpu: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
+        def begin() -> None:
+            self._agent.set_lost(gpu, True)
+            darken()
+            for worker in self._agent.workers():
+                if worker.place.gpu == gpu:
+                    self._kill(worker)
+
+        def end() -> None:
+            lighten()
+            self._agent.set_lost(gpu, False)
+
+        return _Course(begin, end)
+
+    def _worker(self, job: str, rank: int) -> Worker:
+        workers = self._agent.workers()
+        found = next((w for w in workers if (w.place.job, w.place.rank) == (job, rank)), None)
+        if found is None:
+            there = listed(f"{w.place.job} {w.place.rank}" for w in workers if w.outcome is None)
+            raise TargetError(404, f"there is no worker {job} {rank}; there are {there}")
+        if found.outcome is not None:
+            raise TargetError(409, f"worker {job} {rank} has ended already: {describe(found.outcome)}")
+        return found
+
+    def _kill(self, worker: Worker) -> None:
+        """Raises TimeoutError when it does not die."""
+        deadline = time.monotonic() + DEATH_S
+        while worker.state in ("starting", "running"):
+            # One that is being started has no process yet, or not one that is watched.
+            worker.host.kill()
+            worker.exited.wait(0.05)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"worker {worker.place.id} does not end within {DEATH_S:g} s")
+
+
+def _stands(fault: _Fault) -> bool:
+    return fault.state in ("asked", "in force")
+
+
+def fault_routes(faults: Faults) -> APIRouter:
+    """``/v1/faults`` of a server agent."""
+    router = APIRouter()
+
+    @router.get("/v1/faults")
+    def told() -> dict[str, Any]:
+        return {"faults": [asdict(report) for report in faults.reports()]}
+
+    @router.post("/v1/faults")
+    def ask(background: BackgroundTasks, body: Any = Body()) -> JSONResponse:
+        try:
+            report, start = faults.ask(read_request(body))
+        except TargetError as error:
+            return JSONResponse({"detail": str(error)}, status_code=error.status)
+        if start is not None:
+            # Once the answer is out: the server agent itself may be what goes.
+            background.add_task(start)
+        return JSONResponse(asdict(report), background=background)
+
+    return router

@@ -1,0 +1,128 @@
+"""Client of a lab's fault service: what to break, and what has become of it.
+
+The service is the testbed's own, on the Unix socket of its server agent; the controller knows nothing of it.
+What each fault does is in docs/faults.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import httpx
+
+Do = Literal["cut", "kill", "lose"]
+State = Literal["asked", "in force", "over", "failed"]
+#: Longest wait for one answer, seconds: the service answers at once.
+ANSWER_S = 10.0
+
+
+class FaultError(RuntimeError):
+    """The service refused, or does not answer (then ``status`` is None); one line."""
+
+    def __init__(self, status: int | None, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    """One fault. Times in seconds of CLOCK_MONOTONIC, None for what has not happened.
+
+    ``t_done``: the kernel, or the switch, was seen to be so. ``t_back``: everything was seen to work as
+    before; a killed worker does not come back. ``back_after_s``: counted from ``t_done``, None until it is
+    restored. ``error``: one line that says what could not be done, then the state is ``failed``.
+    """
+
+    id: str
+    do: Do
+    target: str
+    state: State
+    back_after_s: float | None
+    t_asked: float
+    t_done: float | None = None
+    t_back: float | None = None
+    error: str | None = None
+
+
+class FaultClient:
+    """Asks for faults of one lab. Every method raises FaultError; none waits for what it asked for.
+
+    ``agent``: address of the server agent, as the lab's inventory has it (``unix:/path``).
+    """
+
+    def __init__(self, agent: str) -> None:
+        self.agent = agent
+        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"))
+        self._http = httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S)
+
+    @classmethod
+    def of_inventory(cls, inventory: Path) -> FaultClient:
+        """The client for the lab with this ``inventory.json``. Raises FaultError."""
+        try:
+            return cls(json.loads(inventory.read_text(encoding="utf-8"))["agent"])
+        except OSError as error:
+            raise FaultError(None, f"{inventory}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise FaultError(None, f"{inventory}: names no agent") from None
+
+    def __enter__(self) -> FaultClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def cut(self, a: str, b: str, *, back_after_s: float | None = None) -> str:
+        """Cut the link between two ports; the fault's id."""
+        return self._ask("cut", [a, b], back_after_s)
+
+    def kill(self, target: str, *, back_after_s: float | None = None) -> str:
+        """Kill ``switch NAME``, ``agent GPU``, ``worker JOB RANK`` or ``server agent``; the fault's id."""
+        return self._ask("kill", target, back_after_s)
+
+    def lose(self, target: str, *, back_after_s: float | None = None) -> str:
+        """Lose ``gpu NAME`` or ``nic NAME``; the fault's id."""
+        return self._ask("lose", target, back_after_s)
+
+    def restore(self, target: str | Sequence[str]) -> str:
+        """End the fault of this target (a link's: its two ports); that fault's id."""
+        return self._ask("restore", target if isinstance(target, str) else list(target), None)
+
+    def faults(self) -> list[FaultReport]:
+        """Every fault since the lab came up, in the order in which they were asked for."""
+        return [FaultReport(**entry) for entry in self._call("GET")["faults"]]
+
+    def fault(self, fault_id: str) -> FaultReport:
+        found = next((fault for fault in self.faults() if fault.id == fault_id), None)
+        if found is None:
+            raise FaultError(404, f"there is no fault {fault_id}")
+        return found
+
+    def _ask(self, do: str, target: str | list[str], back_after_s: float | None) -> str:
+        body: dict[str, Any] = {"do": do, "target": target}
+        if back_after_s is not None:
+            body["back_after_s"] = back_after_s
+        return str(self._call("POST", body)["id"])
+
+    def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, "/v1/faults", json=body)
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise FaultError(None, f"the server agent at {self.agent} does not answer: {reason}") from None
+        try:
+            found: dict[str, Any] = answer.json()
+        except ValueError:
+            found = {"detail": answer.text.strip()}
+        if answer.is_error:
+            raise FaultError(answer.status_code, str(found.get("detail") or answer.reason_phrase))
+        return found

@@ -1,0 +1,187 @@
+"""Faults of an emulated lab, seen from the kernel and from Open vSwitch; no controller is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from fabric.schema import FabricSpec, build_fabric
+from testbed.emulation import testbed as emulated
+from testbed.faults import FaultClient, FaultError, FaultReport
+from tests.integration.labs import agent_client, running_testbed, until
+
+pytestmark = pytest.mark.root
+
+#: Two packet switches with two cables between them, one of them also plugged into an optical switch.
+FABRIC: dict[str, Any] = {
+    "servers": {"s0": {"gpus": {f"g{i}": "test" for i in range(4)}}},
+    "packet_switches": {"tor0": {"ports": 4}, "tor1": {"ports": 4}},
+    "optical_switches": {"ocs0": {"size": 4, "profile": "ideal"}},
+    "links": [
+        {"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"},
+        {"ends": ["g1", "tor1:1"], "rate": "1 Gbit/s"},
+        {"ends": ["g2", "ocs0:1"], "rate": "1 Gbit/s"},
+        {"ends": ["tor0:2", "ocs0:2"], "rate": "1 Gbit/s"},
+        {"ends": ["tor0:3", "tor1:3"], "rate": "1 Gbit/s"},
+        {"ends": ["tor0:4", "tor1:4"], "rate": "1 Gbit/s"},
+    ],
+}
+WAIT = (sys.executable, "-c", "import time; time.sleep(100)", "{job}")
+
+
+class Rig:
+    """A testbed in this process with clients of its agent and of its faults."""
+
+    def __init__(self, testbed: emulated.Testbed, faults: FaultClient, agent: httpx.Client) -> None:
+        self.testbed, self.faults, self.agent = testbed, faults, agent
+        self.lab = testbed.settings.lab
+
+    def start(self, gpu: str, rank: int = 0) -> httpx.Response:
+        body = {"job": "red", "rank": rank, "gpu": gpu, "spec": {}}
+        return self.agent.post("/v1/workers", json=body)
+
+    def worker(self, name: str) -> dict[str, Any]:
+        return next(w for w in self.agent.get("/v1/workers").json()["workers"] if w["id"] == name)
+
+    def done(self, fault: str) -> FaultReport:
+        until(lambda: self.faults.fault(fault).state not in ("asked",), 10, lambda: str(self.faults.faults()))
+        found = self.faults.fault(fault)
+        assert found.error is None
+        return found
+
+    def back(self, fault: str, timeout_s: float = 10.0) -> FaultReport:
+        until(
+            lambda: self.faults.fault(fault).state in ("over", "failed"),
+            timeout_s,
+            lambda: str(self.faults.faults()),
+        )
+        found = self.faults.fault(fault)
+        assert found.error is None
+        assert found.t_done is not None
+        assert found.t_back is not None
+        return found
+
+    def carrier(self, node: str, port: int) -> bool:
+        """Of a switch's port, as the kernel shows it; a port that is down has none."""
+        if node == "ocs0":
+            return self._carrier("-n", self.lab.namespace(node), "link", "show", f"p{port}")
+        return self._carrier("link", "show", self.lab.interface(node, port))
+
+    def nic_carrier(self, worker: str) -> bool:
+        return self._carrier("-n", self.lab.namespace(worker), "link", "show", "eth0")
+
+    def _carrier(self, *words: str) -> bool:
+        flags = self._ip(*words).partition("<")[2].partition(">")[0].split(",")
+        return "LOWER_UP" in flags
+
+    def _ip(self, *words: str) -> str:
+        return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=10, check=True).stdout
+
+    def ovs_link(self, node: str, port: int) -> str:
+        """What Open vSwitch reports of a port: ``up`` or ``down``."""
+        name = self.lab.interface(node, port)
+        words = ["ovs-vsctl", "get", "Interface", name, "link_state"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def lab_rig() -> Iterator[Rig]:
+    fabric = build_fabric(FabricSpec.model_validate(FABRIC))
+    with (
+        running_testbed(fabric, runtime="namespace", command=WAIT) as testbed,
+        agent_client(testbed) as agent,
+        FaultClient(testbed.inventory["agent"]) as faults,
+    ):
+        yield Rig(testbed, faults, agent)
+
+
+@pytest.fixture
+def rig(lab_rig: Rig) -> Iterator[Rig]:
+    yield lab_rig
+    for fault in lab_rig.faults.faults():
+        if fault.state in ("asked", "in force") and not fault.target.startswith("worker"):
+            target = fault.target.removeprefix("link ").split(" - ")
+            lab_rig.faults.restore(target if len(target) == 2 else fault.target)
+            lab_rig.back(fault.id)
+    for worker in lab_rig.agent.get("/v1/workers").json()["workers"]:
+        assert lab_rig.agent.delete(f"/v1/workers/{worker['id']}").status_code == 200
+
+
+def test_a_cut_cable_has_no_carrier_until_it_is_restored(rig: Rig) -> None:
+    ends = (("tor0", 3), ("tor1", 3))
+    fault = rig.done(rig.faults.cut("tor0:3", "tor1:3"))
+    assert (fault.do, fault.target, fault.state) == ("cut", "link tor0:3 - tor1:3", "in force")
+    assert not any(rig.carrier(*end) for end in ends)
+    for end in ends:
+        until(lambda end=end: rig.ovs_link(*end) == "down", 3.0)
+    assert all(rig.carrier(node, 4) for node in ("tor0", "tor1"))
+    # Either way round it is the same cable.
+    with pytest.raises(
+        FaultError, match=rf"link tor0:3 - tor1:3: fault {fault.id} \(cut\) is in force"
+    ) as refused:
+        rig.faults.cut("tor1:3", "tor0:3")
+    assert refused.value.status == 409
+    assert rig.faults.restore(["tor1:3", "tor0:3"]) == fault.id
+    over = rig.back(fault.id)
+    assert over.t_asked <= over.t_done <= over.t_back  # type: ignore[operator]
+    assert all(rig.carrier(*end) for end in ends)
+    for end in ends:
+        until(lambda end=end: rig.ovs_link(*end) == "up", 3.0)
+
+
+def test_a_cut_for_a_time_ends_by_itself(rig: Rig) -> None:
+    over = rig.back(rig.faults.cut("tor0:4", "tor1:4", back_after_s=0.5))
+    assert 0.5 <= over.t_back - over.t_done < 3.0  # type: ignore[operator]
+    assert rig.carrier("tor0", 4)
+
+
+@pytest.mark.parametrize(("gpu", "far"), [("g0", ("tor0", 1)), ("g2", ("ocs0", 1))])
+def test_the_nic_of_a_worker_loses_its_carrier_and_keeps_its_settings(
+    rig: Rig, gpu: str, far: tuple[str, int]
+) -> None:
+    """Whether it comes before the cut or after."""
+    rig.start(gpu).raise_for_status()
+    until(lambda: rig.nic_carrier("red-0"), 5)
+    routes = rig._ip("-n", rig.lab.namespace("red-0"), "route").replace(" linkdown", "")
+    fault = rig.done(rig.faults.lose(f"nic {gpu}"))
+    assert not rig.nic_carrier("red-0")
+    assert rig._ip("-n", rig.lab.namespace("red-0"), "route").replace(" linkdown", "") == routes
+    assert rig.agent.delete("/v1/workers/red-0").status_code == 200
+    rig.start(gpu).raise_for_status()
+    # Nobody brings the other end up, neither the testbed nor an optical switch that sees a new cable.
+    with pytest.raises(pytest.fail.Exception):
+        until(lambda: rig.nic_carrier("red-0"), 1.0)
+    assert not rig.carrier(*far)
+    rig.faults.restore(f"nic {gpu}")
+    rig.back(fault.id)
+    assert rig.nic_carrier("red-0")
+
+
+def test_a_killed_worker_is_told_with_its_signal(rig: Rig) -> None:
+    rig.start("g0").raise_for_status()
+    fault = rig.done(rig.faults.kill("worker red 0"))
+    assert (fault.state, fault.t_back) == ("over", None)
+    assert rig.worker("red-0")["signal"] == 9
+    with pytest.raises(FaultError, match="worker red 0 has ended already: killed by SIGKILL"):
+        rig.faults.kill("worker red 0")
+
+
+def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(rig: Rig) -> None:
+    rig.start("g0").raise_for_status()
+    rig.start("g1", rank=1).raise_for_status()
+    fault = rig.done(rig.faults.lose("gpu g0"))
+    assert rig.worker("red-0")["signal"] == 9
+    assert rig.worker("red-1")["state"] == "running"
+    assert rig.agent.get("/v1/workers").json()["lost_gpus"] == ["g0"]
+    assert rig.agent.delete("/v1/workers/red-0").status_code == 200
+    refused = rig.start("g0")
+    assert (refused.status_code, refused.json()["detail"]) == (409, "job red rank 0: GPU g0 is lost")
+    rig.faults.restore("gpu g0")
+    rig.back(fault.id)
+    rig.start("g0").raise_for_status()
+    until(lambda: rig.nic_carrier("red-0"), 5)

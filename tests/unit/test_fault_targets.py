@@ -1,0 +1,134 @@
+"""What a fault may be asked of, and the one line that a wrong target gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric, Port
+from testbed.emulation.fault_targets import Target, TargetError, find_target, read_request
+
+
+def fabric_of(**parts: Any) -> Fabric:
+    return build_fabric(FabricSpec.model_validate(parts))
+
+
+FABRIC = fabric_of(
+    servers={"s0": {"gpus": {f"g{i}": "test" for i in range(4)}}},
+    packet_switches={"tor0": {"ports": 6}, "tor1": {"ports": 6}},
+    optical_switches={"ocs0": {"size": 4, "profile": "ideal"}},
+    links=[
+        {"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"},
+        {"ends": ["g1", "ocs0:1"], "rate": "1 Gbit/s"},
+        {"ends": ["tor0:2", "ocs0:2"], "rate": "1 Gbit/s"},
+        {"ends": ["tor0:5", "tor1:5"], "rate": "1 Gbit/s"},
+    ],
+)
+GRID = fabric_of(grids={"n": {"rows": 2, "columns": 2, "gpu": "test", "rate": "1 Gbit/s", "wavelengths": 2}})
+
+
+def find(fabric: Fabric, do: str, target: Any, **more: Any) -> Target:
+    return find_target(fabric, read_request({"do": do, "target": target, **more}))
+
+
+@pytest.mark.parametrize(
+    ("do", "target", "kind", "text", "ports"),
+    [
+        ("cut", ["tor0:5", "tor1:5"], "link", "link tor0:5 - tor1:5", {"tor0:5", "tor1:5"}),
+        ("restore", ["tor1:5", "tor0:5"], "link", "link tor0:5 - tor1:5", {"tor0:5", "tor1:5"}),
+        ("cut", ["tor0:1", "g0"], "link", "link g0:0 - tor0:1", {"tor0:1"}),
+        ("lose", "nic g1", "nic", "nic g1", {"ocs0:1"}),
+        ("lose", "gpu g2", "gpu", "gpu g2", set()),
+        ("kill", "switch tor0", "packet switch", "switch tor0", {"tor0:1", "tor0:2", "tor0:5"}),
+        ("kill", "switch  ocs0", "optical switch", "switch ocs0", set()),
+        ("kill", "worker red 03", "worker", "worker red 3", set()),
+    ],
+)
+def test_a_target_is_found_however_it_is_written(
+    do: str, target: Any, kind: str, text: str, ports: set[str]
+) -> None:
+    found = find(FABRIC, do, target)
+    assert (found.kind, found.text) == (kind, text)
+    assert {str(port) for port in found.ports} == ports
+
+
+def test_a_lost_gpu_of_a_grid_loses_both_its_fibres_at_both_ends() -> None:
+    gpu = next(iter(GRID.gpus))
+    ports = find(GRID, "lose", f"gpu {gpu}").ports
+    assert {Port(gpu, 0), Port(gpu, 1)} <= ports
+    assert len(ports) == 4
+    assert find(GRID, "kill", f"agent {gpu}").kind == "agent"
+
+
+NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
+
+
+@pytest.mark.parametrize(
+    ("do", "target", "status", "said"),
+    [
+        ("cut", ["tor0:5", "tor1:6"], 404, "there is no link tor0:5 - tor1:6; tor0:5 leads to tor1:5"),
+        ("cut", ["tor0:6", "tor1:5"], 404, "there is no link tor0:6 - tor1:5; tor1:5 leads to tor0:5"),
+        ("cut", ["tor0:6", "tor1:6"], 404, "there is no link tor0:6 - tor1:6; neither of them is plugged in"),
+        ("cut", ["tor9:6", "tor1:6"], 404, f"there is no tor9; there are {NODES}"),
+        (
+            "cut",
+            ["tor0:x", "tor1:6"],
+            422,
+            "target: 'tor0:x' is not a port; write node:number, such as tor0:3",
+        ),
+        ("cut", ["tor0:5"], 422, "target: write two ports, or words such as 'switch tor0'"),
+        ("cut", 7, 422, "target: write two ports, or words such as 'switch tor0'"),
+        ("cut", "switch tor0", 422, "do: cut: a switch can be killed and restored"),
+        ("kill", ["tor0:5", "tor1:5"], 422, "do: kill: two ports are a link, which can be cut and restored"),
+        ("kill", "switch x", 404, "there is no switch x; there are ocs0, tor0, tor1"),
+        ("kill", "agent g9", 404, "there is no GPU g9; there are g0, g1, g2, g3"),
+        ("kill", "agent g0", 409, "GPU g0 has no O-NIC"),
+        ("kill", "server agent", 422, "back_after_s: is missing"),
+        ("restore", "server agent", 422, "the server agent comes back by itself"),
+        ("restore", "worker red 0", 422, "a killed worker does not come back"),
+        ("lose", "nic g3", 409, "GPU g3 is not plugged into anything"),
+        ("lose", "the lot", 422, "target: 'the lot' is none of two ports, 'switch NAME', 'agent GPU'"),
+        ("melt", "gpu g0", 422, "do: Input should be 'cut', 'kill', 'lose' or 'restore'"),
+    ],
+)
+def test_a_wrong_target_gets_one_line_that_says_what_there_is(
+    do: str, target: Any, status: int, said: str
+) -> None:
+    with pytest.raises(TargetError) as error:
+        find(FABRIC, do, target)
+    assert error.value.status == status
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"do": "cut"}, "target: write two ports"),
+        ({"target": "gpu g0"}, "do: Field required"),
+        ({"do": "lose", "target": "gpu g0", "back_after_s": -1}, "back_after_s: Input should be greater"),
+        ({"do": "lose", "target": "gpu g0", "back_after_s": "nan"}, "back_after_s: Input should be"),
+        ({"do": "restore", "target": "gpu g0", "back_after_s": 1}, "back_after_s: what is restored is back"),
+        ({"do": "lose", "target": "gpu g0", "after": 1}, "after: Extra inputs"),
+        ([], "request: Input should be"),
+    ],
+)
+def test_a_request_that_is_none_names_the_key(body: Any, said: str) -> None:
+    with pytest.raises(TargetError) as error:
+        read_request(body)
+    assert error.value.status == 422
+    assert str(error.value).startswith(said)
+
+
+def test_many_names_are_not_all_told() -> None:
+    names = [f"g{i}" for i in range(20)]
+    links = [{"ends": [name, f"tor0:{i + 1}"], "rate": "1 Gbit/s"} for i, name in enumerate(names)]
+    fabric = fabric_of(
+        servers={"s0": {"gpus": dict.fromkeys(names, "test")}},
+        packet_switches={"tor0": {"ports": 20}},
+        links=links,
+    )
+    with pytest.raises(TargetError, match=r"there are g0, g1, .*, g11 and 8 more$"):
+        find(fabric, "lose", "gpu x")
