@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios import cli_rest
-from scenarios.cli_common import Interrupted, fabric_document, fabric_lines, fail, say, show_json, table
-from scenarios.writing import DISK_FULL
+from experiments.cli import rest as cli_rest
+from experiments.cli.common import Interrupted, fabric_document, fabric_lines, fail, say, show_json, table
+from experiments.record.writing import DISK_FULL
 
 if TYPE_CHECKING:
-    from scenarios.processes import Addresses
+    from experiments.backends.emulation.processes import Addresses
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLED = Path(__file__).resolve().parent / "disaggregation.yaml"
 
 #: Errors that are a line for the user, not a fault of the program; by module, so that none is imported early.
 _USER_ERRORS = {
-    "scenarios.processes": ("RunError",),
+    "experiments.backends.emulation.processes": ("RunError",),
     "scenarios.schema": ("ScenarioError",),
-    "scenarios.client": ("ApiError", "Unreachable"),
-    "scenarios.cli_common": ("UserError",),
-    "scenarios.writing": ("WriteError",),
+    "experiments.client": ("ApiError", "Unreachable"),
+    "experiments.cli.common": ("UserError",),
+    "experiments.record.writing": ("WriteError",),
     "testbed.services": ("ServiceError",),
     "testbed.lab": ("LabError",),
     "testbed.emulation.netlink": ("NetworkError",),
@@ -75,7 +75,7 @@ REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
 
 
 def _addresses(rest: str, openflow: str) -> Addresses:
-    from scenarios.processes import Addresses
+    from experiments.backends.emulation.processes import Addresses
 
     return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
 
@@ -117,8 +117,8 @@ def run(
 
     checked = load(scenario)
     _check_runtime(runtime)
+    from experiments.run.progress import Reporter
     from scenarios.comparison_runner import run_comparison
-    from scenarios.progress import Reporter
     from scenarios.runner import Options, run_scenario
 
     options = Options(runtime, repeat, runs, _addresses(rest, openflow))
@@ -139,8 +139,8 @@ def simulate(
     runs: RunsFolder = RUNS,
 ) -> None:
     """Simulate a scenario in virtual time: the same run folder and report, in seconds, without root."""
+    from experiments.run.progress import Reporter
     from scenarios import simulated
-    from scenarios.progress import Reporter
     from scenarios.study import Study, load_any
 
     checked = load_any(scenario)
@@ -198,8 +198,8 @@ def crosscheck(
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
     """
+    from experiments.run.progress import Reporter
     from scenarios import cli_crosscheck
-    from scenarios.progress import Reporter
     from scenarios.runner import Options
     from scenarios.simulated import SimulationOptions
 
@@ -307,7 +307,7 @@ def up(
     from scenarios.comparison import load, setting_named
 
     checked = setting_named(load(scenario), fabric)
-    from scenarios.standing import start_standing_lab
+    from experiments.cli.standing import start_standing_lab
 
     lab = start_standing_lab(checked, _check_runtime(runtime), _addresses(rest, openflow), say)
     if as_json:
@@ -323,7 +323,7 @@ def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; without it, every lab left up.")] = None,
 ) -> None:
     """End what ``up`` left running."""
-    from scenarios.standing import stop_standing_labs
+    from experiments.cli.standing import stop_standing_labs
 
     ended = stop_standing_labs(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from scenarios.cli_common import fabric_document, fabric_lines, show_json, table
+from experiments.cli.common import fabric_document, fabric_lines, show_json, table
 from scenarios.comparison import Comparison, job_settings
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import typer
 import yaml
 
-from scenarios.cli_common import table
+from experiments.backends.emulation.processes import check_ready
+from experiments.cli.common import table
+from experiments.record.writing import write_json, write_whole, writing
+from experiments.run.progress import Reporter
 from scenarios.comparison import Comparison, load, parse
 from scenarios.crosscheck import JUDGED, Side, crosscheck
 from scenarios.crosscheck_page import draw, render, title_of
-from scenarios.processes import check_ready
-from scenarios.progress import Reporter
 from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder
 from scenarios.runner import Options
 from scenarios.schema import Document, Scenario, ScenarioError, parse_yaml
 from scenarios.simulated import SimulationOptions, simulate
-from scenarios.writing import write_json, write_whole, writing
 
 
 class _Plain(yaml.SafeDumper):

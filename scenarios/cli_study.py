@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
+from experiments.cli.common import show_json, table
 from fabric.units import format_rate, format_size, format_time
-from scenarios.cli_common import show_json, table
 from scenarios.study import Study, tasks
 from scenarios.study_points import Point
 from scenarios.study_systems import SYSTEMS

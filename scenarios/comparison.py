@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from experiments.language.profiles import ELEMENT_BYTES
 from fabric.cost import steps_time
 from fabric.grid import LightUse, Ways, light_use, ways_for
 from fabric.schedules import steps_named
@@ -24,7 +25,6 @@ from fabric.steps import Steps
 from fabric.topology import Fabric, Grid, Port, WdmRing
 from fabric.wdm import RingPlan, plan_ring, set_up_steps
 from scenarios.prediction import all_reduce_time
-from scenarios.profiles import ELEMENT_BYTES
 from scenarios.schema import (
     Collective,
     CommonSpec,

@@ -15,13 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from fabric.collectives import Schedule, schedule_of
-from fabric.grid import lines, position
-from fabric.topology import Grid
-from scenarios import ring_plots
-from scenarios.comparison import Comparison, grid_of
-from scenarios.comparison_results import compared_job, runs_on, slowest_iterations, trouble_window
-from scenarios.drawing import (
+from experiments.report.drawing import (
     FACE,
     INK,
     LIGHT,
@@ -34,7 +28,13 @@ from scenarios.drawing import (
     save,
     wavelength_colours,
 )
-from scenarios.page import how_known
+from experiments.report.page import how_known
+from fabric.collectives import Schedule, schedule_of
+from fabric.grid import lines, position
+from fabric.topology import Grid
+from scenarios import ring_plots
+from scenarios.comparison import Comparison, grid_of
+from scenarios.comparison_results import compared_job, runs_on, slowest_iterations, trouble_window
 from scenarios.records import Event, Iteration, Run
 
 #: Most O-NICs whose timelines are drawn; the trace file has all.

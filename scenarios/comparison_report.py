@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fabric.units import format_rate, format_size, format_time
-from scenarios import ring_report
-from scenarios.comparison import Comparison, grid_of, nic_rate_bps
-from scenarios.page import (
+from experiments.report.page import (
     environment_footer,
     fidelity,
     header,
@@ -26,9 +23,12 @@ from scenarios.page import (
     tag,
     text,
 )
+from fabric.units import format_rate, format_size, format_time
+from scenarios import ring_report
+from scenarios.comparison import Comparison, grid_of, nic_rate_bps
 
 if TYPE_CHECKING:
-    from scenarios.drawing import Plot
+    from experiments.report.drawing import Plot
 
 _POSSIBLE = {True: "possible here", False: "impossible by construction"}
 _NOTHING = {"collisions": 0, "receiver_overlaps": 0}

@@ -14,8 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scenarios import disturbance
-from scenarios.client import ApiError
+from experiments.backends.emulation import disturbance
+from experiments.backends.emulation.linktest import LinkTest
+from experiments.backends.emulation.processes import LabProcesses, RunError, check_ready
+from experiments.backends.emulation.reference import References
+from experiments.backends.emulation.session import Session
+from experiments.client import ApiError
+from experiments.record.environment import describe_environment
+from experiments.record.writing import writing
+from experiments.run.progress import Reporter
 from scenarios.comparison import (
     CONTROLLER,
     Comparison,
@@ -25,19 +32,12 @@ from scenarios.comparison import (
     jobs_of,
     scaled,
 )
-from scenarios.environment import describe_environment
-from scenarios.linktest import LinkTest
-from scenarios.processes import LabProcesses, RunError, check_ready
-from scenarios.progress import Reporter
 from scenarios.records import Kind
-from scenarios.reference import References
 from scenarios.repeats import Repeats
 from scenarios.runfolder import RunFolder, finish
 from scenarios.runner import PATIENCE, PATIENCE_S, Options, optical_profiles
 from scenarios.schema import Setting
-from scenarios.session import Session
 from scenarios.watch import Watch
-from scenarios.writing import writing
 
 #: Seconds between two readings of the O-NICs' flows.
 FLOWS_S = 2.0

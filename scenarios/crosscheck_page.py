@@ -11,9 +11,20 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from experiments.report.drawing import LIGHT, PALETTE, QUIET, STYLE, Plot, save
+from experiments.report.page import (
+    NO_RESULT,
+    assumptions,
+    hero,
+    milliseconds,
+    page,
+    picture,
+    row,
+    table,
+    tag,
+    text,
+)
 from scenarios.crosscheck import JUDGED, signed
-from scenarios.drawing import LIGHT, PALETTE, QUIET, STYLE, Plot, save
-from scenarios.page import NO_RESULT, assumptions, hero, milliseconds, page, picture, row, table, tag, text
 from scenarios.schema import Document
 
 _EMULATED, _SIMULATED = PALETTE[0], PALETTE[1]

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.record.writing import write_whole
 from scenarios.comparison import Comparison, ring_of
 from scenarios.records import Run
-from scenarios.writing import write_whole
 
 #: Threads of a process: the rank, then the ports from this number on.
 _RANK, _FIRST_PORT = 0, 1

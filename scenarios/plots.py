@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 
+from experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, STYLE, Plot, box, job_colours, save
 from fabric.topology import Port, optical_neighbour
 from fabric.units import format_rate
-from scenarios.drawing import FACE, INK, LIGHT, QUIET, RULE, STYLE, Plot, box, job_colours, save
 from scenarios.fidelity import SERIES_STEP_S
 from scenarios.records import JobRun, Run
 from scenarios.results import (

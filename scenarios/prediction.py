@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from experiments.language.profiles import MODELS
 from fabric.cost import RingJob, predict
 from fabric.steps import Steps
 from fabric.topology import Port, circuit_cross_connects
-from scenarios.profiles import MODELS
 from scenarios.schema import Scenario
 
 

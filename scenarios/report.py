@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fabric.utilisation import DEFINITIONS
-from scenarios.page import (
+from experiments.report.page import (
     environment_footer,
     fidelity,
     header,
@@ -25,11 +24,12 @@ from scenarios.page import (
     tag,
     text,
 )
+from fabric.utilisation import DEFINITIONS
 from scenarios.records import SIMULATED
 from scenarios.schema import Scenario
 
 if TYPE_CHECKING:
-    from scenarios.drawing import Plot
+    from experiments.report.drawing import Plot
 
 
 def render(

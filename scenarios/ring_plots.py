@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Arc, FancyArrowPatch
 
+from experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, Plot, save, wavelength_colours
+from experiments.report.page import how_known
 from fabric.wdm import CLOCKWISE, RingPlan, RingStep
 from scenarios.comparison import Comparison
-from scenarios.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, Plot, save, wavelength_colours
-from scenarios.page import how_known
 
 #: Most steps of which the light is drawn.
 MOST_STEPS = 8

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from experiments.report.page import how_known, lower_first, number, of_paper, picture, row, table, tag, text
 from fabric.units import format_rate, format_time
 from scenarios.comparison import Comparison, nic_rate_bps, ring_of
-from scenarios.page import how_known, lower_first, number, of_paper, picture, row, table, tag, text
 
 if TYPE_CHECKING:
-    from scenarios.drawing import Plot
+    from experiments.report.drawing import Plot
 
 
 def rings(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scenarios.environment import describe_environment
-from scenarios.linktest import LinkTest
+from experiments.backends.emulation.linktest import LinkTest
+from experiments.backends.emulation.processes import Addresses, LabProcesses, RunError, check_ready
+from experiments.backends.emulation.reference import References
+from experiments.backends.emulation.session import Session, canonical
+from experiments.record.environment import describe_environment
+from experiments.run.progress import Reporter
 from scenarios.prediction import predict_completions
-from scenarios.processes import Addresses, LabProcesses, RunError, check_ready
-from scenarios.progress import Reporter
 from scenarios.records import Kind
-from scenarios.reference import References
 from scenarios.repeats import Repeats
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, Setting
-from scenarios.session import Session, canonical
 from scenarios.watch import Watch
 
 #: A run may take this many times its predicted time, and this many seconds more, before it is given up.

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from experiments.language.profiles import MODELS, compute_seconds, scaled_gradient_bytes
 from fabric.frames import Frames, choose_frames
 from fabric.schedules import steps_named
 from fabric.schema import Duration, FabricSpec, Name, Strict, build_fabric
 from fabric.topology import Fabric, Port, optical_neighbour
-from scenarios.profiles import MODELS, compute_seconds, scaled_gradient_bytes
 
 
 class ScenarioError(ValueError):

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.record.environment import describe_environment
+from experiments.run.progress import Reporter
 from fabric.topology import Fabric
 from scenarios.comparison import Comparison
-from scenarios.environment import describe_environment
-from scenarios.progress import Reporter
 from scenarios.records import SIMULATED
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Document, Scenario, ScenarioError, Setting

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from controller.onic.protocol import Finished, Times
+from experiments.run.progress import Reporter
 from fabric.optical_profiles import PROFILES
 from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric
 from fabric.wdm import CLOCKWISE, RingPlan, set_up_steps
 from scenarios.comparison import Comparison, grid_of, ring_of
 from scenarios.comparison_runner import Plan, plans
-from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
 from scenarios.simulated import SimulationOptions, finished, simulated_folder

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.backends.emulation.session import canonical
+from experiments.run.progress import Reporter
 from fabric.cost import RingJob
 from fabric.optical_profiles import PROFILES, Profile
 from fabric.placement import Regrouping, regroup
 from fabric.schedules import ring
 from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 from scenarios.fidelity import SERIES_STEP_S
-from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
 from scenarios.runner import Plan, plans
 from scenarios.schema import Scenario
-from scenarios.session import canonical
 from scenarios.simulated import SimulationOptions, finished, simulated_folder
 from testbed.simulation.engine import Engine, Passed
 from testbed.simulation.jobs import Compute, Job, JobResult, NetworkChange, simulate

@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from experiments.report.drawing import INK, LIGHT, PALETTE, QUIET, STYLE, Plot, save
 from fabric.topology import Reconfigure
 from fabric.units import format_size, format_time
-from scenarios.drawing import INK, LIGHT, PALETTE, QUIET, STYLE, Plot, save
 from scenarios.study import Study
 from scenarios.study_systems import CHARGES, SYSTEMS, WRHT
 from scenarios.study_verdict import at_base, strongest_ring

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fabric.units import format_rate, format_size, format_time
-from scenarios import page as parts_of
-from scenarios.page import (
+from experiments.report import page as parts_of
+from experiments.report.page import (
     environment_footer,
     hero,
     listed_limits,
@@ -21,12 +20,13 @@ from scenarios.page import (
     tag,
     text,
 )
+from fabric.units import format_rate, format_size, format_time
 from scenarios.study import Study
 from scenarios.study_systems import CHARGES, RINGS, SYSTEMS, WRHT
 from scenarios.study_verdict import wins_up_to
 
 if TYPE_CHECKING:
-    from scenarios.drawing import Plot
+    from experiments.report.drawing import Plot
 
 _SIMULATED, _ANALYTIC = tag("simulated"), tag("analytic")
 
@@ -58,7 +58,7 @@ def render(
 
 
 def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
-    """As :func:`scenarios.page.table`, with heads that wrap: they say much here."""
+    """As :func:`experiments.report.page.table`, with heads that wrap: they say much here."""
     wrapped = [f'<span style="white-space:normal">{title}</span>' for title in head]
     return parts_of.table(wrapped, rows, numeric)
 

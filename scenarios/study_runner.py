@@ -15,10 +15,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from experiments.cli.common import UserError
+from experiments.record.environment import describe_machine
+from experiments.record.writing import Lines, WriteError, write_json, write_whole
+from experiments.run.progress import Reporter
 from fabric.units import format_rate, format_size, format_time
-from scenarios.cli_common import UserError
-from scenarios.environment import describe_machine
-from scenarios.progress import Reporter
 from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder
 from scenarios.schema import ScenarioError
@@ -26,7 +27,6 @@ from scenarios.study import Study, tasks
 from scenarios.study_points import Crossover, Task, work
 from scenarios.study_results import build_study
 from scenarios.study_systems import SYSTEMS
-from scenarios.writing import Lines, WriteError, write_json, write_whole
 
 #: A study that takes longer than this is given up, seconds.
 DEADLINE_S = 3600.0

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from scenarios.processes import RunError
-from scenarios.progress import Reporter
+from experiments.backends.emulation.processes import RunError
+from experiments.backends.emulation.session import ENDED, Session, rank_of
+from experiments.run.progress import Reporter
 from scenarios.runfolder import RunFolder
-from scenarios.session import ENDED, Session, rank_of
 from testbed.load import ProcessorLoad
 
 #: Seconds between two looks at running jobs; and between two readings of the processors' load.

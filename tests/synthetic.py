@@ -10,9 +10,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.language.profiles import MODELS
 from fabric.cost import RingJob, predict
 from fabric.topology import Port, circuit_cross_connects
-from scenarios.profiles import MODELS
 from scenarios.schema import Scenario
 
 Event = dict[str, Any]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.client import ApiError
+from experiments.backends.emulation.processes import Addresses, LabProcesses
+from experiments.backends.emulation.session import Session, rank_of
+from experiments.client import ApiError
 from scenarios.comparison import Comparison, load
-from scenarios.processes import Addresses, LabProcesses
-from scenarios.session import Session, rank_of
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 

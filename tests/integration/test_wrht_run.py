@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.run.progress import Reporter
 from scenarios.comparison import Comparison, load
-from scenarios.progress import Reporter
 from scenarios.simulated import SimulationOptions, simulate
 from tests.integration.test_run import RunningCommand, assert_gone, running_command
 

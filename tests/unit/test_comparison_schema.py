@@ -12,6 +12,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from controller.rest.requests import Cursor
+from experiments.language.profiles import MODELS
 from fabric.schedules import steps_named
 from scenarios.comparison import (
     Comparison,
@@ -25,7 +26,6 @@ from scenarios.comparison import (
 )
 from scenarios.comparison_runner import END_OF_TRACE, plans
 from scenarios.prediction import all_reduce_time, break_even_set_up
-from scenarios.profiles import MODELS
 from scenarios.schema import Scenario, ScenarioError
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from experiments.run.progress import Reporter
 from scenarios import fidelity
 from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
 from scenarios.comparison import Comparison, load
 from scenarios.crosscheck import Side, crosscheck, light_s, series
 from scenarios.fidelity import Reason
-from scenarios.progress import Reporter
 from scenarios.records import Event, Run, read_lines, read_runs
 from scenarios.runner import Options
 from scenarios.schema import Scenario, ScenarioError

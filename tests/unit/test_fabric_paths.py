@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.backends.emulation.linktest import trunk_tests
 from fabric.cost import RingJob, predict, steps_time
 from fabric.paths import Hop, Router, hashed, nodes_of, without_ports
 from fabric.routing import forwarding_rules, walk
@@ -22,7 +23,6 @@ from fabric.topology import Fabric, PathChoice, Port, electrical_graph
 from fabric.trees import fat_tree, leaf_spine
 from scenarios.cli_comparison import show_check
 from scenarios.comparison import Comparison, load
-from scenarios.linktest import trunk_tests
 from scenarios.prediction import all_reduce_time
 from testbed.simulation.networks import PacketNetwork, without_link
 from tests.unit.fabrics import make_fabric

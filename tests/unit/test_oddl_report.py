@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from experiments.report.page import hero
 from fabric.collectives import all_reduce
 from scenarios.comparison import Comparison, load
 from scenarios.comparison_plots import lit_steps, wavelength_colours
 from scenarios.comparison_report import render
 from scenarios.comparison_results import build_comparison
-from scenarios.page import hero
 from scenarios.perfetto import trace_events
 from scenarios.records import read_runs
 from scenarios.runfolder import RunFolder, finish

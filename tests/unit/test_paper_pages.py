@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.run.progress import Reporter
 from scenarios.comparison import Comparison, parse
-from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, ScenarioError, parse_scenario
 from scenarios.simulated import SimulationOptions, simulate

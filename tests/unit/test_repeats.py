@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import pytest
 
-from scenarios.linktest import LinkTest
-from scenarios.page import NO_RESULT
-from scenarios.progress import Reporter
+from experiments.backends.emulation.linktest import LinkTest
+from experiments.backends.emulation.session import Session
+from experiments.report.page import NO_RESULT
+from experiments.run.progress import Reporter
 from scenarios.records import read_lines, read_runs
 from scenarios.repeats import Repeats
 from scenarios.results import build_result
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, load_scenario
-from scenarios.session import Session
 from testbed.load import ProcessorLoad, Shares
 from tests.synthetic import ENVIRONMENT, REGROUPED, Synthesis
 from tests.unit.page import Page, text_of

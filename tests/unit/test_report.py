@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.drawing import job_colours
+from experiments.report.drawing import job_colours
 from scenarios.plots import mean_throughput, ring_edges_crossing, smooth
 from scenarios.records import read_runs
 from scenarios.report import render

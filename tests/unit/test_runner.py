@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from scenarios.processes import RunError
+from experiments.backends.emulation.processes import RunError
 from scenarios.records import read_runs
 from scenarios.runner import _LiveRegroup, plans
 from scenarios.schema import Scenario, ScenarioError, load_scenario

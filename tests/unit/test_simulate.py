@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fabric.cost
+from experiments.run.progress import Reporter
 from fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
 from scenarios.comparison import load, parse
-from scenarios.progress import Reporter
 from scenarios.records import read_lines, read_runs
 from scenarios.results import label_of
 from scenarios.schema import Scenario, ScenarioError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.run.progress import Reporter
 from scenarios.comparison import Comparison, load, parse_comparison, ring_of
-from scenarios.progress import Reporter
 from scenarios.results import label_of
 from scenarios.ring_plots import lights
 from scenarios.simulated import SimulationOptions, payload_share, simulate

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.cli.common import UserError
+from experiments.run.progress import Reporter
 from fabric import schedules, wdm
 from fabric.topology import Reconfigure
 from fabric.units import format_size
 from fabric.wrht import plan
 from scenarios import comparison, study_report, study_runner
-from scenarios.cli_common import UserError
-from scenarios.progress import Reporter
 from scenarios.records import read_lines
 from scenarios.runfolder import finish
 from scenarios.schema import ScenarioError

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import comparison_runner, disturbance
+from experiments.backends.emulation import disturbance
+from experiments.backends.emulation.processes import RunError
+from scenarios import comparison_runner
 from scenarios.comparison_runner import Plan, _Trouble
-from scenarios.processes import RunError
 from testbed.lab import ENVIRONMENT, Lab
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.processes import RunError
+from experiments.backends.emulation.processes import RunError
+from experiments.record.writing import Lines, WriteError, write_whole, writing
 from scenarios.records import read_lines
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, load_scenario
-from scenarios.writing import Lines, WriteError, write_whole, writing
 from tests.synthetic import ENVIRONMENT, Synthesis, synthesize
 from tests.unit.test_cli import BUNDLED, one_line, ringlight
 

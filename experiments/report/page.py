@@ -11,7 +11,7 @@ from scenarios.records import SIMULATED
 from scenarios.schema import Document, PaperSpec, ParameterSpec
 
 if TYPE_CHECKING:
-    from scenarios.drawing import Plot
+    from experiments.report.drawing import Plot
 
 _STYLE = """
 :root { color-scheme: light dark;

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from experiments.backends.emulation.processes import RunError
+from experiments.backends.emulation.session import Circuits, Session, rank_of
+from experiments.run.progress import Reporter
 from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Hop, Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
 from scenarios.fidelity import TAKEN, Reason, missed_links
-from scenarios.processes import RunError
-from scenarios.progress import Reporter
 from scenarios.runfolder import RunFolder
 from scenarios.schema import Setting
-from scenarios.session import Circuits, Session, rank_of
 from testbed.load import ProcessorLoad, Shares
 
 if TYPE_CHECKING:

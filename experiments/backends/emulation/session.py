@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from experiments.backends.emulation.processes import LabProcesses, RunError
+from experiments.client import ApiError, Unreachable
 from fabric.topology import Port
-from scenarios.client import ApiError, Unreachable
-from scenarios.processes import LabProcesses, RunError
 
 #: Deadlines in seconds: containers up and connected, a regroup, GPUs free again, an answer after trouble.
 READY_S, REGROUP_S, FREE_S, ANSWER_S = 60.0, 60.0, 30.0, 15.0

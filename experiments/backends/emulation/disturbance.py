@@ -16,7 +16,7 @@ import httpx
 
 from controller.errors import ControllerError
 from controller.grids.onics import OnicEntry, ask
-from scenarios.processes import LabProcesses, RunError, belongs_to
+from experiments.backends.emulation.processes import LabProcesses, RunError, belongs_to
 
 #: Deadlines in seconds: the server agent's answer, the return of an agent that was killed, one look for it.
 ANSWER_S, BACK_S, GLANCE_S = 10.0, 30.0, 0.1

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from scenarios.client import Api, ApiError, Unreachable
+from experiments.client import Api, ApiError, Unreachable
+from experiments.record.writing import writing
 from scenarios.schema import Setting
-from scenarios.writing import writing
 from testbed.lab import ENVIRONMENT, Lab, new_lab
 from testbed.supervision import ended
 
@@ -201,7 +201,7 @@ class LabProcesses:
                 # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
                 start_new_session=True,
                 env=self.lab.environment(),
-                cwd=str(Path(__file__).resolve().parents[1]),
+                cwd=str(Path(__file__).resolve().parents[3]),
             )
 
     def _wait_for_inventory(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.processes import LabProcesses, RunError
-from scenarios.writing import writing
+from experiments.backends.emulation.processes import LabProcesses, RunError
+from experiments.record.writing import writing
 
 #: Deadline of one such training, seconds.
 REFERENCE_S = 120.0
@@ -60,7 +60,7 @@ def _train(processes: LabProcesses, request: Mapping[str, Any], segments: Sequen
             check=False,
             stdin=subprocess.DEVNULL,
             env=processes.lab.environment(),
-            cwd=Path(__file__).resolve().parents[1],
+            cwd=Path(__file__).resolve().parents[3],
         )
     except subprocess.TimeoutExpired:
         raise RunError(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.cli_common import fail, say, show_json, table
+from experiments.cli.common import fail, say, show_json, table
 
 if TYPE_CHECKING:
-    from scenarios.client import Api
+    from experiments.client import Api
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")]
@@ -78,7 +78,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _api() -> Api:
-    from scenarios.client import Api
+    from experiments.client import Api
 
     return Api(_address["controller"], _address["token"] or None)
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scenarios.cli_common import UserError
-from scenarios.processes import DOWN_S, Addresses, LabProcesses, belongs_to, remove_lab
+from experiments.backends.emulation.processes import DOWN_S, Addresses, LabProcesses, belongs_to, remove_lab
+from experiments.cli.common import UserError
 from scenarios.schema import Setting
 from testbed.lab import STATE_ROOT, Lab
 
