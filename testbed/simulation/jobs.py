@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from fabric.schedules import steps_named
 from fabric.steps import Step, Steps, check_ranks, frozen
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.engine import Engine, Flow
@@ -103,10 +104,27 @@ class NetworkChange:
 
 @dataclass(frozen=True)
 class GpuLost:
-    """At ``time_s`` a GPU is gone; the job that uses it fails."""
+    """At ``time_s`` a GPU is gone, and ``then`` its job fails or goes on: with ``spare`` in its place
+    (``swap``), or without it (``shrink``, the ranks behind it move up by one).
+
+    It goes on from the newest parameters that one of its other ranks has: the iteration after them is begun
+    anew by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss
+    is noticed, light is set, workers start) and is taken for granted. The spare is no straggler. Raises
+    ValueError.
+    """
 
     time_s: float
     gpu: str
+    then: Literal["fail", "swap", "shrink"] = "fail"
+    spare: str | None = None
+    recovery_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.then == "swap") != (self.spare is not None):
+            needs = "needs a spare" if self.spare is None else f"has no use for the spare {self.spare}"
+            raise ValueError(f"GPU {self.gpu} lost: {self.then} {needs}")
+        if not (math.isfinite(self.recovery_s) and self.recovery_s >= 0):
+            raise ValueError(f"GPU {self.gpu} lost: recovery_s is {self.recovery_s}; it must be 0 or more")
 
 
 Event = NetworkChange | GpuLost
@@ -131,6 +149,19 @@ class Iteration:
         return float((self.end_s - self.computed_s).mean())
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A GPU that a job lost at ``lost_s`` and went on without, on ``ranks``, from ``iteration`` at
+    ``resumed_s``. ``rank``: the GPU's until then."""
+
+    gpu: str
+    rank: int
+    iteration: int
+    ranks: tuple[str, ...]
+    lost_s: float
+    resumed_s: float
+
+
 @dataclass
 class JobResult:
     """What became of a job. ``failed`` says why it ended early, if it did; ``end_s`` when it ended."""
@@ -139,6 +170,7 @@ class JobResult:
     iterations: list[Iteration]
     failed: str | None = None
     end_s: float = math.nan
+    losses: list[Loss] = field(default_factory=list)
 
     @property
     def iteration_s(self) -> float:
@@ -272,6 +304,7 @@ class _Run:
         self.gate = gate
         self.progress = progress
         self.external: list[float] = []
+        self.lost: set[str] = set()
         self.number: dict[int, int] = {}
         self.runs = {job.name: _JobRun(self, job, (seed, index)) for index, job in enumerate(jobs)}
 
@@ -314,9 +347,7 @@ class _Run:
 
     def happen(self, event: Event) -> None:
         if isinstance(event, GpuLost):
-            for one in self.runs.values():
-                if event.gpu in one.job.ranks and not one.over:
-                    one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost")
+            self.lose(event)
             return
         old = {self.network.key(link) for link in range(len(self.network.capacity_bps))}
         self.network = event.network
@@ -337,15 +368,60 @@ class _Run:
         for one in self.runs.values():
             one.rerouted()
 
+    def lose(self, event: GpuLost) -> None:
+        self.lost.add(event.gpu)
+        for name, one in list(self.runs.items()):
+            if one.over or event.gpu not in one.job.ranks:
+                continue
+            if event.then == "fail":
+                one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost")
+                continue
+            try:
+                job = self.without(one.job, event)
+            except ValueError as error:
+                one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost: {error}")
+                continue
+            following = self.runs[name] = one.go_on(job, event)
+            try:
+                following.prepare()
+            except ValueError as error:
+                following.fail(str(error))
+                continue
+            if following.result.losses or all(self.runs[other].over for other in job.after):
+                self.engine.at(max(self.engine.now_s, following.job.start_s), following.begin)
+
+    def without(self, job: Job, event: GpuLost) -> Job:
+        """The job after the loss. Raises ValueError when it cannot go on."""
+        rank = job.ranks.index(event.gpu)
+        slow = {r: factor for r, factor in job.compute.stragglers.items() if r != rank}
+        if event.spare is not None:
+            users = [name for name, one in self.runs.items() if event.spare in one.job.ranks and not one.over]
+            if users:
+                raise ValueError(f"its spare {event.spare} is taken by job {users[0]}")
+            if event.spare in self.lost:
+                raise ValueError(f"its spare {event.spare} was lost, too")
+            ranks = (*job.ranks[:rank], event.spare, *job.ranks[rank + 1 :])
+            return replace(job, ranks=ranks, compute=replace(job.compute, stragglers=slow))
+        ranks = (*job.ranks[:rank], *job.ranks[rank + 1 :])
+        if len(ranks) < 2:
+            raise ValueError("one rank is too few to go on")
+        slow = {r - (r > rank): factor for r, factor in slow.items()}
+        steps = steps_named(job.steps.name, len(ranks))
+        check_cost(job.cost, steps)
+        return replace(job, ranks=ranks, steps=steps, compute=replace(job.compute, stragglers=slow))
+
 
 class _JobRun:
-    """One job under way."""
+    """One job under way, from iteration ``first`` on; after a loss another one takes its place."""
 
-    def __init__(self, run: _Run, job: Job, seed: tuple[int, int]) -> None:
+    def __init__(
+        self, run: _Run, job: Job, seed: tuple[int, int], first: int = 0, result: JobResult | None = None
+    ) -> None:
         self.run = run
         self.job = job
         self.seed = seed
-        self.result = JobResult(job.name, [])
+        self.first = first
+        self.result = result or JobResult(job.name, [])
         self.over = False
         self.waiting = True
         self.flows: dict[Flow, tuple[int, int]] = {}
@@ -353,6 +429,8 @@ class _JobRun:
         ranks = len(job.ranks)
         self.plan: list[_StepPlan] = []
         self.iteration = np.zeros(ranks, dtype=np.int64)
+        #: Iterations that each rank has ended.
+        self.ended = np.full(ranks, first, dtype=np.int64)
         self.at_step = [0] * ranks
         self.pending = [0] * ranks
         self.early: dict[tuple[int, int, int], int] = {}
@@ -398,16 +476,41 @@ class _JobRun:
         if self.over:
             return
         self.waiting = False
-        if self.job.synchronised:
-            self._begin_together(0)
-            return
-        for rank in range(len(self.job.ranks)):
-            self._begin_iteration(rank, 0)
+        if self.first == self.job.iterations:
+            self._end()
+        elif self.job.synchronised:
+            self._begin_together(self.first)
+        else:
+            for rank in range(len(self.job.ranks)):
+                self._begin_iteration(rank, self.first)
 
     def fail(self, reason: str) -> None:
         if self.over:
             return
         self.result.failed = reason
+        self._drop()
+        self._end()
+
+    def go_on(self, job: Job, event: GpuLost) -> _JobRun:
+        """The run of ``job``, which is this one after a loss; this one is over."""
+        now_s = self.run.engine.now_s
+        begun = not self.waiting or bool(self.result.losses)
+        self._drop()
+        self.over = True
+        if not begun:
+            return _JobRun(self.run, job, self.seed, result=self.result)
+        rank = self.job.ranks.index(event.gpu)
+        first = int(np.delete(self.ended, rank).max())
+        # Who had not ended the last of them yet does so by what it is given.
+        for iteration in sorted(i for i in self.begun if i < first):
+            self.finished[iteration][self.ended <= iteration] = now_s
+            self._close(iteration)
+        resumed_s = now_s + event.recovery_s
+        self.result.losses.append(Loss(event.gpu, rank, first, job.ranks, now_s, resumed_s))
+        return _JobRun(self.run, replace(job, start_s=resumed_s, after=()), self.seed, first, self.result)
+
+    def _drop(self) -> None:
+        """Stop everything that is under way."""
         for flow in list(self.flows):
             self.run.engine.stop(flow)
         self.flows.clear()
@@ -415,7 +518,6 @@ class _JobRun:
             for handle in list(self.opened):
                 self.run.gate.close(handle)
         self.opened.clear()
-        self._end()
 
     def _end(self) -> None:
         self.over, self.waiting = True, False
@@ -498,7 +600,11 @@ class _JobRun:
             done()
 
         source, destination = plan.gpus(k)
-        handle.append(gate.open(source, destination, lit, lambda reason: self.fail(reason)))
+        try:
+            handle.append(gate.open(source, destination, lit, lambda reason: self.fail(reason)))
+        except ValueError as error:
+            self.fail(str(error))
+            return
         self.opened[handle[0]] = None
 
     def _flow(self, plan: _StepPlan, k: int, done: Callable[[], None]) -> None:
@@ -539,6 +645,7 @@ class _JobRun:
 
     def _rank_ended(self, rank: int) -> None:
         iteration = int(self.iteration[rank])
+        self.ended[rank] = iteration + 1
         self.finished[iteration][rank] = self.run.engine.now_s
         self.ended_ranks[iteration] += 1
         if self.ended_ranks[iteration] == len(self.job.ranks):
@@ -609,6 +716,7 @@ class _JobRun:
     def _ended_together(self, iteration: int) -> None:
         if self.over:
             return
+        self.ended[:] = iteration + 1
         self.finished[iteration][:] = self.run.engine.now_s
         self._close(iteration)
         if iteration + 1 == self.job.iterations:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fabric.topology import Port, circuit_cross_connects
 from fabric.trees import leaf_spine
 from fabric.wrht import wrht
 from testbed.simulation.engine import Engine
-from testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, simulate
+from testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, simulate
 from testbed.simulation.maxmin import drain
 from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, without_link
 from testbed.simulation.onics import ControlNetwork, OnicPlane
@@ -317,6 +318,134 @@ def test_a_lost_gpu_fails_its_job_and_those_that_wait_for_it() -> None:
     assert simulate(network, [first], [GpuLost(0.05, ranks[5])])["first"].failed is None
 
 
+@pytest.mark.parametrize("synchronised", [False, True])
+@pytest.mark.parametrize("then", ["swap", "shrink"])
+@given(share=st.floats(0, 5).filter(lambda share: 0.01 < share % 1 < 0.99), recovery_s=st.floats(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_a_job_that_lost_a_gpu_begins_the_iteration_anew(
+    synchronised: bool, then: Literal["swap", "shrink"], share: float, recovery_s: float
+) -> None:
+    network, gpus = one_switch(7)
+    job = Job("a", gpus[:3], ring(3), 1e9, Compute(0.3), iterations=5, synchronised=synchronised)
+    other = Job("b", gpus[3:5], ring(2), 1e9, Compute(0.2), iterations=5)
+    iteration_s = simulate(network, [job])["a"].end_s / 5
+    spare = gpus[5] if then == "swap" else None
+    after = (gpus[0], gpus[5], gpus[2]) if then == "swap" else (gpus[0], gpus[2])
+    smaller = replace(job, ranks=after, steps=ring(len(after)), iterations=1)
+    after_s = simulate(network, [smaller])["a"].end_s
+    lost_s = share * iteration_s
+    found = simulate(network, [job, other], [GpuLost(lost_s, gpus[1], then, spare, recovery_s)])
+    ended = found["a"]
+    first = ended.losses[0].iteration
+    assert first == int(share)
+    assert ended.losses == [Loss(gpus[1], 1, first, after, lost_s, lost_s + recovery_s)]
+    assert ended.failed is None
+    assert [len(i.end_s) for i in ended.iterations] == [3] * first + [len(after)] * (5 - first)
+    assert ended.end_s == pytest.approx(lost_s + recovery_s + (5 - first) * after_s)
+    assert ended.iterations[first].begin_s == pytest.approx(lost_s + recovery_s)
+    assert found["b"].end_s == simulate(network, [other])["b"].end_s
+
+
+@given(
+    at=st.integers(0, 15), rank=st.integers(0, 3), seed=st.integers(0, 99),
+    then=st.sampled_from(["swap", "shrink"]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_ranks_at_different_places_go_on_together(
+    at: int, rank: int, seed: int, then: Literal["swap", "shrink"]
+) -> None:
+    """Where one rank that is left has ended an iteration, all go on after it; else all begin it anew."""
+    network, gpus = PacketNetwork(six_gpu_fabric()), ("g0", "g3", "g1", "g4", "g2")
+    compute = Compute(0.3, "exponential", stragglers={1: 2.0, 3: 1.5})
+    job = Job("a", gpus[:4], ring(4), 1e9, compute, iterations=4)
+    whole = simulate(network, [job], seed=seed)["a"]
+    # Just after one of them has ended one of the iterations.
+    lost_s = float(whole.iterations[at // 4].end_s[at % 4]) + 1e-6
+    spare = gpus[4] if then == "swap" else None
+    found = simulate(network, [job], [GpuLost(lost_s, gpus[rank], then, spare, 1.0)], seed=seed)["a"]
+    if lost_s > whole.end_s:
+        assert not found.losses
+        return
+    others = [r for r in range(4) if r != rank]
+    first = max(sum(bool(i.end_s[r] <= lost_s) for i in whole.iterations) for r in others)
+    assert [loss.iteration for loss in found.losses] == [first]
+    assert len(found.iterations) == 4
+    for before, i in enumerate(found.iterations):
+        assert (i.begin_s <= i.computed_s).all()
+        assert (i.computed_s <= i.end_s).all()
+        if before < first:
+            assert (i.begin_s == whole.iterations[before].begin_s).all()
+            assert (i.end_s == np.minimum(whole.iterations[before].end_s, lost_s)).all()
+        else:
+            assert (i.begin_s >= lost_s + 1.0).all()
+
+
+def test_gpus_are_lost_again_and_during_a_recovery() -> None:
+    network, gpus = one_switch(6)
+    job = Job("a", gpus[:3], ring(3), 1e9, Compute(1.0), iterations=6)
+    iteration_s = simulate(network, [job])["a"].end_s / 6
+    events = [
+        GpuLost(1.5 * iteration_s, gpus[1], "swap", gpus[4], 10.0),
+        GpuLost(1.5 * iteration_s + 4.0, gpus[4], "swap", gpus[5], 10.0),
+        GpuLost(1.5 * iteration_s + 14.5, gpus[0], "shrink", None, 10.0),
+    ]
+    found = simulate(network, [job], events)["a"]
+    assert [loss.iteration for loss in found.losses] == [1, 1, 1]
+    assert [loss.rank for loss in found.losses] == [1, 1, 0]
+    assert found.losses[-1].ranks == (gpus[5], gpus[2])
+    assert found.iterations[1].begin_s == pytest.approx(1.5 * iteration_s + 24.5)
+    assert len(found.iterations) == 6
+    assert found.failed is None
+
+
+def test_a_job_that_has_not_begun_takes_the_spare_without_a_pause() -> None:
+    network, gpus = one_switch(6)
+    first = Job("first", gpus[:2], ring(2), 1e9, Compute(1.0))
+    waits = Job("waits", gpus[2:4], ring(2), 1e9, Compute(1.0), after=("first",))
+    later = Job("later", gpus[:2], ring(2), 1e9, Compute(1.0), start_s=9.0)
+    events = [GpuLost(0.5, gpus[2], "swap", gpus[4], 5.0), GpuLost(4.0, gpus[1], "swap", gpus[5], 5.0)]
+    found = simulate(network, [first, waits, later], events)
+    assert found["waits"].iterations[0].begin_s == pytest.approx(found["first"].end_s)
+    assert found["later"].iterations[0].begin_s == pytest.approx(9.0)
+    assert not any(one.losses or one.failed for one in found.values())
+
+
+def test_a_job_that_cannot_go_on_says_why() -> None:
+    network, gpus = one_switch(6)
+    job = Job("a", gpus[:2], ring(2), 1e9, Compute(1.0), iterations=3)
+    other = Job("b", gpus[2:4], ring(2), 1e9, Compute(1.0), iterations=3)
+
+    def fails(*events: GpuLost, job: Job = job) -> str | None:
+        found = simulate(network, [job, other], events)
+        assert found["b"].failed is None
+        return found["a"].failed
+
+    lost = f"GPU {gpus[1]} (rank 1) was lost"
+    assert fails(GpuLost(1.5, gpus[1], "shrink")) == f"{lost}: one rank is too few to go on"
+    assert fails(GpuLost(1.5, gpus[1], "swap", gpus[3])) == f"{lost}: its spare {gpus[3]} is taken by job b"
+    gone = fails(GpuLost(1.0, gpus[5]), GpuLost(1.5, gpus[1], "swap", gpus[5]))
+    assert gone == f"{lost}: its spare {gpus[5]} was lost, too"
+    assert fails(GpuLost(1.5, gpus[1], "swap", "x")) == "job a: there is no GPU x"
+    slow = replace(job, ranks=(*gpus[:2], gpus[4]), steps=ring(3), cost=StepCost(1e-3, in_steps=(True,) * 4))
+    assert "a: " not in str(fails(GpuLost(1.5, gpus[4], "shrink"), job=slow))
+    assert str(fails(GpuLost(1.5, gpus[4], "shrink"), job=slow)).startswith(
+        f"GPU {gpus[4]} (rank 2) was lost: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"then": "swap"}, "GPU g lost: swap needs a spare"),
+        ({"then": "shrink", "spare": "h"}, "GPU g lost: shrink has no use for the spare h"),
+        ({"recovery_s": -1.0}, "GPU g lost: recovery_s is -1.0; it must be 0 or more"),
+    ],
+)
+def test_losses_that_cannot_be(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GpuLost(1.0, "g", **change)
+
+
 def test_light_that_never_comes_back_is_told() -> None:
     fabric = six_gpu_fabric()
     moved = ((Port("g0", 0), Port("tor0", 4)), *fabric.circuits[1:])
@@ -437,6 +566,24 @@ def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int
     assert plane.overlaps == 0
     assert light_use(ways, grid.nodes, steps).collisions_possible is contended
     assert (plane.queued > 0) is contended
+
+
+def test_a_spare_on_a_grid_needs_light() -> None:
+    fabric = grid_fabric(1, 4)
+    grid = fabric.grids["n"]
+    job = Job("a", grid.nodes[:3], ring(3), MIB, Compute(0.1), iterations=3)
+
+    def ends(lit: tuple[str, ...]) -> str | None:
+        engine = Engine()
+        plane = OnicPlane(engine, fabric, wavelength_map(grid, lit), ControlNetwork())
+        lost = GpuLost(0.15, grid.nodes[1], "swap", grid.nodes[3], 0.1)
+        found = simulate(GridNetwork(fabric, grid), [job], [lost], gate=plane, engine=engine)["a"]
+        assert plane.overlaps == 0
+        assert [loss.iteration for loss in found.losses] == [1]
+        return found.failed
+
+    assert ends(grid.nodes) is None
+    assert grid.nodes[3] in str(ends(grid.nodes[:3]))
 
 
 def test_a_negative_time_is_named() -> None:
