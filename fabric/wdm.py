@@ -198,17 +198,23 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
     if len(passed) and np.bincount(passed).max() == 1:
         chosen = np.zeros(len(step), dtype=np.int64)
     else:
-        busy = np.zeros((wavelengths, 2 * nodes), dtype=np.bool_)
         chosen = np.empty(len(step), dtype=np.int64)
-        for k in np.lexsort((length, np.where(clockwise, step.sources, -step.sources))).tolist():
-            mine = passed[offsets[k] : offsets[k + 1]]
-            free = np.flatnonzero(~busy[:, mine].any(axis=1))
-            if len(free) == 0:
+        # Either fibre runs from node to node without end: where each wavelength's first lightpath began and
+        # its last one ends.
+        first = np.full((2, wavelengths), np.inf)
+        end = np.full((2, wavelengths), -np.inf)
+        begin = np.where(clockwise, step.sources, -step.sources)
+        for k in np.lexsort((length, begin)).tolist():
+            fibre, low, high = int(clockwise[k]), int(begin[k]), int(begin[k] + length[k])
+            free = (end[fibre] <= low) & (high - nodes <= first[fibre])
+            lowest = int(free.argmax())
+            if not free[lowest]:
                 raise ValueError(
                     f"step {number}: no wavelength of {wavelengths} is free for {_named(step, k)}"
                 )
-            chosen[k] = free[0]
-            busy[free[0], mine] = True
+            chosen[k] = lowest
+            first[fibre, lowest] = min(first[fibre, lowest], low)
+            end[fibre, lowest] = high
     return replace(step, wavelengths=frozen(chosen), clockwise=frozen_bool(clockwise))
 
 
@@ -222,11 +228,16 @@ def on_ring(steps: Steps, wavelengths: int, stripes: int = 1) -> Steps:
         raise ValueError(f"{steps.name}: {stripes} stripes do not fit into {wavelengths} wavelengths")
 
     def make() -> Iterator[Step]:
+        last: Step | None = None
+        made: Step | None = None
         before: tuple[IntArray, IntArray] | None = None
         done = None
         count: IntArray | None = None
         cut = count
         for number, step in enumerate(steps):
+            if step is last and made is not None:
+                yield made
+                continue
             # Steps that are alike share their arrays: one assignment serves them all.
             if before is None or before[0] is not step.sources or before[1] is not step.destinations:
                 before = (step.sources, step.destinations)
@@ -235,7 +246,8 @@ def on_ring(steps: Steps, wavelengths: int, stripes: int = 1) -> Steps:
                 count, cut = step.count, frozen(np.tile(step.count, stripes))
             assert done is not None
             first = (step.first * stripes + np.arange(stripes)[:, None] * step.count).ravel()
-            yield replace(done, first=first, count=cut, op=step.op)
+            last, made = step, replace(done, first=first, count=cut, op=step.op)
+            yield made
 
     name = steps.name if stripes == 1 else f"{steps.name} on {stripes} stripes"
     return Steps(name, steps.world_size, steps.chunks * stripes, steps.steps, make)

@@ -18,7 +18,7 @@ from fabric import wdm
 from fabric.steps import Steps
 from fabric.topology import Reconfigure
 from fabric.trees import leaf_spine
-from scenarios.study_systems import SYSTEMS, Place, System
+from scenarios.study_systems import SYSTEMS, ClosedForm, Place, System
 from testbed.simulation.networks import PacketNetwork, RingNetwork
 from testbed.simulation.phases import Phases, StepCost
 
@@ -98,17 +98,29 @@ class _Prepared:
             run.charge if optical else "each-step",
             0.0 if run.costs.add_bps is None else 8 / run.costs.add_bps,
         )
-        ends_s, segment_s = (run.costs.ends_s, run.costs.segment_s) if optical else (self.latency_s, 0.0)
-        return self.phases(ends_s, segment_s).time(run.bytes, cost).total_s
+        return self.simulated(run.costs).time(run.bytes, cost).total_s
+
+    def simulated(self, costs: Costs) -> Phases:
+        """Its phases where the light's way takes what ``costs`` says."""
+        optical = self.system.medium == "optical"
+        return self.phases(costs.ends_s, costs.segment_s) if optical else self.phases(self.latency_s, 0.0)
+
+    @functools.cached_property
+    def closed(self) -> ClosedForm:
+        return self.system.closed(self.place)
 
     def closed_s(self, run: Run) -> float | None:
         """Seconds by the closed form; None for what it does not have."""
-        form, rate = self.system.closed(self.place), self.place.rate_bps
+        form, rate = self.closed, self.place.rate_bps
         if self.system.medium == "electrical":
             return form.time_s(run.bytes, rate, self.latency_s, "each-step", run.costs.add_bps)
         if run.costs.ends_s or run.costs.segment_s:
             return None
         return form.time_s(run.bytes, rate, run.set_up_s, run.charge, run.costs.add_bps)
+
+
+#: Tasks of one process often share their ring.
+_wdm_ring = functools.lru_cache(maxsize=32)(wdm.wdm_ring)
 
 
 def prepare(system: str, place: Place, latency_s: float = 0.0) -> _Prepared:
@@ -125,7 +137,7 @@ def prepare(system: str, place: Place, latency_s: float = 0.0) -> _Prepared:
             return Phases(PacketNetwork(fabric, latency_s=ends_s), tuple(fabric.gpus), steps)
 
         return _Prepared(chosen, place, steps, functools.cache(packets), latency_s)
-    around, ring = wdm.wdm_ring("n", place.nodes, place.wavelengths, place.rate_bps)
+    around, ring = _wdm_ring("n", place.nodes, place.wavelengths, place.rate_bps)
 
     def light(ends_s: float, segment_s: float) -> Phases:
         network = RingNetwork(around, ring, segment_s=segment_s, latency_s=ends_s)
@@ -152,18 +164,16 @@ def work(task: Task) -> dict[str, Any]:
 
 def _point(point: Point) -> dict[str, Any]:
     ready = prepare(point.system, point.place, point.latency_s)
-    closed = ready.system.closed(point.place)
     runs = [
         {**asdict(run), "total_s": ready.time_s(run), "closed_s": ready.closed_s(run)} for run in point.runs
     ]
-    used = [int(step.wavelengths.max()) + 1 for step in ready.steps if step.wavelengths is not None]
     return {
         "kind": "point",
         "system": point.system,
         "place": asdict(point.place),
         "steps": ready.steps.steps,
-        "wavelengths_used": max(used, default=None),
-        "closed": asdict(closed),
+        "wavelengths_used": ready.simulated(point.runs[0].costs).wavelengths,
+        "closed": asdict(ready.closed),
         "runs": runs,
     }
 

@@ -7,6 +7,7 @@ many vectors a rank has to add. The simulator runs the schedules; the closed for
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -95,6 +96,12 @@ def compact(steps: Steps) -> Steps:
     return replace(steps, make=lambda: iter(order))
 
 
+@functools.lru_cache(maxsize=64)
+def _compact(make: Callable[..., Steps], *of: int) -> Steps:
+    """``make(*of)``, compact; made once for all wavelengths and rates."""
+    return compact(make(*of))
+
+
 def stripes(wavelengths: int, used: int) -> int:
     """How many stripes every transfer of a step gets that uses ``used`` of the wavelengths: a divisor of
     ``wavelengths``, so that steps with different numbers of stripes can cut the vector into equal parts."""
@@ -148,11 +155,11 @@ def fitting_group(nodes: int, wavelengths: int) -> int:
 def _hierarchical(place: Place, both: bool = False) -> Steps:
     group = fitting_group(place.nodes, place.wavelengths)
     make = schedules.bidirectional_hierarchical_ring if both else schedules.hierarchical_ring
-    return compact(make(place.nodes, group))
+    return _compact(make, place.nodes, group)
 
 
 def _on_ring(steps: Steps, place: Place) -> Steps:
-    return wdm.on_ring(compact(steps), place.wavelengths)
+    return wdm.on_ring(steps, place.wavelengths)
 
 
 def _wrht(place: Place) -> Steps:
@@ -263,11 +270,11 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "ring": System(
         "Ring, one wavelength", "optical", False,
-        lambda p: _on_ring(schedules.ring(p.nodes), p), lambda p: _ring_closed(p, 1),
+        lambda p: _on_ring(_compact(schedules.ring, p.nodes), p), lambda p: _ring_closed(p, 1),
     ),
     "ring-striped": System(
         "Ring, striped", "optical", True,
-        lambda p: striped(compact(schedules.ring(p.nodes)), p.wavelengths),
+        lambda p: striped(_compact(schedules.ring, p.nodes), p.wavelengths),
         lambda p: _ring_closed(p, p.wavelengths),
     ),
     "hierarchical-ring": System(
@@ -280,11 +287,12 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "bidirectional-ring": System(
         "Bidirectional ring, one wavelength", "optical", False,
-        lambda p: _on_ring(schedules.bidirectional_ring(p.nodes), p), lambda p: _ring_closed(p, 1, True),
+        lambda p: _on_ring(_compact(schedules.bidirectional_ring, p.nodes), p),
+        lambda p: _ring_closed(p, 1, True),
     ),
     "bidirectional-ring-striped": System(
         "Bidirectional ring, striped", "optical", True,
-        lambda p: striped(compact(schedules.bidirectional_ring(p.nodes)), p.wavelengths),
+        lambda p: striped(_compact(schedules.bidirectional_ring, p.nodes), p.wavelengths),
         lambda p: _ring_closed(p, p.wavelengths, True),
     ),
     "bidirectional-hierarchical-ring": System(
@@ -298,7 +306,7 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "binary-tree": System(
         "Binary tree", "optical", False,
-        lambda p: _on_ring(schedules.binary_tree(p.nodes), p), lambda p: _tree_closed(p, 1),
+        lambda p: _on_ring(_compact(schedules.binary_tree, p.nodes), p), lambda p: _tree_closed(p, 1),
     ),
     "binary-tree-striped": System(
         "Binary tree, striped", "optical", True,
@@ -307,7 +315,7 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "electrical-ring": System(
         "Electrical ring", "electrical", False,
-        lambda p: compact(schedules.ring(p.nodes)), _electrical_ring_closed,
+        lambda p: _compact(schedules.ring, p.nodes), _electrical_ring_closed,
     ),
     "electrical-recursive-doubling": System(
         "Electrical recursive doubling", "electrical", False,

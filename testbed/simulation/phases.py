@@ -6,9 +6,10 @@ a ring of 4,096 ranks has 8,190 steps, but one phase.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from fabric.steps import Step, Steps, check_ranks
 from fabric.topology import Reconfigure
 from testbed.simulation.arrays import FloatArray, IntArray
 from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import Network, Routes
+from testbed.simulation.networks import Network
 
 
 @dataclass(frozen=True)
@@ -86,37 +87,42 @@ def synchronous(
 class Phases:
     """A collective taken apart into the phases that differ, to be timed for many sizes and costs.
 
-    Raises ValueError as :func:`synchronous`.
+    ``wavelengths``: channels that it uses in each direction, None where its steps have none. Raises
+    ValueError as :func:`synchronous`.
     """
 
     def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
         check_ranks(steps, len(ranks))
         self._steps = steps
-        self._chunks = steps.chunks
-        self._capacity = network.capacity_bps / 8
-        self._routes: list[Routes | None] = []
-        # Of each phase: chunks of each transfer, and the most that one rank has to add.
-        self._counts: list[IntArray] = []
+        capacity = network.capacity_bps / 8
+        # Of each phase: how long its transfers take, and the most chunks that one rank has to add.
+        self._transfers: list[_Transfers] = []
         self._added: list[float] = []
-        self._transfers_s: dict[float, list[float]] = {}
+        self.wavelengths: int | None = None
         order: list[int] = []
         new: list[bool] = []
         kept: list[Step] = []
         phases: list[Step] = []
         known: dict[object, int] = {}
+        transfers: dict[bytes, _Transfers] = {}
         lights: dict[tuple[int, int], bool] = {}
         for number, step in enumerate(steps):
             key = _identity(step)
             if key not in known:
                 # Arrays made anew may say the same thing.
-                same = _content(step)
-                if same not in known:
-                    known[same] = len(phases)
+                content = _content(step)
+                if (content, step.op) not in known:
+                    known[content, step.op] = len(phases)
                     phases.append(step)
-                    self._routes.append(network.routes(ranks, step, number) if len(step) else None)
-                    self._counts.append(step.count)
+                    if content not in transfers:
+                        transfers[content] = _transfers(network, ranks, step, number, capacity)
+                    self._transfers.append(transfers[content])
                     self._added.append(_added(step))
-                known[key] = known[same]
+                    if step.wavelengths is not None:
+                        self.wavelengths = max(
+                            self.wavelengths or 0, int(step.wavelengths.max(initial=-1)) + 1
+                        )
+                known[key] = known[content, step.op]
                 kept.append(step)  # so that the identities stay theirs
             phase = known[key]
             if order and (order[-1], phase) not in lights:
@@ -124,37 +130,56 @@ class Phases:
             new.append(lights[order[-1], phase] if order else True)
             order.append(phase)
         self._order = np.array(order, dtype=np.int64)
+        self._times = np.bincount(self._order, minlength=len(phases))
         self._new = np.array(new, dtype=np.bool_)
 
     def time(self, vector_bytes: float, cost: StepCost | None = None) -> CollectiveTime:
         """The collective over ``vector_bytes`` bytes. Raises ValueError for a size that cannot be one."""
         check_vector(vector_bytes)
         cost = cost or StepCost()
-        chunk_bytes = vector_bytes / self._chunks
-        if chunk_bytes not in self._transfers_s:
-            self._transfers_s[chunk_bytes] = [
-                self._transfer_s(phase, chunk_bytes) for phase in range(len(self._counts))
-            ]
-        transfers = np.array(self._transfers_s[chunk_bytes])[self._order]
-        reducing = np.array(self._added)[self._order] * chunk_bytes * cost.reduce_s_per_byte
-        set_up = np.full(len(self._order), cost.set_up_s)
+        chunk_bytes = vector_bytes / self._steps.chunks
+        transfers = np.array([transfers(chunk_bytes) for transfers in self._transfers])
+        reducing = np.array(self._added) * chunk_bytes * cost.reduce_s_per_byte
+        set_ups = np.full(len(self._order), True)
         if cost.in_steps:
             check_cost(cost, self._steps)
-            set_up[~np.array(cost.in_steps)] = 0.0
+            set_ups = np.array(cost.in_steps)
         elif cost.when == "changed-only":
-            set_up[~self._new] = 0.0
-        step_s = set_up + transfers + reducing
+            set_ups = self._new
+        set_up_s, reduce_s = cost.set_up_s * np.count_nonzero(set_ups), math.fsum(self._times * reducing)
         return CollectiveTime(
-            math.fsum(step_s), math.fsum(set_up), math.fsum(reducing), step_s, len(self._counts)
+            math.fsum([set_up_s, reduce_s, *(self._times * transfers)]),
+            set_up_s,
+            reduce_s,
+            cost.set_up_s * set_ups + (transfers + reducing)[self._order],
+            len(self._transfers),
         )
 
-    def _transfer_s(self, phase: int, chunk_bytes: float) -> float:
-        routes = self._routes[phase]
-        if routes is None:
-            return 0.0
-        sizes: FloatArray = np.multiply(self._counts[phase], chunk_bytes, dtype=np.float64)
-        ends = drain(routes.offsets, routes.links, self._capacity, sizes, routes.latency_s)
-        return float(ends.max())
+
+#: Seconds until the last transfer of a phase has ended, for a number of bytes in a chunk.
+_Transfers = Callable[[float], float]
+
+
+def _transfers(
+    network: Network, ranks: Sequence[str], step: Step, number: int, capacity: FloatArray
+) -> _Transfers:
+    """``capacity`` in bytes per second."""
+    if len(step) == 0:
+        return lambda chunk_bytes: 0.0
+    routes = network.routes(ranks, step, number)
+    starts, of = np.unique(routes.latency_s, return_inverse=True)
+    counts = step.count.astype(np.float64)
+    if len(starts) > 1 and np.bincount(routes.links).max() > 1:
+
+        def drained(chunk_bytes: float) -> float:
+            ends = drain(routes.offsets, routes.links, capacity, counts * chunk_bytes, routes.latency_s)
+            return float(ends.max())
+
+        return functools.cache(drained)
+    # Transfers that begin together, or share no link, take times in proportion to their sizes.
+    per_byte = np.zeros(len(starts))
+    np.maximum.at(per_byte, of, drain(routes.offsets, routes.links, capacity, counts))
+    return lambda chunk_bytes: float((starts + per_byte * chunk_bytes).max())
 
 
 def _added(step: Step) -> float:
@@ -173,12 +198,12 @@ def _identity(step: Step) -> object:
     return (*map(id, _arrays(step)), step.op)
 
 
-def _content(step: Step) -> object:
+def _content(step: Step) -> bytes:
     digest = hashlib.blake2b()
     for array in _arrays(step):
         digest.update(b"-" if array is None else array.tobytes())  # type: ignore[attr-defined]
         digest.update(b"|")
-    return (digest.digest(), step.op)
+    return digest.digest()
 
 
 def needs_new_light(step: Step, before: Step, ranks: int) -> bool:

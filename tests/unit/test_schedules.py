@@ -386,6 +386,42 @@ def test_a_bidirectional_ring_uses_both_fibres_at_once() -> None:
             list(wdm.on_ring(steps, least - 1))
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_each_lightpath_has_the_lowest_wavelength_that_its_segments_leave_free(data: st.DataObject) -> None:
+    nodes, wavelengths = data.draw(st.integers(2, 12)), data.draw(st.integers(1, 6))
+    ends = st.tuples(st.integers(0, nodes - 1), st.integers(1, nodes - 1))
+    sent = data.draw(st.lists(ends, min_size=1, max_size=20, unique=True))
+    sources = frozen([a for a, _ in sent])
+    one = frozen(np.ones(len(sent)))
+    step = Step(sources, frozen([(a + length) % nodes for a, length in sent]), one - 1, one, "reduce")
+
+    # The plain way: what is lit is kept segment by segment.
+    clockwise = np.array([2 * length <= nodes for _, length in sent])
+    segments = [
+        {(way, (a + k if way else a - k - 1) % nodes) for k in range(length if way else nodes - length)}
+        for (a, length), way in zip(sent, clockwise.tolist(), strict=True)
+    ]
+    lit: list[set[tuple[bool, int]]] = [set() for _ in range(wavelengths)]
+    expected = [-1] * len(sent)
+    order = sorted(
+        range(len(sent)),
+        key=lambda k: (sent[k][0] if clockwise[k] else -sent[k][0], len(segments[k])),
+    )
+    for k in order:
+        free = [w for w in range(wavelengths) if not lit[w] & segments[k]]
+        if not free:
+            with pytest.raises(ValueError, match=f"no wavelength of {wavelengths} is free for"):
+                wdm.assign(step, nodes, wavelengths)
+            return
+        expected[k] = free[0]
+        lit[free[0]] |= segments[k]
+
+    found = wdm.assign(step, nodes, wavelengths)
+    assert found.wavelengths is not None
+    assert found.wavelengths.tolist() == expected
+
+
 def test_two_ranks_share_their_one_lightpath() -> None:
     (step, _) = wdm.on_ring(STEPS["bidirectional-ring"](2), 1)
     assert step.wavelengths is not None

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -17,6 +18,7 @@ from experiments.cli.common import UserError
 from experiments.run.progress import Reporter
 from fabric import schedules, wdm
 from fabric.topology import Reconfigure
+from fabric.trees import leaf_spine
 from fabric.units import format_size
 from fabric.wrht import plan
 from scenarios import comparison, study_report, study_runner
@@ -38,8 +40,9 @@ from scenarios.study_systems import (
     stripes,
 )
 from scenarios.study_verdict import verdict, wins_up_to
-from testbed.simulation.networks import RingNetwork
-from testbed.simulation.phases import Phases, StepCost, synchronous
+from testbed.simulation.maxmin import drain
+from testbed.simulation.networks import Network, PacketNetwork, RingNetwork
+from testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
 from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_cli import one_line, ringlight
 from tests.unit.test_schedules import sums_once
@@ -166,6 +169,45 @@ def test_phases_serve_any_size_and_cost_as_one_simulation_does() -> None:
             )
     with pytest.raises(ValueError, match="a vector of -1 bytes"):
         phases.time(-1)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("segment_s", [0.0, 5e-9])
+def test_a_point_takes_what_draining_every_step_by_itself_takes(system: str, segment_s: float) -> None:
+    place = Place(64, 6, 40e9, leaf=8, oversubscription=3.0)
+    chosen, latency_s, set_up_s = SYSTEMS[system], 2e-6, 25e-6
+    optical = chosen.medium == "optical"
+    light = Costs(20e-9, segment_s, 3e12)
+    network: Network
+    if optical:
+        around, ring = wdm.wdm_ring("n", place.nodes, place.wavelengths, place.rate_bps)
+        network = RingNetwork(around, ring, latency_s=light.ends_s, segment_s=segment_s)
+        ranks = ring.nodes
+    else:
+        fabric = leaf_spine(8, 8, place.rate_bps, oversubscription=3.0).fabric()
+        network, ranks = PacketNetwork(fabric, latency_s=latency_s), tuple(fabric.gpus)
+    steps = chosen.steps(place)
+
+    for charge in CHARGES:
+        runs = tuple(Run(size, set_up_s, charge, light) for size in (0.0, 1.0, 1e5, 1e9))
+        for run, found in zip(runs, work(Point(system, place, runs, latency_s))["runs"], strict=True):
+            total, before = 0.0, None
+            for number, step in enumerate(steps):
+                routes, bytes_ = network.routes(ranks, step, number), step.count * run.bytes / steps.chunks
+                capacity = network.capacity_bps / 8
+                total += float(
+                    drain(
+                        routes.offsets, routes.links, capacity, bytes_, routes.latency_s, compiled=False
+                    ).max()
+                )
+                if step.op == "reduce":
+                    total += float(np.bincount(step.destinations, bytes_).max()) * 8 / 3e12
+                if optical and (
+                    charge == "each-step" or before is None or needs_new_light(step, before, len(ranks))
+                ):
+                    total += set_up_s
+                before = step
+            assert found["total_s"] == pytest.approx(total, rel=1e-12)
 
 
 # --- crossovers and percentages -------------------------------------------------------------------
