@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,15 +16,16 @@ from fabric.cost import RingJob, predict, ring_all_reduce_time
 from fabric.grid import light_use, wavelength_map, ways_for
 from fabric.placement import regroup
 from fabric.schedules import STEPS, halving_doubling, ring
+from fabric.steps import Step
 from fabric.topology import Port, circuit_cross_connects
 from fabric.trees import leaf_spine
 from fabric.wrht import wrht
 from testbed.simulation.engine import Engine
 from testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, simulate
 from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, without_link
+from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, Routes, without_link
 from testbed.simulation.onics import ControlNetwork, OnicPlane
-from testbed.simulation.phases import StepCost, synchronous
+from testbed.simulation.phases import Phases, StepCost, synchronous
 from tests.unit.fabrics import six_gpu_fabric
 from tests.unit.test_simulation_networks import grid_fabric
 
@@ -87,6 +89,26 @@ def test_alike_steps_are_computed_once() -> None:
     network, ranks = one_switch(256)
     assert synchronous(network, ranks, ring(256), MIB).phases == 2
     assert synchronous(network, ranks, halving_doubling(256), MIB).phases == 16
+
+
+class OneLink:
+    """A network of one link of 8 bit/s; what rank r sends comes onto it r seconds late."""
+
+    capacity_bps = np.array([8.0])
+
+    def key(self, link: int) -> str:
+        return "the link"
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        return Routes(np.arange(len(step) + 1), np.zeros(len(step), dtype=np.int64), step.sources * 1.0)
+
+
+def test_transfers_that_share_a_link_and_begin_apart_take_no_straight_line() -> None:
+    phases = Phases(OneLink(), ("a", "b"), ring(2))
+    # Half of the vector each way: until 1 s one of them has the link for itself.
+    assert phases.time(1.0).step_s.tolist() == [1.5, 1.5]
+    assert phases.time(2.0).step_s.tolist() == [2.0, 2.0]
+    assert phases.time(4.0).step_s.tolist() == [4.0, 4.0]
 
 
 def test_wrht_against_the_formula() -> None:
