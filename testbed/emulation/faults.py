@@ -18,6 +18,7 @@ from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
 
 from fabric.topology import Fabric, Port
+from testbed.emulation import openvswitch
 from testbed.emulation.agent import Agent, AgentServer, Worker
 from testbed.emulation.fault_targets import (
     FaultRequest,
@@ -215,7 +216,14 @@ class Faults:
                 job, rank = target.names
                 worker = self._worker(job, int(rank))
                 return _Course(lambda: self._kill(worker), None)
-        raise TargetError(422, f"{target.text} cannot be broken")
+            case "packet switch":
+                return self._dead_switch(target.names[0], darken, lighten)
+            case "optical switch" if self._fabric.optical_switches[target.names[0]].driver == "openflow":
+                return self._silent_switch(target.names[0])
+            case "optical switch" | "agent":
+                return self._dead_process(self._kept[target.kind], target.names[0])
+            case "server agent":
+                return _Course(self._server.stop, self._server.start)
 
     def _darken(self, fault_id: str, ports: frozenset[Port]) -> None:
         with self._dark_lock:
@@ -241,6 +249,58 @@ class Faults:
 
         return _Course(begin, end)
 
+    def _dead_switch(self, name: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
+        bridge, silent = self._network.lab.bridge(name), self._silent_switch(name)
+
+        def begin() -> None:
+            # First the connection: a switch without power does not tell that its ports are down.
+            silent.begin()
+            openvswitch.empty_tables(bridge)
+            darken()
+
+        def end() -> None:
+            lighten()
+            openvswitch.set_target(bridge, self._network.target.target)
+
+        return _Course(begin, end)
+
+    def _silent_switch(self, name: str) -> _Course:
+        bridge = self._network.lab.bridge(name)
+        return _Course(
+            lambda: openvswitch.set_no_target(bridge),
+            lambda: openvswitch.set_target(bridge, self._network.target.target),
+        )
+
+    def _dead_process(self, kept: Kept, name: str) -> _Course:
+        supervisor = kept.supervisor
+        what = f"{supervisor.kind} {name}"
+        if not supervisor.lives()[name].runs:
+            raise TargetError(409, f"{what} does not run just now; it is started again")
+
+        def begin() -> None:
+            supervisor.kill(name)
+            self._until(lambda: not supervisor.lives()[name].runs, DEATH_S, f"{what} does not end")
+
+        def end() -> None:
+            supervisor.let_start(name)
+            self._until(
+                lambda: supervisor.lives()[name].runs and kept.answers(name),
+                BACK_S,
+                f"{what} does not answer",
+            )
+
+        return _Course(begin, end)
+
+    def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
+        """Raises TimeoutError, also when the lab is taken down meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self._closed:
+                raise TimeoutError("the testbed is stopping")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{complaint} within {timeout_s:g} s")
+            time.sleep(0.02)
+
     def _worker(self, job: str, rank: int) -> Worker:
         workers = self._agent.workers()
         found = next((w for w in workers if (w.place.job, w.place.rank) == (job, rank)), None)
@@ -253,13 +313,13 @@ class Faults:
 
     def _kill(self, worker: Worker) -> None:
         """Raises TimeoutError when it does not die."""
-        deadline = time.monotonic() + DEATH_S
-        while worker.state in ("starting", "running"):
+
+        def ended() -> bool:
             # One that is being started has no process yet, or not one that is watched.
             worker.host.kill()
-            worker.exited.wait(0.05)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"worker {worker.place.id} does not end within {DEATH_S:g} s")
+            return worker.state not in ("starting", "running")
+
+        self._until(ended, DEATH_S, f"worker {worker.place.id} does not end")
 
 
 def _stands(fault: _Fault) -> bool:

@@ -191,6 +191,11 @@ class ControllerAddress:
     def IP(self) -> str:
         return self.host
 
+    @property
+    def target(self) -> str:
+        """As Open vSwitch writes it."""
+        return f"{self.protocol}:{self.host}:{self.port}"
+
 
 class OpticalNode(ShellLess):
     """The network namespace of an optical switch; faceplate port p is the interface ``p<p>`` in it."""

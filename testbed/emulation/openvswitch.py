@@ -23,6 +23,7 @@ import logging
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -88,6 +89,55 @@ def remove_labelled(label: str, value: str) -> list[str]:
         if words:
             vsctl(*words[1:])
     return bridges
+
+
+def set_target(bridge: str, target: str) -> None:
+    """Have a bridge connect to this controller. Raises OpenVSwitchError."""
+    vsctl("set", "controller", bridge, f'target="{target}"')
+    found = vsctl("get", "controller", bridge, "target").strip().strip('"')
+    if found != target:
+        raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {found}, not {target}")
+
+
+def set_no_target(bridge: str) -> None:
+    """Have a bridge look for its controller where nobody listens. Its flows stay. Raises OpenVSwitchError.
+
+    A bridge without any controller would lose its flows.
+    """
+    set_target(bridge, f"unix:{_PID_FILE.parent}/{bridge}.nobody")
+    deadline = time.monotonic() + TIMEOUT_S
+    while vsctl("get", "controller", bridge, "is_connected").strip() != "false":
+        if time.monotonic() > deadline:
+            raise OpenVSwitchError(f"Open vSwitch: {bridge} is still connected to its controller")
+        time.sleep(0.02)
+
+
+def empty_tables(bridge: str) -> None:
+    """Remove every flow, group and meter of a bridge. Raises OpenVSwitchError where flows are left."""
+    for command in ("del-flows", "del-groups", "del-meters"):
+        _ofctl(command, bridge)
+    told = _ofctl("dump-aggregate", bridge)
+    if "flow_count=0" not in told:
+        raise OpenVSwitchError(f"Open vSwitch: {bridge} keeps flows: {told.strip()}")
+
+
+def _ofctl(command: str, bridge: str) -> str:
+    try:
+        done = subprocess.run(
+            ["ovs-ofctl", f"--timeout={TIMEOUT_S}", "--protocols=OpenFlow13", command, bridge],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S + 5,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or [f"ovs-ofctl gave {done.returncode}"]
+        raise OpenVSwitchError(f"Open vSwitch: {command} {bridge}: {said[0].removeprefix('ovs-ofctl: ')}")
+    return done.stdout
 
 
 def check_ports(wanted: Mapping[str, int]) -> None:

@@ -27,7 +27,8 @@ from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
 from testbed.emulation.agent import Agent, AgentServer
-from testbed.emulation.faults import Faults, fault_routes
+from testbed.emulation.fault_targets import Kind
+from testbed.emulation.faults import Faults, Kept, fault_routes
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
 from testbed.emulation.nodes import (
@@ -178,7 +179,7 @@ class Testbed:
         self._undo.callback(agent.close)
         server = AgentServer(agent, settings.state / "agent.sock")
         self._undo.callback(server.stop)
-        faults = Faults(settings.fabric, network, agent, server, {})
+        faults = Faults(settings.fabric, network, agent, server, self._kept())
         self._undo.callback(faults.close)
         server.app.include_router(fault_routes(faults))
         server.start()
@@ -363,6 +364,23 @@ class Testbed:
             ready = partial(answers, directory / "manage.sock")
             self._await(self.agents, gpu, ready, directory / "agent.log", deadline)
 
+    def _kept(self) -> dict[Kind, Kept]:
+        """The supervised processes, and whether one serves its clients."""
+
+        def manages(gpu: str) -> bool:
+            return answers(onic_directory(self.settings.state, gpu) / "manage.sock")
+
+        def optical(name: str) -> bool:
+            host, _, port = self._addresses[name].rpartition(":")
+            return answers((host, int(port)))
+
+        kept: dict[Kind, Kept] = {}
+        if self.switches is not None:
+            kept["optical switch"] = Kept(self.switches, optical)
+        if self.agents is not None:
+            kept["agent"] = Kept(self.agents, manages)
+        return kept
+
     # -- inventory and files
 
     def _on_restart(self, part: str, name: str, pid: int) -> None:
@@ -460,11 +478,13 @@ def worker_command(runtime: Runtime) -> tuple[str, ...]:
     return (python, "-m", "containers.worker", "{job}")
 
 
-def answers(path: Path) -> bool:
-    """Whether somebody listens on a Unix socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+def answers(address: Path | tuple[str, int]) -> bool:
+    """Whether somebody listens on a Unix socket, or at an IPv4 address and port."""
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
         try:
-            probe.connect(str(path))
+            probe.connect(str(address) if isinstance(address, Path) else address)
         except OSError:
             return False
     return True

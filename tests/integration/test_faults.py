@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from controller.optical.registry import make_driver
+from fabric.crossconnect import CrossConnect
 from fabric.schema import FabricSpec, build_fabric
+from testbed.emulation import openvswitch
 from testbed.emulation import testbed as emulated
+from testbed.emulation.optical.datapath import Datapath
 from testbed.faults import FaultClient, FaultError, FaultReport
 from tests.integration.labs import agent_client, running_testbed, until
 
@@ -21,7 +27,10 @@ pytestmark = pytest.mark.root
 FABRIC: dict[str, Any] = {
     "servers": {"s0": {"gpus": {f"g{i}": "test" for i in range(4)}}},
     "packet_switches": {"tor0": {"ports": 4}, "tor1": {"ports": 4}},
-    "optical_switches": {"ocs0": {"size": 4, "profile": "ideal"}},
+    "optical_switches": {
+        "ocs0": {"size": 4, "profile": "ideal"},
+        "ocs1": {"size": 4, "profile": "ideal", "driver": "openflow"},
+    },
     "links": [
         {"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"},
         {"ends": ["g1", "tor1:1"], "rate": "1 Gbit/s"},
@@ -185,3 +194,127 @@ def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(rig:
     rig.back(fault.id)
     rig.start("g0").raise_for_status()
     until(lambda: rig.nic_carrier("red-0"), 5)
+
+
+def ofctl(bridge: str, command: str, *more: str) -> str:
+    words = ["ovs-ofctl", "-O", "OpenFlow13", command, bridge, *more]
+    return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+
+
+def test_a_killed_packet_switch_is_dark_and_forgets_its_flows(rig: Rig) -> None:
+    rig.start("g0").raise_for_status()
+    bridge = rig.lab.bridge("tor0")
+    ofctl(bridge, "add-flow", "priority=7,ip,nw_dst=10.82.0.3,actions=output:3")
+    target = openvswitch.vsctl("get", "controller", bridge, "target")
+    fault = rig.done(rig.faults.kill("switch tor0"))
+    assert "priority=7" not in ofctl(bridge, "dump-flows")
+    assert openvswitch.vsctl("get", "controller", bridge, "target") != target
+    assert not any(rig.carrier("tor0", port) for port in (1, 2, 3, 4))
+    assert not rig.carrier("tor1", 3)
+    assert not rig.nic_carrier("red-0")
+    # A cut of one of its cables outlives its return.
+    cut = rig.done(rig.faults.cut("tor0:4", "tor1:4"))
+    rig.faults.restore("switch tor0")
+    rig.back(fault.id)
+    assert openvswitch.vsctl("get", "controller", bridge, "target") == target
+    assert all(rig.carrier(node, 3) for node in ("tor0", "tor1"))
+    assert rig.nic_carrier("red-0")
+    assert not rig.carrier("tor0", 4)
+    rig.faults.restore(["tor0:4", "tor1:4"])
+    rig.back(cut.id)
+    assert rig.carrier("tor0", 4)
+
+
+def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Rig) -> None:
+    entry = dict(rig.testbed.inventory["optical_switches"]["ocs0"])
+    driver = make_driver("ocs0", entry, 4)
+    wanted = {CrossConnect(1, 6), CrossConnect(2, 5)}
+    driver.open()
+    driver.converge(wanted)
+    driver.close()
+    fault = rig.done(rig.faults.kill("switch ocs0", back_after_s=1.5))
+    with pytest.raises(FaultError, match=r"switch ocs0: fault f\d+ \(kill\) is in force"):
+        rig.faults.kill("switch ocs0")
+    with pytest.raises(ProcessLookupError):
+        os.kill(entry["pid"], 0)
+    lit = Datapath.resume(rig.lab.bpf_dir / "ocs0")
+    assert {ingress for ingress, _ in lit.cross_connects()} == {1, 2}
+    lit.close()
+    # A fibre is cut meanwhile: the switch that is started anew does not bring it up again.
+    cut = rig.done(rig.faults.cut("tor0:2", "ocs0:2"))
+    over = rig.back(fault.id)
+    assert over.t_back - over.t_done >= 1.5  # type: ignore[operator]
+    now = rig.testbed.inventory["optical_switches"]["ocs0"]
+    assert (now["pid"] != entry["pid"], now["restarts"]) == (True, 1)
+    driver = make_driver("ocs0", now, 4)
+    driver.open()
+    assert driver.snapshot().cross_connects.keys() == wanted
+    driver.close()
+    assert not rig.carrier("ocs0", 2)
+    rig.faults.restore(["ocs0:2", "tor0:2"])
+    rig.back(cut.id)
+    assert rig.carrier("ocs0", 2)
+
+
+def test_a_killed_optical_switch_made_of_open_vswitch_loses_its_controller_and_no_light(rig: Rig) -> None:
+    bridge = rig.lab.bridge("ocs1")
+    ofctl(bridge, "add-flow", "priority=7,in_port=1,actions=output:2")
+    target = openvswitch.vsctl("get", "controller", bridge, "target")
+    over = rig.faults.kill("switch ocs1", back_after_s=0.3)
+    rig.done(over)
+    assert openvswitch.vsctl("get", "controller", bridge, "target") != target
+    rig.back(over)
+    assert openvswitch.vsctl("get", "controller", bridge, "target") == target
+    assert "priority=7" in ofctl(bridge, "dump-flows")
+    ofctl(bridge, "del-flows")
+
+
+def test_a_killed_server_agent_does_not_answer_and_its_workers_go_on(rig: Rig) -> None:
+    rig.start("g0").raise_for_status()
+    with pytest.raises(FaultError, match="back_after_s: is missing"):
+        rig.faults.kill("server agent")
+    fault = rig.faults.kill("server agent", back_after_s=1.0)
+
+    refusals = []
+
+    def answers() -> bool:
+        try:
+            rig.faults.faults()
+        except FaultError as error:
+            refusals.append(error)
+            return False
+        return True
+
+    until(lambda: not answers(), 3.0)
+    until(answers, 5.0)
+    assert {error.status for error in refusals} == {None}
+    assert "does not answer" in str(refusals[0])
+    over = rig.back(fault)
+    assert 1.0 <= over.t_back - over.t_done < 4.0  # type: ignore[operator]
+    assert rig.worker("red-0")["state"] == "running"
+
+
+def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to() -> None:
+    grid = {"rows": 1, "columns": 2, "gpu": "test", "rate": "1 Gbit/s", "wss": {"profile": "ideal"}}
+    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
+    with (
+        running_testbed(fabric, runtime="namespace", command=WAIT) as testbed,
+        agent_client(testbed) as agent,
+        FaultClient(testbed.inventory["agent"]) as faults,
+    ):
+        rig = Rig(testbed, faults, agent)
+        before = testbed.inventory["onics"]["n0"]["pid"]
+        fault = rig.done(faults.kill("agent n0"))
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+        time.sleep(1.0)
+        assert faults.fault(fault.id).state == "in force"
+        assert testbed.inventory["onics"]["n0"]["pid"] == before
+        assert faults.restore("agent n0") == fault.id
+        rig.back(fault.id)
+        assert testbed.inventory["onics"]["n0"]["pid"] != before
+        with pytest.raises(FaultError, match="agent n0: no fault is in force"):
+            faults.restore("agent n0")
+        # The lab is taken down with these in force, and leaves nothing.
+        for asked in (faults.lose("gpu n0"), faults.kill("agent n0"), faults.kill("switch n-r0")):
+            rig.done(asked)
