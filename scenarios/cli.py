@@ -33,7 +33,7 @@ BUNDLED = Path(__file__).resolve().parent / "disaggregation.yaml"
 #: Errors that are a line for the user, not a fault of the program; by module, so that none is imported early.
 _USER_ERRORS = {
     "experiments.backends.emulation.processes": ("RunError",),
-    "scenarios.schema": ("ScenarioError",),
+    "experiments.language.text": ("ScenarioError",),
     "experiments.client": ("ApiError", "Unreachable"),
     "experiments.cli.common": ("UserError",),
     "experiments.record.writing": ("WriteError",),
@@ -154,8 +154,9 @@ def simulate(
 @app.command(rich_help_panel=EXPERIMENTS)
 def sensitivity(scenario: ScenarioFile, as_json: Json = False) -> None:
     """Vary what a regrouping scenario assumes and was fitted to; print the tables as Markdown."""
+    from experiments.language.text import ScenarioError
     from scenarios import sensitivity as varied
-    from scenarios.schema import Scenario, ScenarioError
+    from scenarios.schema import Scenario
     from scenarios.study import load_any
 
     checked = load_any(scenario)

@@ -12,6 +12,7 @@ import yaml
 
 from experiments.backends.emulation.processes import check_ready
 from experiments.cli.common import table
+from experiments.language.text import ScenarioError, parse_yaml
 from experiments.record.writing import write_json, write_whole, writing
 from experiments.run.progress import Reporter
 from scenarios.comparison import Comparison, load, parse
@@ -20,7 +21,7 @@ from scenarios.crosscheck_page import draw, render, title_of
 from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder
 from scenarios.runner import Options
-from scenarios.schema import Document, Scenario, ScenarioError, parse_yaml
+from scenarios.schema import Document, Scenario
 from scenarios.simulated import SimulationOptions, simulate
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from experiments.language.profiles import ELEMENT_BYTES
+from experiments.language.text import ScenarioError, parse_yaml, problems_of, read_text, resolve_references
 from fabric.cost import steps_time
 from fabric.grid import LightUse, Ways, light_use, ways_for
 from fabric.schedules import steps_named
@@ -30,17 +31,12 @@ from scenarios.schema import (
     CommonSpec,
     Document,
     Scenario,
-    ScenarioError,
     Setting,
     check_frames,
     check_paper,
     check_training,
     described,
     parse_scenario,
-    parse_yaml,
-    problems_of,
-    read_text,
-    resolve_references,
 )
 
 #: What ``kill`` may be besides a GPU whose O-NIC's agent is meant.

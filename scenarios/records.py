@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from scenarios.schema import ScenarioError, read_text
+from experiments.language.text import ScenarioError, read_text
 
 Event = dict[str, Any]
 #: In place of a runtime in environment.json: nothing ran, the run was computed in virtual time.

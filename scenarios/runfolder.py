@@ -16,12 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from experiments.language.text import ScenarioError, read_text
 from experiments.record.writing import DISK_FULL, Lines, WriteError, write_json, write_whole, writing
 from scenarios.comparison import Comparison
 from scenarios.comparison_results import build_comparison
 from scenarios.records import read_lines, read_object, read_runs
 from scenarios.results import build_result, utilisation_series
-from scenarios.schema import Document, ScenarioError, read_text
+from scenarios.schema import Document
 from scenarios.study import Study, load_any
 
 _THROUGHPUT = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from experiments.language.text import ScenarioError, parse_yaml
 from fabric.cost import RingJob, ring_all_reduce_time
 from fabric.placement import regroup
 from fabric.schedules import ring
@@ -20,7 +21,7 @@ from fabric.units import format_rate, parse_rate
 from fabric.utilisation import DEFINITIONS, Activity, counted_over_computing, gain_of
 from scenarios.prediction import predict_completions
 from scenarios.results import nic_rate_bps, reduction_percent
-from scenarios.schema import Scenario, ScenarioError, parse_scenario, parse_yaml, standing
+from scenarios.schema import Scenario, parse_scenario, standing
 from scenarios.simulated import SimulationOptions, with_frames
 from scenarios.simulated_regrouping import busy, idle_within, network_of
 from scenarios.utilisation import activity, by_definition

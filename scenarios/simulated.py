@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.language.text import ScenarioError
 from experiments.record.environment import describe_environment
 from experiments.run.progress import Reporter
 from fabric.topology import Fabric
 from scenarios.comparison import Comparison
 from scenarios.records import SIMULATED
 from scenarios.runfolder import RunFolder, finish
-from scenarios.schema import Document, Scenario, ScenarioError, Setting
+from scenarios.schema import Document, Scenario, Setting
 from scenarios.study import Study
 
 #: Of these, IPv4's header (20) and TCP's with its time stamps (32).

@@ -14,20 +14,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from experiments.language.text import ScenarioError, parse_yaml, problems_of, read_text, resolve_references
 from fabric import light
 from fabric.schema import Duration, Name, Rate, Size, Strict
 from scenarios.comparison import Comparison, parse
-from scenarios.schema import (
-    PaperSpec,
-    ParameterSpec,
-    Scenario,
-    ScenarioError,
-    check_paper,
-    parse_yaml,
-    problems_of,
-    read_text,
-    resolve_references,
-)
+from scenarios.schema import PaperSpec, ParameterSpec, Scenario, check_paper
 from scenarios.study_points import NO_COSTS, Costs, Crossover, Point, Run, Task, message_sizes
 from scenarios.study_systems import CHARGES, RINGS, SYSTEMS, WRHT, Place, check_leaf
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cli.common import UserError
+from experiments.language.text import ScenarioError
 from experiments.record.environment import describe_machine
 from experiments.record.writing import Lines, WriteError, write_json, write_whole
 from experiments.run.progress import Reporter
 from fabric.units import format_rate, format_size, format_time
 from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder
-from scenarios.schema import ScenarioError
 from scenarios.study import Study, tasks
 from scenarios.study_points import Crossover, Task, work
 from scenarios.study_results import build_study

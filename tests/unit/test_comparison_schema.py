@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from controller.rest.requests import Cursor
 from experiments.language.profiles import MODELS
+from experiments.language.text import ScenarioError
 from fabric.schedules import steps_named
 from scenarios.comparison import (
     Comparison,
@@ -26,7 +27,7 @@ from scenarios.comparison import (
 )
 from scenarios.comparison_runner import END_OF_TRACE, plans
 from scenarios.prediction import all_reduce_time, break_even_set_up
-from scenarios.schema import Scenario, ScenarioError
+from scenarios.schema import Scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 ONE_ROW = {"rows": 1, "columns": 4, "gpu": "ascend-910", "rate": "100 Gbit/s"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from experiments.language.text import ScenarioError
 from experiments.run.progress import Reporter
 from scenarios import fidelity
 from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
@@ -20,7 +21,7 @@ from scenarios.crosscheck import Side, crosscheck, light_s, series
 from scenarios.fidelity import Reason
 from scenarios.records import Event, Run, read_lines, read_runs
 from scenarios.runner import Options
-from scenarios.schema import Scenario, ScenarioError
+from scenarios.schema import Scenario
 from scenarios.simulated import SimulationOptions, simulate
 from tests.unit.test_cli import BUNDLED, ROOT, one_line, ringlight
 

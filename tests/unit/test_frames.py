@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from experiments.language.text import ScenarioError
 from fabric.frames import (
     ETHERNET_BYTES,
     LARGEST_MTU_BYTES,
@@ -21,7 +22,7 @@ from fabric.frames import (
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
 from scenarios.cli import app
-from scenarios.schema import ScenarioError, parse_scenario
+from scenarios.schema import parse_scenario
 from testbed.emulation import netlink
 from testbed.emulation.network import Emulation, LabNetwork
 from testbed.emulation.nodes import ControllerAddress

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.language.text import ScenarioError
 from experiments.run.progress import Reporter
 from scenarios.comparison import Comparison, parse
 from scenarios.runfolder import RunFolder, finish
-from scenarios.schema import Scenario, ScenarioError, parse_scenario
+from scenarios.schema import Scenario, parse_scenario
 from scenarios.simulated import SimulationOptions, simulate
 from scenarios.study_runner import simulate_study
 from tests.synthetic_comparison import ENVIRONMENT, synthesize

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from experiments.language.text import ScenarioError
 from experiments.report.drawing import job_colours
 from scenarios.plots import mean_throughput, ring_edges_crossing, smooth
 from scenarios.records import read_runs
 from scenarios.report import render
 from scenarios.results import build_result
 from scenarios.runfolder import RunFolder, finish, read_throughput
-from scenarios.schema import Scenario, ScenarioError, load_scenario
+from scenarios.schema import Scenario, load_scenario
 from tests.synthetic import ENVIRONMENT, Synthesis, synthesize
 from tests.unit.page import Page, check_alone, text_of
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from experiments.language.text import ScenarioError
 from scenarios.fidelity import Verdict, judge_processors, parameters_identical, percentile
 from scenarios.prediction import predict_completions
 from scenarios.records import read_lines, read_runs
@@ -19,7 +20,7 @@ from scenarios.results import (
     utilisation,
     utilisation_series,
 )
-from scenarios.schema import Scenario, ScenarioError, load_scenario
+from scenarios.schema import Scenario, load_scenario
 from tests.synthetic import ENVIRONMENT, REGROUPED, Synthesis, synthesize
 
 BUNDLED = Path(__file__).parents[2] / "scenarios" / "disaggregation.yaml"

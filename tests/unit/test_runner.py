@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from experiments.backends.emulation.processes import RunError
+from experiments.language.text import ScenarioError
 from scenarios.records import read_runs
 from scenarios.runner import _LiveRegroup, plans
-from scenarios.schema import Scenario, ScenarioError, load_scenario
+from scenarios.schema import Scenario, load_scenario
 from scenarios.watch import Watch
 from tests.synthetic import Synthesis, synthesize
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.language.text import ScenarioError
 from fabric.topology import Port
-from scenarios.schema import Scenario, ScenarioError, load_scenario, parse_scenario
+from scenarios.schema import Scenario, load_scenario, parse_scenario
 
 BUNDLED = Path(__file__).parents[2] / "scenarios" / "disaggregation.yaml"
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scenarios.schema import Scenario, ScenarioError, load_scenario, parse_scenario
+from experiments.language.text import ScenarioError
+from scenarios.schema import Scenario, load_scenario, parse_scenario
 from scenarios.sensitivity import (
     METHODS,
     all_send,

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fabric.cost
+from experiments.language.text import ScenarioError
 from experiments.run.progress import Reporter
 from fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
 from scenarios.comparison import load, parse
 from scenarios.records import read_lines, read_runs
 from scenarios.results import label_of
-from scenarios.schema import Scenario, ScenarioError
+from scenarios.schema import Scenario
 from scenarios.simulated import SimulationOptions, payload_share, simulate
 from scenarios.simulated_regrouping import idle_within, merged
 from testbed.emulation import netlink

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from experiments.cli.common import UserError
+from experiments.language.text import ScenarioError
 from experiments.run.progress import Reporter
 from fabric import schedules, wdm
 from fabric.topology import Reconfigure
@@ -24,7 +25,6 @@ from fabric.wrht import plan
 from scenarios import comparison, study_report, study_runner
 from scenarios.records import read_lines
 from scenarios.runfolder import finish
-from scenarios.schema import ScenarioError
 from scenarios.study import Study, load_any, load_study, parse_study, tasks
 from scenarios.study_points import Costs, Crossover, Point, Run, message_sizes, work
 from scenarios.study_results import DERIVED_STEPS, Found

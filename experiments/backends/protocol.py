@@ -1,0 +1,100 @@
+"""What a backend is: something that a run plan can be carried out on. The runner knows no more of it.
+
+    lab = backend.open(setting)            build it, measure it
+    lab.begin(plan)                        circuits and control network as the plan has them at the start
+    lab.submit(job)                        asks for GPUs and workers; False: no room now, ask again later
+    lab.release([names])                   lets READY jobs start together
+    lab.perform(event)                     makes something happen; never blocks, its end is a record
+    lab.next(until_s)                      what happened since: waits, or moves virtual time
+    lab.end()                              the run is over: its last records
+    lab.close()
+
+All times are seconds of the lab's own clock: CLOCK_MONOTONIC of an emulation, virtual time of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
+from experiments.record.events import Record
+
+#: All that a backend may be able to do (``EventPlan.capability``), with what it is called in an error.
+CAPABILITIES: Mapping[str, str] = {
+    "regroup": "regroup jobs",
+    "circuits": "set circuits during a run",
+    "kill controller": "kill the controller",
+    "kill switch": "kill a switch",
+    "kill agent": "kill an O-NIC's agent",
+    "kill server agent": "kill the server agent",
+    "kill worker": "kill a worker",
+    "cut link": "cut a link",
+    "restore link": "restore a link",
+    "restore gpu": "restore a GPU",
+    "restore nic": "restore a NIC",
+    "lose gpu": "lose a GPU",
+    "lose gpu then swap": "swap a lost GPU for a spare",
+    "lose gpu then shrink": "go on without a lost GPU",
+    "lose nic": "lose a NIC",
+    "disturb": "disturb the O-NICs' control network",
+    "cancel": "cancel a job",
+    "start": "start a job by an event",
+}
+
+
+class Lab(Protocol):
+    """One setting, built. Methods raise ``BackendError`` with one line where something did not come about."""
+
+    def now_s(self) -> float:
+        """The lab's clock."""
+        ...
+
+    def begin(self, plan: RunPlan) -> None: ...
+
+    def submit(self, job: JobPlan) -> bool: ...
+
+    def release(self, jobs: Sequence[str]) -> None: ...
+
+    def perform(self, event: EventPlan) -> None: ...
+
+    def next(self, until_s: float) -> Sequence[Record]:
+        """Records in the order of their times, at the latest at ``until_s``; empty when that was reached."""
+        ...
+
+    def end(self) -> Sequence[Record]: ...
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """``label``: how its figures are known, measured or simulated."""
+
+    name: str
+    label: str
+    capabilities: frozenset[str]
+
+    def refuses(self, plan: RunPlan) -> str | None:
+        """Why it cannot carry out a plan, ``key: reason``, or None."""
+        ...
+
+    def open(self, setting: Setting, emit: Callable[[Record], None]) -> Lab:
+        """A lab; what is measured of it before any run goes to ``emit``."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """For environment.json: what it ran on, what it takes for granted and leaves out."""
+        ...
+
+
+class BackendError(RuntimeError):
+    """A run cannot go on; the message is one line that says what is wrong and where."""
+
+
+def lacking(backend: Backend, plan: RunPlan) -> str | None:
+    """The first event that a backend has no capability for, as ``key: reason``; None when it has all."""
+    for event in plan.events:
+        if event.capability not in backend.capabilities:
+            what = CAPABILITIES.get(event.capability, event.capability)
+            return f"events.{event.name}.do: the {backend.name} cannot {what}"
+    return None

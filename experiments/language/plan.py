@@ -1,0 +1,202 @@
+"""What a scenario file becomes: run plans, each one lab setting with its jobs and its timeline. Plain data.
+
+All times and sizes here are those of the emulation: times of the file multiplied by D, rates divided by D·S,
+gradients divided by S. A simulation computes what an emulation with the same D and S should take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from fabric.frames import Frames, choose_frames
+from fabric.topology import Fabric
+
+Do = Literal[
+    "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "cancel", "start"
+]  # fmt: skip
+OnLoss = Literal["fail", "swap", "shrink"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided by
+    ``payload``; the ratio of compute to communication stays."""
+
+    time: float = 1.0
+    payload: float = 1.0
+
+    @property
+    def rate(self) -> float:
+        """D * S: real bits per second per emulated one."""
+        return self.time * self.payload
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """``rto_min_s``: least retransmission time-out of the workers' sockets, real seconds."""
+
+    congestion_control: str = "reno"
+    rto_min_s: float = 0.2
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a lab is built from: one fabric at one scale.
+
+    ``fabric`` has real rates; ``section`` is it as written (units as strings), for the processes that read
+    it. ``link_test_s``: how long each link is filled before the runs, emulated seconds. ``onic_faults``: the
+    O-NICs' agents may be told to lose control messages.
+    """
+
+    name: str
+    title: str
+    fabric: Fabric
+    section: Mapping[str, Any]
+    scale: Scale
+    tcp: Tcp
+    link_test_s: float
+    onic_faults: bool = False
+
+    @cached_property
+    def frames(self) -> Frames:
+        """Frame size and queues as emulated. Raises ValueError naming a link that cannot be filled."""
+        return choose_frames(self.fabric, self.scale.time, self.scale.payload)
+
+
+@dataclass(frozen=True)
+class Start:
+    """When a job arrives: ``at_s`` seconds after the run began, or once all of ``after`` have ended (and then
+    ``at_s`` later), or never by itself (``by_event``). It waits in a queue until it has its GPUs."""
+
+    at_s: float = 0.0
+    after: tuple[str, ...] = ()
+    by_event: bool = False
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the job is there when the run begins; these are released together."""
+        return not self.at_s and not self.after and not self.by_event
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """One training job. ``ranks``: GPUs in rank order; empty where the controller places ``gpus`` of them.
+
+    ``gradient_bytes`` is a multiple of 4. ``on_loss``: what becomes of it when one of its GPUs is lost;
+    ``spares``: GPUs that may take the place, any free one when empty. ``stragglers``: rank to the factor by
+    which its computing takes longer. ``recovery_s``: in a simulation, from a loss to going on.
+    """
+
+    name: str
+    title: str
+    ranks: tuple[str, ...]
+    gpus: int
+    model: str
+    collective: str
+    gradient_bytes: int
+    compute_s: float
+    iterations: int
+    batch: int
+    seed: int
+    learning_rate: float
+    start: Start = Start()
+    on_loss: OnLoss = "fail"
+    spares: tuple[str, ...] = ()
+    beacon_s: float = 0.0
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    recovery_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class When:
+    """Exactly one kind: before the release (``start``), ``at_s`` seconds after it, once every rank of ``job``
+    has done ``iteration`` iterations, once ``started`` (a job) has been released, once ``ended`` (a job) has
+    ended, or once the event ``after`` is over."""
+
+    start: bool = False
+    at_s: float | None = None
+    job: str | None = None
+    iteration: int | None = None
+    started: str | None = None
+    ended: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an event is done to: ``kind`` is controller, switch, agent, server agent, worker, link, gpu, nic
+    or job; ``names``: of a link its two ports, of a worker job and rank, else one name, or none."""
+
+    kind: str
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.kind, *self.names))
+
+
+@dataclass(frozen=True)
+class ControlFaults:
+    """Faults of the control network between O-NICs' agents: ``delay_s`` added to every message (emulated
+    seconds), shares (0..1) that are lost, sent twice and held back."""
+
+    delay_s: float = 0.0
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+
+
+@dataclass(frozen=True)
+class EventPlan:
+    """Something that is made to happen in a run. ``back_after_s``: a killed thing is started again only then.
+
+    ``jobs``: which a regroup is for, all that run when empty. ``then``: what becomes of the job whose GPU is
+    lost. ``circuits``: pairs of port names to light, of ``do: circuits``.
+    """
+
+    name: str
+    when: When
+    do: Do
+    target: Target | None = None
+    back_after_s: float = 0.0
+    jobs: tuple[str, ...] = ()
+    then: OnLoss | None = None
+    circuits: tuple[tuple[str, str], ...] = ()
+    control: ControlFaults | None = None
+
+    @property
+    def capability(self) -> str:
+        """What a backend must be able to do for it: one of the words in ``backends.protocol``."""
+        words: list[str] = [self.do]
+        if self.target is not None and self.do in ("kill", "cut", "restore", "lose"):
+            words.append(self.target.kind)
+        if self.then in ("swap", "shrink"):
+            words += ["then", self.then]
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run: an arm of the experiment at one point of its sweep, once.
+
+    ``point``: swept dotted paths with their values as written. ``control``: faults of the control network
+    from the start. ``circuits``: pairs of port names that are lit at the start. ``tuning_s``: of the lasers
+    of tunable O-NICs by GPU, emulated seconds.
+    """
+
+    name: str
+    title: str
+    arm: str
+    point: Mapping[str, Any]
+    repeat: int
+    setting: Setting
+    jobs: tuple[JobPlan, ...]
+    events: tuple[EventPlan, ...] = ()
+    control: ControlFaults = ControlFaults()
+    circuits: tuple[tuple[str, str], ...] = ()
+
+    def job(self, name: str) -> JobPlan:
+        """Raises KeyError."""
+        return next(job for job in self.jobs if job.name == name)

@@ -1,0 +1,126 @@
+"""The text of a scenario file: YAML read strictly, ``$name`` replaced, and what is wrong in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be run; the message is one line naming the file and the key."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice: YAML itself would silently keep the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            raise ScenarioError(f"line {line}: the key {key!r} is also on line {seen[key]}")
+        seen[key] = line
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_text(path: str | Path) -> str:
+    """Raises ScenarioError, one line naming the file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ScenarioError(f"{path}: cannot be read: {reason}") from None
+
+
+def parse_yaml(text: str, path: str) -> dict[str, Any]:
+    """The mapping that a scenario file is. Raises ScenarioError."""
+    try:
+        raw = yaml.load(text, Loader=_Loader)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
+    if not isinstance(raw, dict):
+        raise ScenarioError(f"{path}: a scenario is a mapping with name, fabric, training, cases")
+    return raw
+
+
+@contextmanager
+def problems_of(path: str, raw: Mapping[str, Any]) -> Iterator[None]:
+    """Turns what is found wrong inside into a ScenarioError of one line that names file and key."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ScenarioError(f"{path}: {_first_problem(error, raw)}") from None
+    except ValueError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+
+
+def resolve_references(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` with every ``$name`` outside ``parameters`` replaced. Raises ValueError naming the key."""
+    parameters = raw.get("parameters") or {}
+
+    def resolve(value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            return {k: resolve(v, f"{where}.{k}" if where else str(k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [resolve(v, f"{where}[{i}]") for i, v in enumerate(value)]
+        if not (isinstance(value, str) and value.startswith("$")):
+            return value
+        name = value[1:]
+        entry = parameters.get(name) if isinstance(parameters, dict) else None
+        if not isinstance(entry, dict) or "value" not in entry:
+            raise ValueError(f"{where}: there is no parameter {name}")
+        return entry["value"]
+
+    return {k: v if k == "parameters" else resolve(v, str(k)) for k, v in raw.items()}
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {problem}" if mark else str(problem)
+
+
+def _key(location: Iterable[str | int]) -> str:
+    key = ""
+    for part in location:
+        key += f"[{part}]" if isinstance(part, int) else f"{'.' if key else ''}{part}"
+    return key
+
+
+def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
+    """The first problem as ``key: what is wrong``, and the parameter that the value came from."""
+    problems = error.errors(include_url=False)
+    # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    location = tuple(part for part in first["loc"] if not str(part).startswith(("function-", "constrained")))
+    key = _key(location)
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key"
+    if first["type"] == "missing":
+        return f"{key}: missing"
+    written: Any = raw
+    for part in location:
+        try:
+            written = written[part]
+        except (KeyError, IndexError, TypeError):
+            written = None
+            break
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    origin = ""
+    if isinstance(written, str) and written.startswith("$"):
+        origin = f" (from parameters.{written[1:]})"
+        written = raw["parameters"][written[1:]]["value"]
+    shown = f", not {written!r}" if isinstance(written, str | int | float) and "not" not in message else ""
+    return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"
