@@ -64,8 +64,7 @@ class Controller:
             store,
             self.bus,
             self._switch_of,
-            arbiter=self.arbiter,
-            rings=self.rings,
+            lights={"ring": self.rings, "grid": self.arbiter},
             flow_sockets={gpu: inventory.onics[gpu].flow for gpu in fabric.onics},
         )
         scale = inventory.time_dilation * inventory.payload_scale

@@ -325,13 +325,13 @@ class RingStep:
 
 @dataclass(frozen=True)
 class RingPlan:
-    """What a job on ring ``ring`` sets: once the transmitters, then the WSSs step by step, round and round.
+    """What a job on ring ``place`` sets: once the transmitters, then the WSSs step by step, round and round.
 
     ``transmit``: for every node how it sends to each peer that it ever sends to. ``switches``: the WSSs.
     ``reconfigure``: the ring's.
     """
 
-    ring: str
+    place: str
     nodes: tuple[str, ...]
     switches: tuple[str, ...]
     transmit: Mapping[str, Mapping[str, Emit]]

@@ -71,11 +71,10 @@ class RegroupManager:
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
         for job in jobs:
-            if job.grid is not None and job_ids is not None:
-                raise InvalidError(f"job {job.id} runs on grid {job.grid}, where nothing is regrouped")
-            if job.ring is not None and job_ids is not None:
-                raise InvalidError(f"job {job.id} runs on ring {job.ring}, where nothing is regrouped")
-        jobs = [job for job in jobs if job.grid is None and job.ring is None]
+            if job.place is not None and job_ids is not None:
+                where = " ".join(job.place)
+                raise InvalidError(f"job {job.id} runs on {where}, where nothing is regrouped")
+        jobs = [job for job in jobs if job.place is None]
         others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:

@@ -46,14 +46,14 @@ _QUIET_S = 60.0
 
 
 @dataclass(frozen=True)
-class LightPlan:
-    """What a job on a grid gets. ``nodes`` in rank order; ``maps``: how each reaches each peer in one hop.
+class GridPlan:
+    """What a job on grid ``place`` gets. ``nodes`` in rank order.
 
-    ``cross_connects`` by WSS; ``ports``: ingresses and egresses of the job's nodes by WSS, all that are
-    plugged, whether or not the job lights them.
+    ``maps``: how each reaches each peer in one hop. ``cross_connects`` by WSS; ``ports``: ingresses and
+    egresses of the job's nodes by WSS, all that are plugged, whether or not the job lights them.
     """
 
-    grid: str
+    place: str
     nodes: tuple[str, ...]
     maps: Mapping[str, Mapping[str, Reach]]
     cross_connects: Mapping[str, frozenset[CrossConnect]]
@@ -72,7 +72,7 @@ def grid_of(fabric: Fabric, gpu: str) -> Grid | None:
 
 def plan_light(
     fabric: Fabric, grid: Grid, nodes: Sequence[str], pairs: Sequence[Pair] | None = None
-) -> LightPlan:
+) -> GridPlan:
     """Everything that follows from a job's nodes and from who sends to whom.
 
     Raises ValueError as :func:`fabric.grid.wavelength_map`.
@@ -85,7 +85,7 @@ def plan_light(
             ports.setdefault(switch.name, set()).update(
                 (switch.ingress(port.number), switch.egress(port.number))
             )
-    return LightPlan(
+    return GridPlan(
         grid.name,
         tuple(nodes),
         ways,
@@ -145,7 +145,7 @@ def _named(
     return None if first is None else (first, nodes)
 
 
-def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> LightPlan:
+def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> GridPlan:
     """The plan of a job, in which everything that its workers will send is one optical hop.
 
     ``settings``: the workers' (``workload``, ``collective``, ``linktest``). Raises InvalidError.
@@ -176,10 +176,10 @@ def _traffic(nodes: Sequence[str], settings: Mapping[str, Any]) -> tuple[Pair, .
     return tuple((nodes[rank], nodes[to]) for rank, to in enumerate(targets) if to is not None)
 
 
-def plan_document(plan: LightPlan) -> dict[str, Any]:
+def plan_document(plan: GridPlan) -> dict[str, Any]:
     """A plan as the REST API shows it."""
     return {
-        "grid": plan.grid,
+        "grid": plan.place,
         "ranks": list(plan.nodes),
         "switches": {name: [_pair(xc) for xc in sorted(plan.cross_connects[name])] for name in plan.switches},
         "maps": {
@@ -212,7 +212,7 @@ class Arbiter:
         self._bus = bus
         self._period_s = period_s
         #: Jobs whose maps should stand now; held while maps are written, so that none comes after its end.
-        self._assigned: dict[str, LightPlan] = {}
+        self._assigned: dict[str, GridPlan] = {}
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="arbiter", daemon=True)
@@ -238,22 +238,16 @@ class Arbiter:
         wanted: Sequence[str] | int,
         settings: Mapping[str, Any],
         holders: Mapping[str, str],
-        grid: str | None = None,
-    ) -> LightPlan | None:
+        place: str | None = None,
+    ) -> GridPlan | None:
         """What a job would get; None for one that is not meant for a grid. Touches nothing.
 
         Raises as :func:`choose` and :func:`plan_job`.
         """
-        chosen = choose(self._fabric, holders, wanted, grid)
+        chosen = choose(self._fabric, holders, wanted, place)
         return None if chosen is None else plan_job(self._fabric, *chosen, settings)
 
-    def plan_of(self, grid: str, nodes: Sequence[str], settings: Mapping[str, Any]) -> LightPlan:
-        """The plan of a job whose nodes are known. Raises InvalidError if the fabric has no such nodes."""
-        if grid not in self._fabric.grids:
-            raise InvalidError(f"there is no grid {grid}")
-        return plan_job(self._fabric, self._fabric.grids[grid], nodes, settings)
-
-    def check(self, plan: LightPlan) -> None:
+    def check(self, plan: GridPlan) -> None:
         """Ask every agent and every WSS of a plan. Raises the first error: UnavailableError, ConflictError
         for an agent of another protocol version."""
         for error in self._onics.look(plan.nodes).values():
@@ -267,7 +261,7 @@ class Arbiter:
 
     # A job's light and maps
 
-    def light(self, job_id: str, plan: LightPlan) -> None:
+    def light(self, job_id: str, plan: GridPlan) -> None:
         """Set the WSSs, then hand each agent its map; all is read back. May be repeated.
 
         Raises ControllerError; what was done until then stays until :meth:`clear`.
@@ -276,7 +270,7 @@ class Arbiter:
         for other_id, other in list(self._assigned.items()):
             for node in sorted(set(plan.nodes) & set(other.nodes)):
                 if other_id != job_id:
-                    raise ConflictError(f"grid {plan.grid}: node {node} is lit for job {other_id}")
+                    raise ConflictError(f"grid {plan.place}: node {node} is lit for job {other_id}")
         try:
             self._set_light(plan)
             lit = time.monotonic()
@@ -288,12 +282,12 @@ class Arbiter:
             raise
         self._publish(job_id, plan, "lit", light_s=lit - began, maps_s=time.monotonic() - lit)
 
-    def adopt(self, job_id: str, plan: LightPlan) -> None:
+    def adopt(self, job_id: str, plan: GridPlan) -> None:
         """Take over a job that runs already; the watch compares its maps and writes only what is wrong."""
         with self._lock:
             self._assigned[job_id] = plan
 
-    def clear(self, job_id: str, plan: LightPlan) -> list[str]:
+    def clear(self, job_id: str, plan: GridPlan) -> list[str]:
         """Take a job's maps away, then its light; what did not work, in one line each. May be repeated."""
         with self._lock:
             self._assigned.pop(job_id, None)
@@ -305,12 +299,12 @@ class Arbiter:
         self._publish(job_id, plan, state, error=problems[0] if problems else None)
         return problems
 
-    def _publish(self, job_id: str, plan: LightPlan, state: str, **more: Any) -> None:
+    def _publish(self, job_id: str, plan: GridPlan, state: str, **more: Any) -> None:
         count = sum(len(group) for group in plan.cross_connects.values())
         self._bus.publish(
             "arbiter",
             job=job_id,
-            grid=plan.grid,
+            grid=plan.place,
             state=state,
             nodes=list(plan.nodes),
             switches=plan.switches,
@@ -320,10 +314,10 @@ class Arbiter:
 
     # Light
 
-    def _set_light(self, plan: LightPlan) -> None:
+    def _set_light(self, plan: GridPlan) -> None:
         with self._circuits.quiet(_QUIET_S) as quiet:
             if not quiet:
-                raise UnavailableError(f"grid {plan.grid}: another change of light takes over {_QUIET_S:g} s")
+                raise UnavailableError(_busy(plan))
             strays: dict[str, Target] = {}
             for name, ports in plan.ports.items():
                 switch = self._fabric.optical_switches[name]
@@ -335,7 +329,7 @@ class Arbiter:
                 if odd:
                     strays[name] = Target(delete=tuple(sorted({xc.ingress for xc in odd})))
             if strays:
-                log.info("grid %s: removing light that no job has on %s", plan.grid, ", ".join(strays))
+                log.info("grid %s: removing light that no job has on %s", plan.place, ", ".join(strays))
                 self._change(plan, strays)
             targets = {n: Target(tuple(group), Mode.UPDATE) for n, group in plan.cross_connects.items()}
             if targets:
@@ -345,7 +339,7 @@ class Arbiter:
                 for xc in sorted(group - seen[name]):
                     raise UnavailableError(f"optical switch {name}: {xc} is not lit")
 
-    def _refuse_foreign(self, plan: LightPlan, switch: OpticalSwitch, xc: CrossConnect) -> None:
+    def _refuse_foreign(self, plan: GridPlan, switch: OpticalSwitch, xc: CrossConnect) -> None:
         """Light from another job's node is not ours to take away."""
         if xc.ingress in plan.ports[switch.name]:
             return
@@ -353,10 +347,10 @@ class Arbiter:
             if xc.ingress in other.ports.get(switch.name, ()):
                 raise ConflictError(f"optical switch {switch.name}: {xc} comes from a node of job {job_id}")
 
-    def _clear_light(self, plan: LightPlan) -> list[str]:
+    def _clear_light(self, plan: GridPlan) -> list[str]:
         with self._circuits.quiet(_QUIET_S) as quiet:
             if not quiet:
-                return [f"grid {plan.grid}: another change of light takes over {_QUIET_S:g} s"]
+                return [_busy(plan)]
             problems: list[str] = []
             targets: dict[str, Target] = {}
             for name, ports in plan.ports.items():
@@ -376,14 +370,14 @@ class Arbiter:
                 problems.append(str(error))
             return problems
 
-    def _change(self, plan: LightPlan, targets: Mapping[str, Target]) -> None:
+    def _change(self, plan: GridPlan, targets: Mapping[str, Target]) -> None:
         change = self._circuits.change(targets)
         if change.problems:
-            raise UnavailableError(f"grid {plan.grid}: {change.problems[0]}")
+            raise UnavailableError(f"grid {plan.place}: {change.problems[0]}")
 
     # Maps
 
-    def peers(self, plan: LightPlan, gpu: str) -> dict[str, dict[str, Any]]:
+    def peers(self, plan: GridPlan, gpu: str) -> dict[str, dict[str, Any]]:
         """A node's map as its agent takes it: by peer's IP address the port, the wavelength, the agent."""
         return {
             self._fabric.gpus[peer].ip: {
@@ -394,7 +388,7 @@ class Arbiter:
             for peer, way in plan.maps[gpu].items()
         }
 
-    def _hand_maps(self, job_id: str, plan: LightPlan, gpus: Sequence[str]) -> None:
+    def _hand_maps(self, job_id: str, plan: GridPlan, gpus: Sequence[str]) -> None:
         def hand(gpu: str) -> None:
             wanted = self.peers(plan, gpu)
             status = self._onics.status(gpu)
@@ -539,6 +533,10 @@ class Arbiter:
             row, column = position(grid, gpu)
             place |= {"grid": grid.name, "row": row, "column": column}
         return place
+
+
+def _busy(plan: GridPlan) -> str:
+    return f"grid {plan.place}: another change of light takes over {_QUIET_S:g} s"
 
 
 def _has_map(status: Mapping[str, Any], job_id: str, peers: Mapping[str, Any]) -> bool:

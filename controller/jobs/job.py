@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from controller.jobs.light import KINDS, Place
+
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
 LOST_PEER = 3
 #: How long to wait for the cause once only consequences have been seen, seconds.
@@ -56,9 +58,9 @@ class Rank:
 class Job:
     """A job and its history. Times are CLOCK_MONOTONIC seconds.
 
-    ``grid`` or ``ring``: what it runs on, and ``switches``: the WSSs that carry the job's light; None and
-    none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed and
-    its GPUs free.
+    ``place``: the grid or ring that it runs on, and ``switches``: the WSSs that carry the job's light; None
+    and none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed
+    and its GPUs free.
     """
 
     id: str
@@ -73,8 +75,7 @@ class Job:
     clean: bool = False
     t_released: float | None = None
     t_ended: float | None = None
-    grid: str | None = None
-    ring: str | None = None
+    place: Place | None = None
     switches: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     t_first_failure: float | None = None
@@ -104,8 +105,7 @@ class Job:
             "state": self.state.value,
             "error": self.error,
             "hold": self.hold,
-            "grid": self.grid,
-            "ring": self.ring,
+            **{kind: self.place.name if self.place and self.place.kind == kind else None for kind in KINDS},
             "switches": self.switches,
             "ranks": ranks,
             "spec": self.spec,
@@ -121,6 +121,7 @@ class Job:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
+        places = [Place(kind, record[kind]) for kind in KINDS if record.get(kind) is not None]
         return cls(
             id=record["id"],
             name=record["name"],
@@ -134,8 +135,7 @@ class Job:
             clean=record["clean"],
             t_released=record["t_released"],
             t_ended=record["t_ended"],
-            grid=record.get("grid"),
-            ring=record.get("ring"),
+            place=places[0] if places else None,
             switches=list(record.get("switches", ())),
         )
 

@@ -10,15 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from controller.bus import EventBus
-from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
-from controller.grids.arbiter import Arbiter, LightPlan
+from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
 from controller.jobs.job import Job, JobState, Rank, linktest_targets, note_event, note_workers, progress
+from controller.jobs.light import Kind, Light, LightProvider, Place
 from controller.jobs.reservation import reserve
-from controller.rings.site import RingSite
 from controller.server_agent import AgentClient
 from controller.store import Store
 from fabric.topology import Fabric
-from fabric.wdm import RingPlan
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +31,9 @@ class JobManager:
     """Owns the jobs of a fabric.
 
     A job that the store knows is adopted: its workers go on, and the agent replays what they said.
-    ``switch_of``: gives the packet switch each GPU is lit to now. ``arbiter``: sets the light of jobs on
-    grids, ``rings`` that of jobs on rings. ``flow_sockets``: by GPU with an O-NIC, where its worker asks for
-    light.
+    ``switch_of``: gives the packet switch each GPU is lit to now. ``lights``: who lights each kind of place
+    for a job; where a request names no place they are asked in this order. ``flow_sockets``: by GPU with an
+    O-NIC, where its worker asks for light.
     """
 
     def __init__(
@@ -46,8 +44,7 @@ class JobManager:
         bus: EventBus,
         switch_of: Callable[[], Mapping[str, str | None]],
         *,
-        arbiter: Arbiter | None = None,
-        rings: RingSite | None = None,
+        lights: Mapping[Kind, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         busy_s: float = 0.1,
         idle_s: float = 0.5,
@@ -57,8 +54,7 @@ class JobManager:
         self._store = store
         self._bus = bus
         self._switch_of = switch_of
-        self._arbiter = arbiter
-        self._rings = rings
+        self._providers = lights or {}
         self._flow_sockets = flow_sockets or {}
         #: One submission at a time, so that two do not choose the same nodes.
         self._submitting = threading.Lock()
@@ -68,6 +64,8 @@ class JobManager:
         self._changed = threading.Condition(self._lock)
         self._starting: set[str] = set()
         self._jobs: dict[str, Job] = {}
+        #: Light of the jobs that are on a place and have not been cleaned up.
+        self._lights: dict[str, Light] = {}
         self._cursor = 0
         self._born = time.monotonic()
         self._agent_error: str | None = None
@@ -79,16 +77,24 @@ class JobManager:
     # Life
 
     def start(self) -> None:
-        """Take over the jobs of an earlier run and follow all workers. Raises ValueError on a bad file."""
+        """Take over the jobs of an earlier run and follow all workers.
+
+        Raises ValueError on a bad file, InvalidError for a job that the fabric has no place for.
+        """
         for record in (self._store.read(_JOBS) or {"jobs": []})["jobs"]:
             job = Job.from_record(record)
             self._jobs[job.id] = job
             if not job.state.ended:
                 log.info("adopting job %s", job.id)
-                if self._arbiter is not None and job.grid is not None and job.state is not JobState.PENDING:
-                    self._arbiter.adopt(job.id, self._arbiter.plan_of(job.grid, job.gpus, job.spec))
-                if self._rings is not None and job.ring is not None and job.state is not JobState.PENDING:
-                    self._rings.adopt(job.id, self._rings.plan_of(job.ring, job.spec))
+            if job.place is None or job.clean:
+                continue
+            provider = self._provider(job.place)
+            light = provider.plan(job.gpus, job.spec, {}, job.place.name)
+            if light is None:
+                raise InvalidError(f"job {job.id} is not one for {' '.join(job.place)}")
+            self._lights[job.id] = light
+            if not job.state.ended and job.state is not JobState.PENDING:
+                provider.adopt(job.id, light)
         self._thread.start()
 
     def stop(self) -> None:
@@ -119,41 +125,41 @@ class JobManager:
         spec: Mapping[str, Any],
         *,
         hold: bool,
-        grid: str | None = None,
-        ring: str | None = None,
+        place: Place | None = None,
     ) -> dict[str, Any]:
         """Reserve GPUs and have the workers started; the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many, then of ``grid`` or ``ring`` if one is named. The
-        job is PENDING while an ended job's workers are still being removed from its GPUs. Raises
-        InvalidError, ConflictError, UnavailableError.
+        ``wanted``: GPU names in rank order, or how many, then of ``place`` if one is named. The job is
+        PENDING while an ended job's workers are still being removed from its GPUs. Raises InvalidError,
+        ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._submitting:
-            return self._submit(name, wanted, spec, hold, self.light_plan(wanted, spec, grid, ring), agent)
+            return self._submit(name, wanted, spec, hold, self.light_plan(wanted, spec, place), agent)
 
     def light_plan(
-        self,
-        wanted: Sequence[str] | int,
-        spec: Mapping[str, Any],
-        grid: str | None = None,
-        ring: str | None = None,
-    ) -> LightPlan | RingPlan | None:
-        """The light such a job would get, its switches and agents asked; None off the grids and rings.
+        self, wanted: Sequence[str] | int, spec: Mapping[str, Any], place: Place | None = None
+    ) -> tuple[Kind, Light] | None:
+        """The light such a job would get, and whose it is, all that it needs asked; None where none is.
 
         Changes nothing. Raises as :meth:`submit`.
         """
-        if self._rings is not None:
-            on_ring = self._rings.plan(wanted, spec, self.holders(), grid, ring)
-            if on_ring is not None:
-                self._rings.check(on_ring)
-                return on_ring
-        if self._arbiter is None:
-            return None
-        plan = self._arbiter.plan(wanted, spec, self.holders(), grid)
-        if plan is not None:
-            self._arbiter.check(plan)
-        return plan
+        providers = self._providers if place is None else {place.kind: self._provider(place)}
+        name = None if place is None else place.name
+        refusals: list[ControllerError] = []
+        for kind, provider in providers.items():
+            try:
+                light = provider.plan(wanted, spec, self.holders(), name)
+            except (InvalidError, ConflictError) as refusal:
+                refusals.append(refusal)
+                continue
+            if light is not None:
+                provider.check(light)
+                return kind, light
+        if refusals:
+            # What cannot be now may be later.
+            raise min(refusals, key=lambda refusal: not isinstance(refusal, ConflictError))
+        return None
 
     def _submit(
         self,
@@ -161,17 +167,17 @@ class JobManager:
         wanted: Sequence[str] | int,
         spec: Mapping[str, Any],
         hold: bool,
-        plan: LightPlan | RingPlan | None,
+        lit: tuple[Kind, Light] | None,
         agent: AgentClient,
     ) -> dict[str, Any]:
         with self._lock:
-            if plan is None:
-                # A number of GPUs without a grid or ring means those that packet switches join.
+            if lit is None:
+                # A number of GPUs without a place means those that packet switches join.
                 elsewhere = self._fabric.onics if isinstance(wanted, int) else {}
                 eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in elsewhere)
                 gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
             else:
-                gpus = reserve(plan.nodes, self._holders(), {}, plan.nodes)
+                gpus = reserve(lit[1].nodes, self._holders(), {}, lit[1].nodes)
             job = Job(
                 id=self._new_id(name),
                 name=name,
@@ -179,10 +185,11 @@ class JobManager:
                 spec=dict(spec),
                 hold=hold,
                 t_submitted=time.monotonic(),
-                grid=plan.grid if isinstance(plan, LightPlan) else None,
-                ring=plan.ring if isinstance(plan, RingPlan) else None,
-                switches=[] if plan is None else list(plan.switches),
             )
+            if lit is not None:
+                kind, light = lit
+                job.place, job.switches = Place(kind, light.place), list(light.switches)
+                self._lights[job.id] = light
             self._jobs[job.id] = job
             self._enter(job, JobState.PENDING)
             document = job.document()
@@ -255,6 +262,12 @@ class JobManager:
             raise UnavailableError("the inventory names no server agent")
         return self._agent
 
+    def _provider(self, place: Place) -> LightProvider[Any]:
+        """Raises InvalidError where nobody lights such a place."""
+        if place.kind not in self._providers:
+            raise InvalidError(f"there is no {' '.join(place)}")
+        return self._providers[place.kind]
+
     def _job(self, job_id: str) -> Job:
         job = self._jobs.get(job_id)
         if job is None:
@@ -304,10 +317,8 @@ class JobManager:
         ]
         error: ControllerError | None = None
         try:
-            if self._arbiter is not None and job.grid is not None:
-                self._arbiter.light(job.id, self._arbiter.plan_of(job.grid, job.gpus, job.spec))
-            if self._rings is not None and job.ring is not None:
-                self._rings.light(job.id, self._rings.plan_of(job.ring, job.spec))
+            if job.place is not None:
+                self._provider(job.place).light(job.id, self._lights[job.id])
             if not job.state.ended:
                 agent.start(workers, timeout_s=_START_S)
         except ControllerError as failure:
@@ -351,21 +362,17 @@ class JobManager:
             return
         with self._changed:
             job.clean = True
+            self._lights.pop(job.id, None)
             self._save()
             self._changed.notify_all()
         self._bus.publish("job_clean", job=job.id, gpus=list(job.gpus))
 
     def _clear_light(self, job: Job) -> None:
-        if self._arbiter is not None and job.grid is not None:
-            arbiter, plan = self._arbiter, self._arbiter.plan_of(job.grid, job.gpus, job.spec)
-            self._until_clear(job, lambda: arbiter.clear(job.id, plan))
-        if self._rings is not None and job.ring is not None:
-            rings, ring = self._rings, job.ring
-            self._until_clear(job, lambda: rings.clear(job.id, ring))
-
-    def _until_clear(self, job: Job, clear: Callable[[], list[str]]) -> None:
+        if job.place is None:
+            return
+        provider, light = self._provider(job.place), self._lights[job.id]
         pause_s = 0.5
-        while not self._stop.is_set() and (problems := clear()):
+        while not self._stop.is_set() and (problems := provider.clear(job.id, light)):
             log.warning("light of job %s not cleared: %s", job.id, problems[0])
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, 10.0)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter
 
 from controller.errors import InvalidError
 from controller.grids.arbiter import plan_document
+from controller.jobs.light import Kind
 from controller.rest import answers as shapes
 from controller.rest.common import PlainRoute, answers
 from controller.rest.requests import Cursor, GpuName, GridName, LightRequest, RingName
 from controller.rings.light import ring_of
 from controller.rings.site import ring_document
 from controller.service import Controller
-from fabric.wdm import RingPlan
 
 
 def router(controller: Controller) -> APIRouter:
     """Routes ``/v1/grids``, ``/v1/rings``, ``/v1/onics`` and ``/v1/arbiter``."""
     routes = APIRouter(prefix="/v1", route_class=PlainRoute)
+    documents: dict[Kind, Callable[[Any], dict[str, Any]]] = {"grid": plan_document, "ring": ring_document}
     arbiter, jobs, onics, all_rings = controller.arbiter, controller.jobs, controller.onics, controller.rings
 
     @routes.get("/grids", tags=["grids"], **answers(list[shapes.GridOverview]))
@@ -72,9 +74,10 @@ def router(controller: Controller) -> APIRouter:
     )
     def plan(body: LightRequest) -> Any:
         """What a job would get; refused as the job would be. Nothing is changed."""
-        found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.grid, body.ring)
+        found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.place)
         if found is None:
             raise InvalidError("such a job is not for a grid or ring; name one")
-        return ring_document(found) if isinstance(found, RingPlan) else plan_document(found)
+        kind, light = found
+        return documents[kind](light)
 
     return routes

@@ -26,9 +26,7 @@ def router(controller: Controller) -> APIRouter:
     )
     def submit(body: JobRequest) -> Any:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
-        return jobs.submit(
-            body.name, body.wanted, body.worker_settings(), hold=body.hold, grid=body.grid, ring=body.ring
-        )
+        return jobs.submit(body.name, body.wanted, body.worker_settings(), hold=body.hold, place=body.place)
 
     @routes.get("/jobs", tags=["jobs"], **answers(list[shapes.JobDocument]))
     def list_jobs() -> Any:

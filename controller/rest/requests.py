@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from controller.jobs.light import KINDS, Place
 from fabric.crossconnect import Mode
 from fabric.schedules import steps_named
 
@@ -91,7 +92,7 @@ class LinkTest(Body):
     to: int | Annotated[list[int | None], Field(max_length=4096)] | None = None
 
 
-class Place(Body):
+class Placement(Body):
     """Where a job runs, and what it sends there. ``ranks``: GPUs in rank order, or ``gpus``: how many, of
     ``grid`` or ``ring`` if one is given."""
 
@@ -105,9 +106,20 @@ class Place(Body):
     def _is_there(self) -> Self:
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
+        if len(self._places) > 1:
+            raise ValueError(f"a job is on {' or on '.join(map(' '.join, self._places))}, not on both")
         # A name that there is not is told here, whatever the number of ranks.
         steps_named(self.collective, 1)
         return self
+
+    @property
+    def _places(self) -> list[Place]:
+        return [Place(kind, name) for kind in KINDS if (name := getattr(self, kind)) is not None]
+
+    @property
+    def place(self) -> Place | None:
+        """The grid or ring that is named; None where the controller is to find one."""
+        return next(iter(self._places), None)
 
     @property
     def wanted(self) -> list[str] | int:
@@ -125,7 +137,7 @@ _TRAINING: JsonValue = {
 }
 
 
-class JobRequest(Place):
+class JobRequest(Placement):
     """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
     ``hold``: stay READY until released.
@@ -170,7 +182,7 @@ class JobRequest(Place):
         return self.model_dump(exclude={"name", "ranks", "gpus", "grid", "ring", "hold"}, exclude_none=True)
 
 
-class LightRequest(Place):
+class LightRequest(Placement):
     """``POST /v1/arbiter/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
 
     model_config = ConfigDict(

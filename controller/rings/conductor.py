@@ -252,7 +252,7 @@ class RingConductor:
             # It first ends what it does with the WSSs.
             self._thread.join(2 * (WRITE_S + self.lights.declared_s))
             if self._thread.is_alive():
-                log.error("ring %s: the conductor of job %s did not end", self.plan.ring, self.job)
+                log.error("ring %s: the conductor of job %s did not end", self.plan.place, self.job)
 
     def _rouse(self) -> None:
         # A full pipe rouses, too; a closed one has nobody to rouse.
@@ -377,7 +377,7 @@ class RingConductor:
             with self._lock:
                 self._trouble = trouble
             state = "lit" if trouble is None else "trouble"
-            self._bus.publish("ring", ring=self.plan.ring, job=self.job, state=state, text=trouble)
+            self._bus.publish("ring", ring=self.plan.place, job=self.job, state=state, text=trouble)
 
     # Workers
 

@@ -29,7 +29,6 @@ def choose_ring(
     fabric: Fabric,
     holders: Mapping[str, str],
     wanted: Sequence[str] | int,
-    grid_name: str | None = None,
     ring_name: str | None = None,
 ) -> WdmRing | None:
     """The ring of a job; None for a job that is not meant for one.
@@ -38,20 +37,15 @@ def choose_ring(
     job that has each taken node. Raises InvalidError for what can never be, ConflictError for what cannot
     be now.
     """
-    if ring_name is not None:
-        if ring_name not in fabric.rings:
-            raise InvalidError(f"there is no ring {ring_name}")
-        if grid_name is not None:
-            raise InvalidError(f"a job is on ring {ring_name} or on grid {grid_name}, not on both")
+    if ring_name is not None and ring_name not in fabric.rings:
+        raise InvalidError(f"there is no ring {ring_name}")
     if isinstance(wanted, int):
-        if ring_name is None and (grid_name is not None or len(fabric.onics) < len(fabric.gpus)):
+        if ring_name is None and (not fabric.rings or len(fabric.onics) < len(fabric.gpus)):
             return None
         rings = [fabric.rings[ring_name]] if ring_name is not None else list(fabric.rings.values())
         fitting = [ring for ring in rings if len(ring.nodes) == wanted]
-        if not fitting and rings and (ring_name is not None or not fabric.grids):
-            raise InvalidError(f"{wanted} GPUs: {_rule(rings[0])}")
         if not fitting:
-            return None
+            raise InvalidError(f"{wanted} GPUs: {_rule(rings[0])}")
         free = [ring for ring in fitting if not any(node in holders for node in ring.nodes)]
         ring = (free or fitting)[0]
         reserve(ring.nodes, holders, {}, ring.nodes)

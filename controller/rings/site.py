@@ -1,7 +1,7 @@
 """The WDM rings: which jobs have their light, and what they look like.
 
 For a job the whole ring is set: every WSS carries what the first step needs, every node gets its transmit
-table, and a conductor (:mod:`controller.ring_conductor`) opens the nodes' flow sockets and steps the light
+table, and a conductor (:mod:`controller.rings.conductor`) opens the nodes' flow sockets and steps the light
 through the collective. When the job ends, the sockets go first, then the tables, then the light, so that
 nobody sends where nothing leads.
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from controller.bus import EventBus
 from controller.circuits.optical_site import OpticalSite
-from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
+from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
 from controller.rings.conductor import Lights, RingConductor
 from controller.rings.light import choose_ring, plan_light, ring_of, steps_of_job
 from controller.server_agent import AgentClient
@@ -73,24 +73,16 @@ class RingSite:
         wanted: Sequence[str] | int,
         settings: Mapping[str, Any],
         holders: Mapping[str, str],
-        grid: str | None = None,
-        ring: str | None = None,
+        place: str | None = None,
     ) -> RingPlan | None:
         """What a job would get; None for one that is not meant for a ring. Touches nothing.
 
         Raises as :func:`choose_ring`, :func:`steps_of_job`, :func:`plan_light`.
         """
-        chosen = choose_ring(self._fabric, holders, wanted, grid, ring)
+        chosen = choose_ring(self._fabric, holders, wanted, place)
         if chosen is None:
             return None
         return plan_light(self._fabric, chosen, steps_of_job(chosen, settings))
-
-    def plan_of(self, ring: str, settings: Mapping[str, Any]) -> RingPlan:
-        """The plan of a job whose ring is known. Raises InvalidError."""
-        found = self._fabric.rings.get(ring)
-        if found is None:
-            raise InvalidError(f"there is no ring {ring}")
-        return plan_light(self._fabric, found, steps_of_job(found, settings))
 
     def check(self, plan: RingPlan) -> None:
         """Ask every WSS and the agent. Raises the first error."""
@@ -113,12 +105,12 @@ class RingSite:
             began = time.monotonic()
             _, problems = lights.set(plan.steps[0].cross_connects, exactly=True)
             if problems:
-                raise UnavailableError(f"ring {plan.ring}: {problems[0]}")
+                raise UnavailableError(f"ring {plan.place}: {problems[0]}")
             lit = time.monotonic()
-            self._write_tables(plan.ring, self._tables(plan))
+            self._write_tables(plan.place, self._tables(plan))
             tables = time.monotonic()
             self._play(job_id, plan, lights, resumed=False)
-        self._publish(job_id, plan.ring, "lit", light_s=lit - began, tables_s=tables - lit)
+        self._publish(job_id, plan.place, "lit", light_s=lit - began, tables_s=tables - lit)
 
     def adopt(self, job_id: str, plan: RingPlan) -> None:
         """Take over a job that runs already: its light and tables stand, its workers come back."""
@@ -128,33 +120,32 @@ class RingSite:
         except ControllerError as error:
             log.error("job %s is not taken over: %s", job_id, error)
         else:
-            self._publish(job_id, plan.ring, "adopted")
+            self._publish(job_id, plan.place, "adopted")
 
-    def clear(self, job_id: str, ring_name: str) -> list[str]:
+    def clear(self, job_id: str, plan: RingPlan) -> list[str]:
         """Take a job's sockets, tables and light away; what did not work, one line each. May be repeated."""
-        ring = self._ring(ring_name)
         with self._lock:
             conductor = self._playing.pop(job_id, None)
         if conductor is not None:
             conductor.stop()
-        if self._site.hold(job_id, ring.switches) is not None:
+        if self._site.hold(job_id, plan.switches) is not None:
             # The next job has the ring already; then all this is done.
             return []
         problems: list[str] = []
         try:
-            self._write_tables(ring_name, {node: {} for node in ring.nodes})
+            self._write_tables(plan.place, {node: {} for node in plan.nodes})
         except ControllerError as error:
             problems.append(str(error))
-        lights = Lights(self._site, ring.switches) if conductor is None else conductor.lights
+        lights = Lights(self._site, plan.switches) if conductor is None else conductor.lights
         try:
-            problems += lights.set({name: frozenset() for name in ring.switches}, exactly=True)[1]
+            problems += lights.set({name: frozenset() for name in plan.switches}, exactly=True)[1]
             lights.remember()
         finally:
             lights.close()
         if not problems:
             self._site.release(job_id)
         state = "not cleared" if problems else "cleared"
-        self._publish(job_id, ring_name, state, error=problems[0] if problems else None)
+        self._publish(job_id, plan.place, state, error=problems[0] if problems else None)
         return problems
 
     @contextlib.contextmanager
@@ -162,7 +153,7 @@ class RingSite:
         """The ring's WSSs, for this job alone. Trouble is told, and then they are closed."""
         try:
             if (other := self._site.hold(job_id, plan.switches)) is not None:
-                raise ConflictError(f"ring {plan.ring} is lit for job {other}")
+                raise ConflictError(f"ring {plan.place} is lit for job {other}")
             lights = Lights(self._site, plan.switches)
             try:
                 yield lights
@@ -170,7 +161,7 @@ class RingSite:
                 lights.close()
                 raise
         except ControllerError as error:
-            self._publish(job_id, plan.ring, "failed", error=str(error))
+            self._publish(job_id, plan.place, "failed", error=str(error))
             raise
 
     def _play(self, job_id: str, plan: RingPlan, lights: Lights, *, resumed: bool) -> None:
@@ -179,9 +170,9 @@ class RingSite:
         try:
             conductor = RingConductor(job_id, plan, lights, sockets, ips, self._bus, resumed=resumed)
         except OSError as error:
-            raise UnavailableError(f"ring {plan.ring}: flow socket {error.strerror or error}") from error
+            raise UnavailableError(f"ring {plan.place}: flow socket {error.strerror or error}") from error
         with self._lock:
-            self._playing[job_id] = self._last[plan.ring] = conductor
+            self._playing[job_id] = self._last[plan.place] = conductor
         conductor.start()
 
     def _publish(self, job_id: str, ring: str, state: str, **more: Any) -> None:
@@ -220,7 +211,7 @@ class RingSite:
         """Why light is not as it should be, one line for each ring."""
         with self._lock:
             playing = list(self._playing.values())
-        return [f"ring {c.plan.ring}: {c.trouble}" for c in playing if c.trouble is not None]
+        return [f"ring {c.plan.place}: {c.trouble}" for c in playing if c.trouble is not None]
 
     def rings(self, holders: Mapping[str, str]) -> list[dict[str, Any]]:
         """Every ring in short."""
@@ -278,7 +269,7 @@ class RingSite:
 
     def _conductor(self, ring: str) -> RingConductor | None:
         with self._lock:
-            return next((c for c in self._playing.values() if c.plan.ring == ring), None)
+            return next((c for c in self._playing.values() if c.plan.place == ring), None)
 
     def _overview(self, ring: WdmRing, holders: Mapping[str, str]) -> dict[str, Any]:
         playing = self._conductor(ring.name)
@@ -299,7 +290,7 @@ class RingSite:
 def ring_document(plan: RingPlan) -> dict[str, Any]:
     """A plan as the REST API shows it. ``set_ups``: changes of light in an iteration."""
     return {
-        "ring": plan.ring,
+        "ring": plan.place,
         "ranks": list(plan.nodes),
         "switches": list(plan.switches),
         "steps": len(plan.steps),

@@ -17,7 +17,7 @@ from controller.bus import EventBus
 from controller.circuits.manager import CircuitManager, Target
 from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from controller.grids.arbiter import Arbiter, LightPlan, choose, plan_document, plan_light
+from controller.grids.arbiter import Arbiter, GridPlan, choose, plan_document, plan_light
 from controller.grids.onics import OnicEntry, OnicSite
 from controller.jobs.job import JobState
 from controller.jobs.manager import JobManager
@@ -167,7 +167,7 @@ class Bench:
             dict,
             busy_s=0.005,
             idle_s=0.01,
-            arbiter=self.arbiter,
+            lights={"grid": self.arbiter},
             flow_sockets={gpu: entry.flow for gpu, entry in entries.items()},
         )
         self.jobs.start()
@@ -182,7 +182,7 @@ class Bench:
         for agent in self.agents.values():
             agent.stop()
 
-    def plan(self, *nodes: str) -> LightPlan:
+    def plan(self, *nodes: str) -> GridPlan:
         return plan_light(self.fabric, self.fabric.grids["n"], nodes)
 
     def lit(self) -> dict[str, set[CrossConnect]]:
@@ -217,7 +217,7 @@ class Bench:
             self.server.exit(rank["worker"], 0)
         self.wait(lambda: not any(worker.startswith(f"{name}-") for worker in self.server.alive))
 
-    def has_map(self, plan: LightPlan, job: str) -> bool:
+    def has_map(self, plan: GridPlan, job: str) -> bool:
         return all(
             self.agents[gpu].state["job"] == job
             and self.agents[gpu].state["peers"] == self.arbiter.peers(plan, gpu)

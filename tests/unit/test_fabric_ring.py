@@ -166,7 +166,7 @@ def test_how_many_wavelengths_a_collective_needs(name: str, nodes: int, least: i
 def test_wrht_of_nine_nodes() -> None:
     fabric, ring = wdm_ring("r", 9, 1, 25e9)
     plan = plan_ring(fabric, ring, wrht(9))
-    assert (plan.ring, plan.nodes) == ("r", ring.nodes)
+    assert (plan.place, plan.nodes) == ("r", ring.nodes)
     assert plan.transmit["r0"] == {"r1": Emit(0, 0)}
     assert plan.transmit["r2"] == {"r1": Emit(1, 0)}
     # A representative: to the one above it, and back to its members.

@@ -53,7 +53,7 @@ def test_a_job_uses_all_nodes_of_its_ring_in_order() -> None:
     rule = "a job on ring r uses all its 4 nodes in order, r0 to r3"
     for wanted in (4, NODES):
         assert choose_ring(fabric, {}, wanted) is ring
-        assert choose_ring(fabric, {}, wanted, None, "r") is ring
+        assert choose_ring(fabric, {}, wanted, "r") is ring
         with pytest.raises(ConflictError, match="rank 2: GPU r2 is reserved by job red"):
             choose_ring(fabric, {"r2": "red"}, wanted)
     for few, what in (
@@ -64,18 +64,17 @@ def test_a_job_uses_all_nodes_of_its_ring_in_order() -> None:
         with pytest.raises(InvalidError, match=f"{what}: {rule}"):
             choose_ring(fabric, {}, few)
     with pytest.raises(InvalidError, match="there is no ring q"):
-        choose_ring(fabric, {}, 4, None, "q")
-    with pytest.raises(InvalidError, match="not on both"):
-        choose_ring(fabric, {}, 4, "n", "r")
+        choose_ring(fabric, {}, 4, "q")
 
 
 def test_other_jobs_are_not_meant_for_a_ring() -> None:
     grid = {"rows": 2, "columns": 2, "gpu": "titan-v", "rate": "100 Gbit/s"}
     fabric, _ = ring_fabric(4, grids={"n": grid})
     assert choose_ring(fabric, {}, ["n0", "n1"]) is None
-    assert choose_ring(fabric, {}, 2) is None
-    assert choose_ring(fabric, {}, 4, "n") is None
+    assert choose_ring(build_fabric(FabricSpec.model_validate({"grids": {"n": grid}})), {}, 2) is None
+    with pytest.raises(InvalidError, match="2 GPUs"):
+        choose_ring(fabric, {}, 2)
     with pytest.raises(InvalidError, match="rank 0 is n0"):
-        choose_ring(fabric, {}, ["n0", "n1", "n2", "n3"], None, "r")
+        choose_ring(fabric, {}, ["n0", "n1", "n2", "n3"], "r")
     with pytest.raises(InvalidError, match="rank 1 is n1"):
         choose_ring(fabric, {}, ["r0", "n1"])

@@ -1,0 +1,218 @@
+"""The seam between jobs and light: who is asked, who lights, and what a restart takes over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.bus import EventBus
+from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from controller.jobs.job import Job, JobState
+from controller.jobs.light import Kind, LightProvider, Place
+from controller.jobs.manager import JobManager
+from controller.rest.requests import JobRequest
+from controller.store import Store
+from fabric.schema import FabricSpec, build_fabric
+from tests.unit.test_controller_job import ScriptedAgent
+
+ONIC = {"gpu": "titan-v", "rate": "100 Gbit/s"}
+FABRIC = build_fabric(
+    FabricSpec.model_validate(
+        {
+            "grids": {"n": {"rows": 1, "columns": 4, **ONIC}},
+            "rings": {"r": {"nodes": 3, "wavelengths": 1, **ONIC}},
+        }
+    )
+)
+NODES = {"grid": FABRIC.grids["n"].nodes, "ring": FABRIC.rings["r"].nodes}
+
+
+@dataclass(frozen=True)
+class Beam:
+    place: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...] = ("wss",)
+
+
+class Lamp:
+    """Lights jobs on one place, and notes what it was told. ``refusal``: of every job it plans."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.name, self.nodes = FABRIC.grids["n"].name if kind == "grid" else "r", NODES[kind]
+        self.refusal: ControllerError | None = None
+        self.dark: ControllerError | None = None
+        self.problems: list[str] = []
+        self.told: list[tuple[str, str]] = []
+
+    def plan(
+        self,
+        wanted: Sequence[str] | int,
+        settings: Mapping[str, Any],
+        holders: Mapping[str, str],
+        place: str | None = None,
+    ) -> Beam | None:
+        if self.refusal is not None:
+            raise self.refusal
+        nodes = self.nodes[:wanted] if isinstance(wanted, int) else tuple(wanted)
+        return Beam(self.name, nodes) if set(nodes) <= set(self.nodes) else None
+
+    def check(self, light: Beam) -> None:
+        self.told.append(("check", light.place))
+
+    def light(self, job_id: str, light: Beam) -> None:
+        if self.dark is not None:
+            raise self.dark
+        self.told.append(("light", job_id))
+
+    def adopt(self, job_id: str, light: Beam) -> None:
+        self.told.append(("adopt", job_id))
+
+    def clear(self, job_id: str, light: Beam) -> list[str]:
+        self.told.append(("clear", job_id))
+        return [self.problems.pop()] if self.problems else []
+
+
+class Site:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.agent = ScriptedAgent()
+        self.grid, self.ring = Lamp("grid"), Lamp("ring")
+        self.manager = self.start()
+
+    def start(self) -> JobManager:
+        lights: dict[Kind, LightProvider[Any]] = {"ring": self.ring, "grid": self.grid}
+        manager = JobManager(
+            FABRIC,
+            self.agent,  # type: ignore[arg-type]
+            Store(self.directory),
+            EventBus(),
+            dict,
+            lights=lights,
+            busy_s=0.005,
+            idle_s=0.01,
+        )
+        manager.start()
+        return manager
+
+    def restart(self) -> None:
+        self.manager.stop()
+        for lamp in (self.grid, self.ring):
+            lamp.told.clear()
+        self.manager = self.start()
+
+    def wait(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.005)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    made = Site(tmp_path / "state")
+    yield made
+    made.manager.stop()
+
+
+def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(site: Site) -> None:
+    document = site.manager.submit("red", list(NODES["grid"]), {}, hold=True)
+    assert (document["grid"], document["ring"], document["switches"]) == ("n", None, ["wss"])
+    site.wait(lambda: "red-0" in site.agent.alive)
+    assert site.grid.told == [("check", "n"), ("light", "red")]
+    site.grid.problems = ["wss: away"]
+    site.manager.cancel("red")
+    site.wait(lambda: site.grid.told[2:] == [("clear", "red")] * 2)
+    assert not site.agent.alive
+    assert site.ring.told == []
+
+
+def test_a_job_whose_light_does_not_come_fails_without_workers(site: Site) -> None:
+    site.ring.dark = UnavailableError("wss: away")
+    site.manager.submit("red", 3, {}, hold=True, place=Place("ring", "r"))
+    site.wait(lambda: ("clear", "red") in site.ring.told)
+    job = site.manager.job("red")
+    assert (job["state"], job["error"]) == ("FAILED", "not started: wss: away")
+    assert not site.agent.specs
+
+
+def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Site) -> None:
+    site.ring.refusal = ConflictError("ring r is taken")
+    found = site.manager.light_plan(2, {})
+    assert found is not None
+    assert found[0] == "grid"
+    site.grid.refusal = InvalidError("2 nodes do not fit")
+    with pytest.raises(ConflictError, match="taken"):
+        site.manager.light_plan(2, {})
+    site.ring.refusal, site.grid.refusal = site.grid.refusal, ConflictError("grid n is taken")
+    with pytest.raises(ConflictError, match="grid n is taken"):
+        site.manager.light_plan(2, {})
+    site.ring.refusal = None
+    assert site.manager.light_plan(2, {}) == ("ring", Beam("r", NODES["ring"][:2]))
+    with pytest.raises(ConflictError, match="grid n is taken"):
+        site.manager.light_plan(2, {}, Place("grid", "n"))
+
+
+def test_a_request_names_one_place_at_most() -> None:
+    body = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0, "iterations": 1}
+    assert JobRequest.model_validate({**body, "ring": "r"}).place == Place("ring", "r")
+    assert JobRequest.model_validate(body).place is None
+    with pytest.raises(ValueError, match="a job is on grid n or on ring r, not on both"):
+        JobRequest.model_validate({**body, "grid": "n", "ring": "r"})
+
+
+def test_a_restart_adopts_what_runs_and_clears_what_had_ended(site: Site) -> None:
+    site.manager.submit("red", 4, {}, hold=True, place=Place("grid", "n"))
+    site.wait(lambda: "red-3" in site.agent.alive)
+    site.wait(lambda: (Store(site.directory).read("jobs") or {})["jobs"][0]["started"])
+    site.restart()
+    assert site.grid.told == [("adopt", "red")]
+    site.grid.problems = ["wss: away"] * 1000
+    site.manager.cancel("red")
+    site.wait(lambda: ("clear", "red") in site.grid.told)
+    site.restart()
+    assert ("adopt", "red") not in site.grid.told
+    site.grid.problems = []
+    site.wait(lambda: site.grid.told and site.grid.told[-1] == ("clear", "red") and not site.grid.problems)
+
+
+RECORD = {
+    "id": "red",
+    "name": "red",
+    "state": "RUNNING",
+    "error": None,
+    "hold": False,
+    "switches": ["wss"],
+    "ranks": [{"rank": i, "gpu": gpu, "state": "started"} for i, gpu in enumerate(NODES["ring"])],
+    "spec": {"collective": "wrht"},
+    "t_submitted": 1.0,
+    "t_released": 2.0,
+    "t_ended": None,
+    "started": True,
+    "clean": False,
+}
+
+
+@pytest.mark.parametrize("places", [{"grid": None, "ring": "r"}, {"grid": "n"}, {}])
+def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None]) -> None:
+    job = Job.from_record({**RECORD, **places})
+    assert job.state is JobState.RUNNING
+    named = {kind: name for kind, name in places.items() if name is not None}
+    assert ({} if job.place is None else {job.place.kind: job.place.name}) == named
+    assert {key: job.record()[key] for key in RECORD if key != "ranks"} | {"ranks": None} == {
+        **RECORD,
+        "ranks": None,
+    }
+    assert {key: job.record()[key] for key in ("grid", "ring")} == {"grid": None, "ring": None} | places
+
+
+def test_a_stored_job_whose_place_is_not_there_is_named(site: Site) -> None:
+    site.manager.stop()
+    Store(site.directory).write("jobs", {"jobs": [{**RECORD, "grid": "m"}]})
+    with pytest.raises(InvalidError, match="job red is not one for grid m"):
+        site.start()
