@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.bus import EventBus
-from controller.circuits.keeper import Keeper
 from controller.circuits.manager import CircuitManager
 from controller.circuits.optical_site import OpticalSite
+from controller.circuits.reconciler import Reconciler
 from controller.circuits.regroup import RegroupManager
 from controller.errors import InvalidError, StartError
 from controller.grids.arbiter import Arbiter
@@ -69,7 +69,7 @@ class Controller:
         )
         scale = inventory.time_dilation * inventory.payload_scale
         self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
-        self.keeper = Keeper(fabric, plane, self.site, self.circuits, self.forwarding, self.bus)
+        self.reconciler = Reconciler(fabric, plane, self.site, self.circuits, self.forwarding, self.bus)
         self.statistics = Statistics(fabric, plane, self.circuits.ends)
         self.started_at = time.monotonic()
 
@@ -94,7 +94,7 @@ class Controller:
         except (ValueError, KeyError, TypeError, InvalidError) as error:
             raise StartError(f"the saved state cannot be used: {error}") from error
         self.arbiter.start()
-        self.keeper.start()
+        self.reconciler.start()
         self.statistics.start()
         self.bus.publish("controller", state="up", lab=self.inventory.lab)
 
@@ -106,7 +106,7 @@ class Controller:
         self.jobs.stop()
         self.arbiter.stop()
         self.rings.stop()
-        self.keeper.stop()
+        self.reconciler.stop()
         self.site.close()
         self.plane.stop()
         self.bus.close()

@@ -309,5 +309,5 @@ def test_strange_flows_with_our_cookie_are_swept_away(rig: ControllerRig) -> Non
     assert len(left) == 10, left
     post(rig, "flowentry/delete", match={"in_port": 4}, cookie=77, cookie_mask=2**64 - 1)
     time.sleep(1.2)
-    assert "a round of the keeper failed" not in rig.log()
+    assert "a round of the reconciler failed" not in rig.log()
     assert rig.api.get("/v1/health").json()["status"] == "ok"

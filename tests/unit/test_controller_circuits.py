@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from controller.bus import EventBus
-from controller.circuits.keeper import Keeper
 from controller.circuits.manager import CircuitManager, Target
 from controller.circuits.optical_site import OpticalSite
+from controller.circuits.reconciler import Reconciler
 from controller.errors import ConflictError, InvalidError, UnavailableError
 from controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
 from controller.optical.base import (
@@ -273,32 +273,34 @@ def test_a_single_change_keeps_the_rest_and_is_remembered(bench: Bench) -> None:
     assert "add" not in bench.log
 
 
-def test_the_keeper_reads_tables_after_light_that_changed_by_itself_and_not_after_ours(bench: Bench) -> None:
+def test_the_reconciler_reads_tables_after_light_that_changed_by_itself_and_not_after_ours(
+    bench: Bench,
+) -> None:
     bench.set(PORTS[:6])
-    keeper = Keeper(
+    reconciler = Reconciler(
         FABRIC, bench.tables, bench.site, bench.manager, bench.forwarding, bench.bus, period_s=60.0
     )  # type: ignore[arg-type]
-    revision = keeper._round(bench.site.revision)
+    revision = reconciler._round(bench.site.revision)
     bench.set(SWAPPED)
     bench.tables.readings = 0
-    revision = keeper._round(revision)
+    revision = reconciler._round(revision)
     assert bench.tables.readings == 0
     bench.driver.stand.clear()
-    keeper._round(revision)
+    reconciler._round(revision)
     assert bench.tables.readings > 0
     assert bench.tables.rules() == wanted({"ocs0": frozenset()})
 
 
 def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) -> None:
-    """The keeper asks a switch that says something of a port between switches, and mends at once."""
+    """The reconciler asks a switch that says something of a port between switches, and mends at once."""
     bench.set([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])
     usual = bench.tables.rules()
-    keeper = Keeper(
+    reconciler = Reconciler(
         FABRIC, bench.tables, bench.site, bench.manager, bench.forwarding, bench.bus, period_s=60.0
     )  # type: ignore[arg-type]
     (tell,) = bench.tables.subscribers
     listener = bench.bus.subscribe()
-    keeper.start()
+    reconciler.start()
     try:
         for down, state in ((True, "down"), (False, "up")):
             port = PortDescription(8, "", "", not down)
@@ -311,4 +313,4 @@ def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) 
             said = [e for e in listener.take() if e["event"] == "packet_switch_port"][-1]
             assert (said["switch"], said["port"], said["peer"], said["state"]) == ("tor1", 8, "tor0:8", state)
     finally:
-        keeper.stop()
+        reconciler.stop()

@@ -1,6 +1,6 @@
-"""Watches the switches: brings back what one lost while it was away, moves packets off a link that is down.
+"""The reconciler: brings back what a switch lost while it was away, moves packets off a link that is down.
 
-One thread.
+One thread, which compares what the switches carry with what they should.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _STATE = {True: "up", False: "down"}
 
 
-class Keeper:
+class Reconciler:
     """Reads every optical switch once per ``period_s``; mends rules when a packet switch connects, or says
     that a port went down or came up."""
 
@@ -53,7 +53,7 @@ class Keeper:
         self._unread: set[str] = set()
         self._unread_lock = threading.Lock()
         self._unsubscribe = plane.subscribe(self._switch_event)
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -99,7 +99,7 @@ class Keeper:
                 revision = self._round(revision)
             except Exception:
                 # The watch must outlive whatever one round ran into.
-                log.exception("a round of the keeper failed")
+                log.exception("a round of the reconciler failed")
 
     def _round(self, revision: int) -> int:
         with self._circuits.quiet() as quiet:
