@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -235,8 +236,10 @@ def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Ri
     fault = rig.done(rig.faults.kill("switch ocs0", back_after_s=1.5))
     with pytest.raises(FaultError, match=r"switch ocs0: fault f\d+ \(kill\) is in force"):
         rig.faults.kill("switch ocs0")
-    with pytest.raises(ProcessLookupError):
-        os.kill(entry["pid"], 0)
+    host, port = entry["address"].rsplit(":", 1)
+    time.sleep(1.0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 1.0)
     lit = Datapath.resume(rig.lab.bpf_dir / "ocs0")
     assert {ingress for ingress, _ in lit.cross_connects()} == {1, 2}
     lit.close()
