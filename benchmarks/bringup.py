@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation.agent import WorkerRequest
+from testbed.emulation.agent.workers import WorkerRequest
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ControllerAddress
 from testbed.emulation.testbed import Settings, Testbed
@@ -58,8 +58,8 @@ def once(containers: int, image: str | None, runtime: Any) -> dict[str, float]:
     testbed.start()
     try:
         network = time.perf_counter()
-        assert testbed.agent is not None
-        testbed.agent.start_all(wanted)
+        assert testbed.workers is not None
+        testbed.workers.start_all(wanted)
         up = time.perf_counter()
     finally:
         stopping = time.perf_counter()

@@ -19,7 +19,8 @@ from fastapi.responses import JSONResponse
 
 from fabric.topology import Fabric, Port
 from testbed.emulation import openvswitch
-from testbed.emulation.agent import Agent, AgentServer, Worker
+from testbed.emulation.agent.http import AgentServer
+from testbed.emulation.agent.workers import Worker, Workers
 from testbed.emulation.fault_targets import (
     FaultRequest,
     Kind,
@@ -98,13 +99,13 @@ class Faults:
         self,
         fabric: Fabric,
         network: LabNetwork,
-        agent: Agent,
+        workers: Workers,
         server: AgentServer,
         kept: Mapping[Kind, Kept],
     ) -> None:
         self._fabric = fabric
         self._network = network
-        self._agent = agent
+        self._workers = workers
         self._server = server
         self._kept = kept
         self._lock = threading.Lock()
@@ -237,15 +238,15 @@ class Faults:
 
     def _lost_gpu(self, gpu: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
         def begin() -> None:
-            self._agent.set_lost(gpu, True)
+            self._workers.set_lost(gpu, True)
             darken()
-            for worker in self._agent.workers():
+            for worker in self._workers.workers():
                 if worker.place.gpu == gpu:
                     self._kill(worker)
 
         def end() -> None:
             lighten()
-            self._agent.set_lost(gpu, False)
+            self._workers.set_lost(gpu, False)
 
         return _Course(begin, end)
 
@@ -302,7 +303,7 @@ class Faults:
             time.sleep(0.02)
 
     def _worker(self, job: str, rank: int) -> Worker:
-        workers = self._agent.workers()
+        workers = self._workers.workers()
         found = next((w for w in workers if (w.place.job, w.place.rank) == (job, rank)), None)
         if found is None:
             there = listed(f"{w.place.job} {w.place.rank}" for w in workers if w.outcome is None)

@@ -26,7 +26,9 @@ from fabric.optical_profiles import PROFILES
 from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
-from testbed.emulation.agent import Agent, AgentServer
+from testbed.emulation.agent.http import AgentServer, make_app
+from testbed.emulation.agent.onics import Onics
+from testbed.emulation.agent.workers import Workers
 from testbed.emulation.fault_targets import Kind
 from testbed.emulation.faults import Faults, Kept, fault_routes
 from testbed.emulation.netlink import NetworkError
@@ -93,7 +95,7 @@ class Testbed:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.inventory: dict[str, Any] = {}
-        self.agent: Agent | None = None
+        self.workers: Workers | None = None
         self.network: LabNetwork | None = None
         self.agents: Supervisor | None = None
         self.switches: Supervisor | None = None
@@ -165,23 +167,23 @@ class Testbed:
                 return network.add_worker(NamespaceHost, place)
             return network.add_worker(DockerHost, place, api=api)
 
-        agent = Agent(
-            lab,
+        workers = Workers(
             settings.fabric,
             network,
             make_host,
             settings.state,
-            runtime=settings.runtime,
             command=settings.command or worker_command(settings.runtime),
             image=image,
         )
-        self.agent = agent
-        self._undo.callback(agent.close)
-        server = AgentServer(agent, settings.state / "agent.sock")
+        self.workers = workers
+        self._undo.callback(workers.close)
+        about = {"lab": lab.id, "runtime": settings.runtime, "gpus": list(settings.fabric.gpus)}
+        app = make_app(workers, Onics(settings.fabric, lab.bpf_dir), about)
+        server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
-        faults = Faults(settings.fabric, network, agent, server, self._kept())
+        faults = Faults(settings.fabric, network, workers, server, self._kept())
         self._undo.callback(faults.close)
-        server.app.include_router(fault_routes(faults))
+        app.include_router(fault_routes(faults))
         server.start()
         self._await_optical()
         self._await_onics()

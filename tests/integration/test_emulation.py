@@ -293,7 +293,7 @@ def test_a_worker_has_no_capabilities_in_a_namespace(namespace_rig: Rig) -> None
 def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     peers = [gpu.ip for gpu in rig.fabric.gpus.values()]
     rig.start(rig.request(0, "g0", do="wait", peers=peers)).raise_for_status()
-    assert rig.testbed.agent is not None
+    assert rig.testbed.workers is not None
     assert rig.testbed.network is not None
     node = rig.testbed.network.get(rig.lab.container("red-0"))
     gpu = rig.fabric.gpus["g0"]

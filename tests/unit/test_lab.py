@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fabric.schema import FabricSpec, build_fabric
 from testbed import lab
 from testbed.emulation import clean, netlink
-from testbed.emulation.agent import make_worker_directory, parse_event, read_from, write_whole
+from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from testbed.emulation.network import Emulation, check_fabric, check_names, check_rates
 from testbed.emulation.nodes import Outcome, describe, readable_by_others
 from testbed.lab import Lab, LabError

@@ -1,24 +1,18 @@
-"""The server agent: starts, watches and ends workers, over HTTP on a Unix socket.
+"""Workers of a lab: started, watched, and ended.
 
-It is what an operator's agent on each GPU server would be; here one serves all servers of a lab. It keeps
-what it knows in memory and in the workers' directories, and answers every question from there: a controller
-that was restarted asks from cursor 0 and hears everything again.
+What is known of them is kept in memory and in their directories, and every question is answered from there: a
+controller that was restarted asks from cursor 0 and hears everything again.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import re
 import select
-import shutil
-import socket
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -27,20 +21,16 @@ from typing import Any, Literal
 
 import docker.errors
 import requests
-import uvicorn
-from fastapi import FastAPI, Query, Request
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from fabric.topology import Fabric
+from testbed.emulation.agent.errors import AgentError
+from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
-from testbed.emulation.onic.counting import read_light
-from testbed.emulation.onic.tables import RouteTable, Transmitter
-from testbed.emulation.onic.wiring import array_wavelengths, onic_directory
+from testbed.emulation.onic.wiring import onic_directory
 from testbed.emulation.openvswitch import OpenVSwitchError
-from testbed.lab import Lab
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +38,6 @@ PARALLEL_STARTS = 8
 MAX_LINE_BYTES = 1 << 20
 Name = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")
 Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
-
-
-class AgentError(RuntimeError):
-    """A request cannot be met; ``status`` is the HTTP status that says so."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class WorkerRequest(BaseModel):
@@ -68,25 +50,9 @@ class WorkerRequest(BaseModel):
     spec: dict[str, Any]
 
 
-class ReleaseRequest(BaseModel):
-    """Let held workers go at ``at`` (seconds of CLOCK_MONOTONIC)."""
-
-    model_config = ConfigDict(extra="forbid")
-    ids: list[str]
-    at: float
-
-
-class TransmitterSpec(BaseModel):
-    """Which of an O-NIC's fixed transmitters to use: of port ``port``, on channel ``wavelength``."""
-
-    model_config = ConfigDict(extra="forbid")
-    port: int = Field(ge=0, le=1)
-    wavelength: int = Field(ge=0)
-
-
 @dataclass
 class Worker:
-    """What the agent knows of one worker."""
+    """What is known of one worker."""
 
     host: WorkerHost
     state: Literal["starting", "running", "exited", "removed"] = "starting"
@@ -105,7 +71,7 @@ class Worker:
         return told | asdict(ended)
 
 
-class Agent:
+class Workers:
     """Workers of one lab. All methods may be called from several threads.
 
     ``make_host``: makes the (not yet started) Mininet node for a place; it is what tells the runtimes apart.
@@ -114,20 +80,16 @@ class Agent:
 
     def __init__(
         self,
-        lab: Lab,
         fabric: Fabric,
         network: LabNetwork,
         make_host: Callable[[WorkerPlace], WorkerHost],
         directory: Path,
         *,
-        runtime: str,
         command: tuple[str, ...],
         image: str | None,
     ) -> None:
-        self.lab = lab
-        self.fabric = fabric
-        self.network = network
-        self.runtime = runtime
+        self._fabric = fabric
+        self._network = network
         self._make_host = make_host
         self._directory = directory / "workers"
         self._command = command
@@ -159,7 +121,7 @@ class Agent:
             ]
             if not failures:
                 try:
-                    self.network.attach(w.place.gpu for w in workers)
+                    self._network.attach(w.place.gpu for w in workers)
                 except Failures as error:
                     failures = [(workers[0], str(error))]
             if failures:
@@ -187,7 +149,7 @@ class Agent:
             taken = {w.place.gpu: w.place.id for w in self._workers.values()}
             for request in chosen:
                 name = f"{request.job}-{request.rank}"
-                if request.gpu not in self.fabric.gpus:
+                if request.gpu not in self._fabric.gpus:
                     raise AgentError(
                         422, f"job {request.job} rank {request.rank}: there is no GPU {request.gpu}"
                     )
@@ -198,7 +160,7 @@ class Agent:
                 if request.gpu in taken:
                     raise AgentError(409, f"GPU {request.gpu} is taken by worker {taken[request.gpu]}")
                 try:
-                    self.network.check_plugged(request.gpu)
+                    self._network.check_plugged(request.gpu)
                 except NetworkError as error:
                     raise AgentError(422, str(error)) from None
                 taken[request.gpu] = name
@@ -222,17 +184,17 @@ class Agent:
         try:
             make_worker_directory(place.directory, spec, worker.host.uid)
             worker.host.launch()
-            self.network.plug(worker.host, self._neighbours(place, spec))
+            self._network.plug(worker.host, self._neighbours(place, spec))
         except Failures as error:
             return str(error)
         return None
 
     def _onic_directory(self, gpu: str) -> Path | None:
-        return onic_directory(self._directory.parent, gpu) if gpu in self.fabric.onics else None
+        return onic_directory(self._directory.parent, gpu) if gpu in self._fabric.onics else None
 
     def _neighbours(self, place: WorkerPlace, spec: dict[str, Any]) -> list[tuple[str, str]]:
         peers = spec.get("peers")
-        gpus = [self.fabric.gpu_by_ip(ip) for ip in peers] if isinstance(peers, list) else []
+        gpus = [self._fabric.gpu_by_ip(ip) for ip in peers] if isinstance(peers, list) else []
         return [(gpu.ip, gpu.mac) for gpu in gpus if gpu is not None and gpu.name != place.gpu]
 
     # -- watching
@@ -320,39 +282,6 @@ class Agent:
         with self._lock:
             (self._lost.add if lost else self._lost.discard)(gpu)
 
-    def onic_counters(self) -> dict[str, Any]:
-        """What the O-NICs and WSSs have counted since they were made, and the sums of what must stay 0."""
-        return read_light(self.fabric, self.lab.bpf_dir)
-
-    def set_transmitters(self, gpu: str, wanted: Mapping[str, TransmitterSpec]) -> dict[str, Any]:
-        """Makes ``wanted`` the whole transmit table of a GPU's O-NIC, by peer's address; as read back.
-
-        Raises AgentError, and then nothing has been changed, unless the kernel refused.
-        """
-        onic = self.fabric.onics.get(gpu)
-        if onic is None:
-            raise AgentError(404, f"GPU {gpu} has no O-NIC")
-        wavelengths = array_wavelengths(self.fabric, gpu)
-        if wavelengths is None:
-            raise AgentError(409, f"the lasers of O-NIC {gpu} are tunable; its own agent sets its routes")
-        for ip, chosen in wanted.items():
-            peer = self.fabric.gpu_by_ip(ip)
-            if peer is None or peer.name == gpu:
-                raise AgentError(422, f"O-NIC {gpu}: {ip} is the address of no other GPU")
-            if chosen.wavelength >= wavelengths:
-                text = f"O-NIC {gpu}: {ip}: there is no wavelength {chosen.wavelength} (0..{wavelengths - 1})"
-                raise AgentError(422, text)
-        try:
-            table = RouteTable.open(self.lab.bpf_dir / f"onic-{gpu}")
-            try:
-                with self._lock:
-                    table.replace({ip: Transmitter(t.port, t.wavelength) for ip, t in wanted.items()})
-                    return {ip: found._asdict() for ip, found in table.read().items()}
-            finally:
-                table.close()
-        except OSError as error:
-            raise AgentError(500, f"O-NIC {gpu}: transmit table: {error.strerror or error}") from None
-
     # -- the rest of a worker's life
 
     def release(self, ids: Iterable[str], at: float) -> None:
@@ -387,10 +316,10 @@ class Agent:
         errors = []
         for worker in workers:
             worker.host.kill()
-        bridges = None if unplug else self._pool.submit(self.network.remove_bridges)
+        bridges = None if unplug else self._pool.submit(self._network.remove_bridges)
         try:
             if unplug:
-                self.network.unplug(w.host for w in workers)
+                self._network.unplug(w.host for w in workers)
         except Failures as error:
             errors.append(str(error))
         errors += [e for e in self._pool.map(self._end, workers) if e is not None]
@@ -402,7 +331,7 @@ class Agent:
         with self._lock:
             for worker in workers:
                 self._workers.pop(worker.place.id, None)
-                self.network.forget(worker.host)
+                self._network.forget(worker.host)
         for reason in errors:
             log.error("removing workers: %s", reason)
         return errors
@@ -417,7 +346,7 @@ class Agent:
         return None
 
     def close(self) -> list[str]:
-        """End all workers and the agent; what went wrong."""
+        """End all workers, and start no more; what went wrong."""
         with self._lock:
             self._closed = True
             workers = list(self._workers.values())
@@ -428,151 +357,3 @@ class Agent:
         os.close(self._wake_read)
         os.close(self._wake_write)
         return errors
-
-
-def parse_event(line: bytes) -> dict[str, Any] | None:
-    """One line of a worker's events; None when it is none (a worker is not trusted to write only those)."""
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
-
-
-def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
-    """Up to ``limit`` bytes of a worker's file from ``offset`` on.
-
-    The worker chooses what the name stands for: a link out of its directory or a pipe is not followed.
-    Raises OSError.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        file.seek(offset)
-        return file.read(limit)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or none.
-
-    The directory belongs to the worker, who may have put links there: a new name is made and moved.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.rename(path)
-
-
-def make_worker_directory(directory: Path, spec: dict[str, Any], uid: int) -> None:
-    """A directory with ``spec.json`` that user ``uid`` owns. One that is there is kept under another name."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    if directory.exists():
-        numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
-        used = [int(m[1]) for p in directory.parent.iterdir() if (m := numbers.fullmatch(p.name))]
-        directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
-    directory.mkdir(mode=0o700)
-    try:
-        write_whole(directory / "spec.json", json.dumps(spec))
-        os.chown(directory, uid, uid)
-    except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-
-
-def make_app(agent: Agent) -> FastAPI:
-    """The HTTP interface of an agent."""
-    app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
-
-    @app.exception_handler(AgentError)
-    def failed(_request: Request, error: AgentError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=error.status)
-
-    @app.get("/v1/health")
-    def health() -> dict[str, Any]:
-        return {"lab": agent.lab.id, "runtime": agent.runtime, "gpus": list(agent.fabric.gpus)}
-
-    @app.post("/v1/workers")
-    def start(request: WorkerRequest) -> dict[str, Any]:
-        return agent.start_all([request])[0]
-
-    @app.post("/v1/workers/batch")
-    def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
-        return agent.start_all(wanted)
-
-    @app.post("/v1/workers/release")
-    def release(request: ReleaseRequest) -> dict[str, Any]:
-        agent.release(request.ids, request.at)
-        return {"released": request.ids, "at": request.at}
-
-    @app.get("/v1/onics")
-    def onics() -> dict[str, Any]:
-        return agent.onic_counters()
-
-    @app.put("/v1/onics/{gpu}/transmit")
-    def transmit(gpu: str, wanted: dict[str, TransmitterSpec]) -> dict[str, Any]:
-        return agent.set_transmitters(gpu, wanted)
-
-    @app.get("/v1/workers")
-    def report(cursor: int = Query(0, ge=0)) -> JSONResponse:
-        # As it is: checking every event of a poll ten times a second would cost more than the rest.
-        return JSONResponse(agent.report(cursor))
-
-    @app.delete("/v1/workers/{name}")
-    def remove(name: str) -> dict[str, Any]:
-        agent.remove(name)
-        return {"id": name, "removed": True}
-
-    return app
-
-
-class AgentServer:
-    """Serves an agent on a Unix socket that only root may use, in a thread of its own.
-
-    ``app``: what it serves. Stopped, it may be started again.
-    """
-
-    def __init__(self, agent: Agent, path: Path) -> None:
-        self.app = make_app(agent)
-        self._path = path
-        self._serving: tuple[socket.socket, uvicorn.Server, threading.Thread] | None = None
-
-    def start(self, timeout_s: float = 10.0) -> None:
-        """Returns once it answers. Raises TimeoutError."""
-        self._path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(self._path))
-        self._path.chmod(0o600)
-        config = uvicorn.Config(
-            self.app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            # Longer than the controller keeps an idle connection, or it sends on one as it is closed.
-            timeout_keep_alive=60,
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [listener]}, name="agent", daemon=True
-        )
-        self._serving = listener, server, thread
-        listener.listen(128)
-        thread.start()
-        deadline = time.monotonic() + timeout_s
-        while not server.started:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the server agent did not start within {timeout_s:g} s")
-            time.sleep(0.005)
-
-    def stop(self) -> None:
-        """No connection is left and none can be made."""
-        if self._serving is None:
-            return
-        listener, server, thread = self._serving
-        self._serving = None
-        server.should_exit = True
-        server.force_exit = True
-        thread.join(5)
-        listener.close()
-        self._path.unlink(missing_ok=True)

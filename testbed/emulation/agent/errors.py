@@ -1,0 +1,11 @@
+"""What the server agent cannot do."""
+
+from __future__ import annotations
+
+
+class AgentError(RuntimeError):
+    """A request cannot be met; ``status`` is the HTTP status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

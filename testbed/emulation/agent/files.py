@@ -1,0 +1,64 @@
+"""Files in a worker's directory. The worker owns it and is not trusted: what it put there is not followed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """One line of a worker's events; None when it is none (a worker is not trusted to write only those)."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
+    """Up to ``limit`` bytes of a worker's file from ``offset`` on.
+
+    The worker chooses what the name stands for: a link out of its directory or a pipe is not followed.
+    Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        file.seek(offset)
+        return file.read(limit)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or none.
+
+    The directory belongs to the worker, who may have put links there: a new name is made and moved.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.rename(path)
+
+
+def make_worker_directory(directory: Path, spec: dict[str, Any], uid: int) -> None:
+    """A directory with ``spec.json`` that user ``uid`` owns. One that is there is kept under another name."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists():
+        numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
+        used = [int(m[1]) for p in directory.parent.iterdir() if (m := numbers.fullmatch(p.name))]
+        directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
+    directory.mkdir(mode=0o700)
+    try:
+        write_whole(directory / "spec.json", json.dumps(spec))
+        os.chown(directory, uid, uid)
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise

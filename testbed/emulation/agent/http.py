@@ -1,0 +1,134 @@
+"""The server agent's service: HTTP on a Unix socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from testbed.emulation.agent.errors import AgentError
+from testbed.emulation.agent.onics import Onics
+from testbed.emulation.agent.workers import WorkerRequest, Workers
+from testbed.emulation.onic.tables import Transmitter
+
+
+class ReleaseRequest(BaseModel):
+    """Let held workers go at ``at`` (seconds of CLOCK_MONOTONIC)."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[str]
+    at: float
+
+
+class TransmitterSpec(BaseModel):
+    """Which of an O-NIC's fixed transmitters to use: of port ``port``, on channel ``wavelength``."""
+
+    model_config = ConfigDict(extra="forbid")
+    port: int = Field(ge=0, le=1)
+    wavelength: int = Field(ge=0)
+
+
+def make_app(workers: Workers, onics: Onics, about: Mapping[str, Any]) -> FastAPI:
+    """The HTTP interface; ``about``: what ``/v1/health`` answers."""
+    app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
+
+    @app.exception_handler(AgentError)
+    def failed(_request: Request, error: AgentError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=error.status)
+
+    @app.get("/v1/health")
+    def health() -> dict[str, Any]:
+        return dict(about)
+
+    @app.post("/v1/workers")
+    def start(request: WorkerRequest) -> dict[str, Any]:
+        return workers.start_all([request])[0]
+
+    @app.post("/v1/workers/batch")
+    def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
+        return workers.start_all(wanted)
+
+    @app.post("/v1/workers/release")
+    def release(request: ReleaseRequest) -> dict[str, Any]:
+        workers.release(request.ids, request.at)
+        return {"released": request.ids, "at": request.at}
+
+    @app.get("/v1/onics")
+    def counters() -> dict[str, Any]:
+        return onics.counters()
+
+    @app.put("/v1/onics/{gpu}/transmit")
+    def transmit(gpu: str, wanted: dict[str, TransmitterSpec]) -> dict[str, Any]:
+        chosen = {ip: Transmitter(t.port, t.wavelength) for ip, t in wanted.items()}
+        return onics.set_transmitters(gpu, chosen)
+
+    @app.get("/v1/workers")
+    def report(cursor: int = Query(0, ge=0)) -> JSONResponse:
+        # As it is: checking every event of a poll ten times a second would cost more than the rest.
+        return JSONResponse(workers.report(cursor))
+
+    @app.delete("/v1/workers/{name}")
+    def remove(name: str) -> dict[str, Any]:
+        workers.remove(name)
+        return {"id": name, "removed": True}
+
+    return app
+
+
+class AgentServer:
+    """Serves ``app`` on a Unix socket that only root may use, in a thread of its own.
+
+    Stopped, it may be started again.
+    """
+
+    def __init__(self, app: FastAPI, path: Path) -> None:
+        self._app = app
+        self._path = path
+        self._serving: tuple[socket.socket, uvicorn.Server, threading.Thread] | None = None
+
+    def start(self, timeout_s: float = 10.0) -> None:
+        """Returns once it answers. Raises TimeoutError."""
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        config = uvicorn.Config(
+            self._app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            # Longer than the controller keeps an idle connection, or it sends on one as it is closed.
+            timeout_keep_alive=60,
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="agent", daemon=True
+        )
+        self._serving = listener, server, thread
+        listener.listen(128)
+        thread.start()
+        deadline = time.monotonic() + timeout_s
+        while not server.started:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the server agent did not start within {timeout_s:g} s")
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        """No connection is left and none can be made."""
+        if self._serving is None:
+            return
+        listener, server, thread = self._serving
+        self._serving = None
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(5)
+        listener.close()
+        self._path.unlink(missing_ok=True)
