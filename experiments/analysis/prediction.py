@@ -1,0 +1,242 @@
+"""What the analytic models say of the jobs of a run plan, for comparison with what they took.
+
+Over packet switches jobs with a ring all-reduce share links by the all-send model of ``fabric.cost``, which
+bounds the time neither way; other collectives, and what goes through light of its own, take their steps one
+after another, each job as if alone. All times are emulated seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.language.plan import JobPlan, RunPlan, Setting
+from fabric.cost import RingJob, predict, steps_time
+from fabric.optical_profiles import PROFILES
+from fabric.schedules import steps_named
+from fabric.steps import Steps
+from fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
+from fabric.wdm import plan_ring, set_up_steps
+
+Circuits = Sequence[Sequence[str]]
+#: Taken for the handshake of a flow between two O-NICs that have nothing else to do.
+HANDSHAKE_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """``jct_s``: from the common start to the job's end. ``all_reduce_s``: of an all-reduce at the start.
+    ``set_ups``: steps of an all-reduce that wait for light, whose time is in neither."""
+
+    jct_s: float
+    all_reduce_s: float
+    set_ups: int = 0
+
+
+def grid_of(fabric: Fabric) -> Grid | None:
+    """The grid of a fabric that has one."""
+    return next(iter(fabric.grids.values()), None)
+
+
+def ring_of(fabric: Fabric) -> WdmRing | None:
+    """The ring of a fabric that has one."""
+    return next(iter(fabric.rings.values()), None)
+
+
+def nic_rate_bps(setting: Setting, gpu: str) -> float:
+    """Emulated bits per second of a GPU's slowest NIC port."""
+    links = setting.fabric.link_at
+    ports = setting.fabric.onics[gpu].ports if gpu in setting.fabric.onics else 1
+    return min(links[Port(gpu, number)].rate_bps for number in range(ports)) / setting.scale.rate
+
+
+def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
+    """Seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
+
+    Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each
+    rank having one port of that rate in each direction. For halving-doubling at a power of two P that is
+    ``2 (P-1)/P * 8 vector_bytes / rate_bps``. ``lightpaths``: every pair of ranks has a wavelength of that
+    rate for itself, so what counts is the most bytes from one rank to another.
+    """
+    n = steps.world_size
+    chunk_s = 8 * vector_bytes / steps.chunks / rate_bps
+    total = 0.0
+    for step in steps:
+        ends = (step.sources * n + step.destinations,) if lightpaths else (step.sources, step.destinations)
+        most = max(
+            (float(np.bincount(end, step.count).max(initial=0)) for end in ends if len(end)), default=0
+        )
+        total += chunk_s * most
+    return total
+
+
+def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> float:
+    """Seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no waiting."""
+    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in gpus)
+    steps = steps_named(job.collective, len(gpus))
+    lightpaths = ring_of(setting.fabric) is not None
+    return all_reduce_time(steps, job.gradient_bytes, rate_bps, lightpaths=lightpaths)
+
+
+def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:
+    """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""
+    steps, ring = steps_named(job.collective, ranks), ring_of(setting.fabric)
+    if grid_of(setting.fabric) is not None:
+        return steps.steps
+    return 0 if ring is None else sum(set_up_steps(plan_ring(setting.fabric, ring, steps)))
+
+
+def break_even_set_up(
+    steps: Steps, vector_bytes: float, rate_bps: float, tolerance: float, compute_s: float = 0.0
+) -> float:
+    """Seconds that each step's set-up may take until an iteration is ``tolerance`` times as long as without.
+
+    An iteration is ``compute_s`` seconds and the all-reduce, none of it at the same time; with 0 the
+    all-reduce alone. Raises ValueError for a collective without a step.
+    """
+    if not steps.steps:
+        raise ValueError(f"{steps.name} of {steps.world_size} ranks sends nothing")
+    idle_s = compute_s + all_reduce_time(steps, vector_bytes, rate_bps)
+    return (tolerance - 1) * idle_s / steps.steps
+
+
+def predict_jobs(
+    plan: RunPlan, gpus: Mapping[str, Sequence[str]], circuits: Circuits | None = None
+) -> dict[str, Predicted]:
+    """Of the jobs in ``gpus`` (GPUs in rank order by name), all started at once and nothing happening.
+
+    ``circuits``: pairs of port names, the plan's without. Raises ValueError where a job has no path.
+    """
+    fabric = plan.setting.fabric
+    lit = plan.circuits if circuits is None else circuits
+    jobs = {name: plan.job(name) for name in gpus}
+    if grid_of(fabric) is None and ring_of(fabric) is None:
+        if all(job.collective == "ring" for job in jobs.values()):
+            return _sharing(plan.setting, jobs, gpus, lit)
+        light = _light(fabric, lit)
+        return {
+            name: _alone(
+                job,
+                steps_time(
+                    fabric,
+                    light,
+                    gpus[name],
+                    steps_named(job.collective, len(gpus[name])),
+                    job.gradient_bytes * plan.setting.scale.rate,
+                ),
+            )
+            for name, job in jobs.items()
+        }
+    return {
+        name: _alone(
+            job,
+            ideal_all_reduce_s(plan.setting, job, gpus[name]),
+            set_ups(plan.setting, job, len(gpus[name])),
+        )
+        for name, job in jobs.items()
+    }
+
+
+def _light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
+    return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+
+
+def _compute_s(job: JobPlan) -> float:
+    return job.compute_s * max(job.stragglers.values(), default=1.0)
+
+
+def _alone(job: JobPlan, all_reduce_s: float, waits: int = 0) -> Predicted:
+    return Predicted(job.iterations * (_compute_s(job) + all_reduce_s), all_reduce_s, waits)
+
+
+def _sharing(
+    setting: Setting, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], circuits: Circuits
+) -> dict[str, Predicted]:
+    """While a set of jobs runs, each iterates at the rate that the model gives for that set; when one ends,
+    the others are predicted anew. Jobs that share a link may take less than this (they do not send all the
+    time) or more (headers, losses)."""
+    light = _light(setting.fabric, circuits)
+    left = {name: float(job.iterations) for name, job in jobs.items()}
+    first: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    now_s = 0.0
+    while left:
+        running = [
+            RingJob.all_reduce(
+                name, gpus[name], jobs[name].gradient_bytes * setting.scale.rate, _compute_s(jobs[name])
+            )
+            for name in left
+        ]
+        pace = predict(setting.fabric, light, running)
+        first = first or pace
+        soonest = min(left, key=lambda name: left[name] * pace[name])
+        step_s = left[soonest] * pace[soonest]
+        now_s += step_s
+        ends[soonest] = now_s
+        left = {name: n - step_s / pace[name] for name, n in left.items() if name != soonest}
+    return {name: Predicted(ends[name], first[name] - _compute_s(job), 0) for name, job in jobs.items()}
+
+
+def expected_s(plan: RunPlan) -> dict[str, float]:
+    """Seconds from the release of a run's first jobs to the end of each, to wait by; never raises.
+
+    Jobs that all begin at once go by the models. Where jobs arrive, wait for GPUs or are placed by the
+    controller, every job's is the sum of what each takes alone, with the waits of the timeline: more than it
+    should be.
+    """
+    known = {job.name: job.ranks for job in plan.jobs if job.ranks}
+    used = [gpu for ranks in known.values() for gpu in ranks]
+    together = len(known) == len(plan.jobs) and len(used) == len(set(used))
+    away_s = sum(job.recovery_s for job in plan.jobs) + sum(event.back_after_s for event in plan.events)
+    if together and all(job.start.at_once for job in plan.jobs):
+        try:
+            found = predict_jobs(plan, known)
+        except ValueError:
+            # No light at the start, say, which an event brings.
+            pass
+        else:
+            light_s = _set_up_s(plan)
+            return {
+                job.name: away_s + found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_s
+                for job in plan.jobs
+            }
+    later_s = sum(job.start.at_s for job in plan.jobs) + sum(event.when.at_s or 0.0 for event in plan.events)
+    total_s = away_s + later_s + sum(_most_s(plan, job) for job in plan.jobs)
+    return {job.name: total_s for job in plan.jobs}
+
+
+def _most_s(plan: RunPlan, job: JobPlan) -> float:
+    """Of a job alone, placed as badly as can be: all its bytes cross the slowest link one after another."""
+    ranks = len(job.ranks) or job.gpus
+    steps = steps_named(job.collective, ranks)
+    slowest_bps = min(link.rate_bps for link in plan.setting.fabric.links) / plan.setting.scale.rate
+    chunks = sum(float(step.count.sum()) for step in steps)
+    all_reduce_s = 8 * job.gradient_bytes / steps.chunks * chunks / slowest_bps
+    waits_s = steps.steps * _set_up_s(plan)
+    return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
+
+
+def _set_up_s(plan: RunPlan) -> float:
+    """About what a step waits for light, as declared; 0 where nothing has to be set up."""
+    setting, fabric = plan.setting, plan.setting.fabric
+    ring = ring_of(fabric)
+    if ring is not None:
+        return declared_set_up_s(setting)
+    if grid_of(fabric) is None:
+        return 0.0
+    tuning_s = max((onic.tuning_s for onic in fabric.onics.values()), default=0.0) * setting.scale.time
+    return HANDSHAKE_S + 2 * plan.control.delay_s + tuning_s
+
+
+def declared_set_up_s(setting: Setting) -> float:
+    """Emulated seconds from the command to light that is certain, as the profile of a ring's WSSs declares.
+
+    Where each step sets its light anew, what stands is taken away by a command of its own.
+    """
+    ring = ring_of(setting.fabric)
+    assert ring is not None
+    profile = PROFILES[setting.fabric.optical_switches[ring.switches[0]].profile].dilated(setting.scale.time)
+    commands = 2 if ring.reconfigure == "each-step" else 1
+    return profile.command_s + profile.dark_bounds_s(commands=commands)[2]

@@ -1,0 +1,100 @@
+"""What the models say of a plan's jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
+from experiments.language.plan import EventPlan, JobPlan, RunPlan, Scale, Setting, Start, Tcp, When
+from fabric.cost import ring_all_reduce_time, steps_time
+from fabric.schedules import steps_named
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Port, circuit_cross_connects
+from tests.unit.fabrics import NIC_BPS, six_gpus
+
+JOB = JobPlan("red", "", ("g0", "g1"), 2, "vgg16", "ring", 4000, 0.1, 5, 1, 7, 0.05)
+GRID: dict[str, Any] = {
+    "grids": {"n": {"rows": 2, "columns": 2, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}
+}
+RING: dict[str, Any] = {"rings": {"r": {"nodes": 4, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}}
+
+
+def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), **more: Any) -> RunPlan:
+    fabric = build_fabric(FabricSpec.model_validate(section))
+    setting = Setting("f", "F", fabric, section, scale, Tcp(), 1.0)
+    lit = tuple((str(a), str(b)) for a, b in fabric.circuits)
+    return RunPlan("base", "", "base", {}, 1, setting, jobs, circuits=lit, **more)
+
+
+@settings(deadline=None)
+@given(st.permutations([f"g{i}" for i in range(6)]), st.integers(2, 6))
+def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int) -> None:
+    """Both models of a ring over packet switches agree where there is nobody to share with."""
+    ranks = tuple(order[:n])
+    plan = plan_of(six_gpus(), replace(JOB, ranks=ranks, gpus=n), scale=Scale(2, 100))
+    found = predict_jobs(plan, {"red": ranks})["red"]
+    fabric = plan.setting.fabric
+    light = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits])
+    by_steps = steps_time(fabric, light, ranks, steps_named("ring", n), 4000 * 200)
+    assert found.all_reduce_s == pytest.approx(by_steps, rel=1e-9)
+    assert found.jct_s == pytest.approx(5 * (0.1 + by_steps), rel=1e-9)
+    assert found.all_reduce_s >= ideal_all_reduce_s(plan.setting, plan.jobs[0], ranks) * (1 - 1e-9)
+
+
+def test_the_ideal_ring_is_the_textbook_one() -> None:
+    plan = plan_of(six_gpus(), JOB, scale=Scale(2, 100))
+    assert ideal_all_reduce_s(plan.setting, JOB, ("g0", "g1", "g2")) == pytest.approx(
+        ring_all_reduce_time(3, 4000, NIC_BPS / 200)
+    )
+
+
+def test_a_straggler_sets_the_pace() -> None:
+    slow = replace(JOB, stragglers={1: 3.0})
+    plain, slower = (expected_s(plan_of(six_gpus(), job))["red"] for job in (JOB, slow))
+    assert slower - plain == pytest.approx(5 * 0.2)
+
+
+@pytest.mark.parametrize("section", [GRID, RING])
+def test_light_is_waited_for_and_shared_with_nobody(section: Mapping[str, Any]) -> None:
+    nodes = tuple(build_fabric(FabricSpec.model_validate(section)).gpus)
+    job = replace(JOB, ranks=nodes, gpus=4, collective="halving-doubling")
+    plan = plan_of(section, job)
+    found = predict_jobs(plan, {"red": nodes})["red"]
+    assert found.set_ups > 0
+    assert expected_s(plan)["red"] > found.jct_s
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        replace(JOB, name="late", ranks=(), gpus=4),
+        replace(JOB, name="late", start=Start(at_s=3)),
+        replace(JOB, name="late", start=Start(after=("red",))),
+        replace(JOB, name="late", start=Start(by_event=True)),
+    ],
+)
+def test_who_comes_later_is_waited_for_longer_than_alone(late: JobPlan) -> None:
+    """Whatever is not known beforehand makes the wait longer, never an error."""
+    alone = expected_s(plan_of(six_gpus(), JOB))["red"]
+    both = expected_s(plan_of(six_gpus(), JOB, late))
+    assert both.keys() == {"red", "late"}
+    assert min(both.values()) > alone
+
+
+def test_what_is_killed_is_waited_for() -> None:
+    plan = plan_of(six_gpus(), JOB)
+    event = EventPlan("1", When(job="red", iteration=2), "kill", back_after_s=2.0)
+    assert expected_s(replace(plan, events=(event,)))["red"] == pytest.approx(expected_s(plan)["red"] + 2)
+
+
+def test_a_job_in_the_dark_is_waited_for_too() -> None:
+    plan = replace(plan_of(six_gpus(), JOB), circuits=())
+    event = EventPlan("1", When(at_s=4.0), "kill", back_after_s=2.0)
+    assert expected_s(plan)["red"] > 0
+    assert expected_s(replace(plan, events=(event,)))["red"] == pytest.approx(expected_s(plan)["red"] + 6)
