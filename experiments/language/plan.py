@@ -47,8 +47,10 @@ class Setting:
     """What a lab is built from: one fabric at one scale.
 
     ``fabric`` has real rates; ``section`` is it as written (units as strings), for the processes that read
-    it. ``link_test_s``: how long each link is filled before the runs, emulated seconds. ``onic_faults``: the
-    O-NICs' agents may be told to lose control messages.
+    it. ``link_test_s``: how long each link is filled before the runs, emulated seconds. ``onic_faults``: some
+    run disturbs the O-NICs' control network or tunes their lasers in another time than ``fabric`` has: their
+    agents must take such orders. Runs whose fabrics differ in the lasers' tuning alone share one setting; the
+    time that holds is ``RunPlan.tuning_s``.
     """
 
     name: str
@@ -87,7 +89,8 @@ class JobPlan:
 
     ``gradient_bytes`` is a multiple of 4. ``on_loss``: what becomes of it when one of its GPUs is lost;
     ``spares``: GPUs that may take the place, any free one when empty. ``stragglers``: rank to the factor by
-    which its computing takes longer. ``recovery_s``: in a simulation, from a loss to going on.
+    which its computing takes longer. ``recovery_s``: in a simulation, from a loss to going on. ``may_fail``:
+    that it fails is expected.
     """
 
     name: str
@@ -108,6 +111,7 @@ class JobPlan:
     beacon_s: float = 0.0
     stragglers: Mapping[int, float] = field(default_factory=dict)
     recovery_s: float = 0.0
+    may_fail: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,7 @@ class RunPlan:
     events: tuple[EventPlan, ...] = ()
     control: ControlFaults = ControlFaults()
     circuits: tuple[tuple[str, str], ...] = ()
+    tuning_s: Mapping[str, float] = field(default_factory=dict)
 
     def job(self, name: str) -> JobPlan:
         """Raises KeyError."""

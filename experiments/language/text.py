@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,23 @@ def problems_of(path: str, raw: Mapping[str, Any]) -> Iterator[None]:
 def resolve_references(raw: Mapping[str, Any]) -> dict[str, Any]:
     """``raw`` with every ``$name`` outside ``parameters`` replaced. Raises ValueError naming the key."""
     parameters = raw.get("parameters") or {}
+    return {k: v if k == "parameters" else resolved(v, str(k), parameters) for k, v in raw.items()}
 
-    def resolve(value: Any, where: str) -> Any:
-        if isinstance(value, dict):
-            return {k: resolve(v, f"{where}.{k}" if where else str(k)) for k, v in value.items()}
-        if isinstance(value, list):
-            return [resolve(v, f"{where}[{i}]") for i, v in enumerate(value)]
-        if not (isinstance(value, str) and value.startswith("$")):
-            return value
-        name = value[1:]
-        entry = parameters.get(name) if isinstance(parameters, dict) else None
-        if not isinstance(entry, dict) or "value" not in entry:
-            raise ValueError(f"{where}: there is no parameter {name}")
-        return entry["value"]
 
-    return {k: v if k == "parameters" else resolve(v, str(k)) for k, v in raw.items()}
+def resolved(value: Any, where: str, parameters: Any) -> Any:
+    """``value``, which stands at ``where``, with every ``$name`` replaced. Raises ValueError naming the
+    key."""
+    if isinstance(value, dict):
+        return {k: resolved(v, f"{where}.{k}", parameters) for k, v in value.items()}
+    if isinstance(value, list):
+        return [resolved(v, f"{where}[{i}]", parameters) for i, v in enumerate(value)]
+    if not (isinstance(value, str) and value.startswith("$")):
+        return value
+    name = value[1:]
+    entry = parameters.get(name) if isinstance(parameters, dict) else None
+    if not isinstance(entry, dict) or "value" not in entry:
+        raise ValueError(f"{where}: there is no parameter {name}")
+    return entry["value"]
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -101,16 +103,31 @@ def _key(location: Iterable[str | int]) -> str:
 
 def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
     """The first problem as ``key: what is wrong``, and the parameter that the value came from."""
+    return first_problem(error, raw, raw.get("parameters"))
+
+
+def first_problem(
+    error: ValidationError,
+    written: Any,
+    parameters: Any,
+    where: str = "",
+    near: Callable[[Sequence[str | int]], str | None] = lambda _: None,
+) -> str:
+    """The first problem of a section as ``key: what is wrong``, and the parameter that the value came from.
+
+    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: the key most
+    like an unknown one.
+    """
     problems = error.errors(include_url=False)
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     location = tuple(part for part in first["loc"] if not str(part).startswith(("function-", "constrained")))
-    key = _key(location)
+    key = _key((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key"
+        right = near(location)
+        return f"{key}: unknown key" + (f"; the nearest is {right}" if right else "")
     if first["type"] == "missing":
         return f"{key}: missing"
-    written: Any = raw
     for part in location:
         try:
             written = written[part]
@@ -121,6 +138,6 @@ def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
     origin = ""
     if isinstance(written, str) and written.startswith("$"):
         origin = f" (from parameters.{written[1:]})"
-        written = raw["parameters"][written[1:]]["value"]
+        written = parameters[written[1:]]["value"]
     shown = f", not {written!r}" if isinstance(written, str | int | float) and "not" not in message else ""
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"

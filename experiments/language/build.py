@@ -1,0 +1,355 @@
+"""One concrete run, every value in its place, as plain data: fabric, jobs and events in emulated units."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from experiments.language.checks import Draft, check_run, loss_rule
+from experiments.language.paths import like, names_of
+from experiments.language.plan import (
+    ControlFaults,
+    EventPlan,
+    JobPlan,
+    RunPlan,
+    Scale,
+    Setting,
+    Start,
+    Tcp,
+    When,
+)
+from experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
+from experiments.language.spec import (
+    ALL,
+    EITHER,
+    ControlSpec,
+    EventSpec,
+    JobSpec,
+    RunSpec,
+    TitledFabricSpec,
+    TrainingSpec,
+    inside,
+    keys_of,
+)
+from experiments.language.text import first_problem, resolved
+from fabric.schema import Strict, build_fabric
+from fabric.topology import Fabric
+
+#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
+LEAST_GRADIENT_BYTES = 9640
+#: Of a fabric that is the only one, in place of its name.
+ONLY_FABRIC = "fabric"
+
+
+@dataclass(frozen=True)
+class Concrete:
+    """One run as a mapping: the file with all that an arm and a point put in its place."""
+
+    arm: str
+    title: str
+    point: Mapping[str, Any]
+    raw: Mapping[str, Any]
+
+
+def checked(kind: type[Strict], value: Any, written: Any, parameters: Any, where: str = "") -> Any:
+    """A section as its type. Raises ValueError, ``key: what is wrong``."""
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(
+            first_problem(error, written, parameters, where, lambda location: _near(kind, location))
+        ) from None
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def _near(kind: Any, location: Sequence[str | int]) -> str | None:
+    for step in location[:-1]:
+        kind = inside(kind, step)
+    return like(str(location[-1]), keys_of(kind))
+
+
+class Builder:
+    """Makes run plans; what many runs of a file have in common is made once."""
+
+    def __init__(self) -> None:
+        self._sections: dict[tuple[str, str], Any] = {}
+        self._fabrics: dict[str, Fabric] = {}
+        self._settings: dict[str, Setting] = {}
+        self._looked_at: set[Any] = set()
+
+    def plan(self, run: Concrete, name: str) -> RunPlan:
+        """Raises ValueError, ``key: what is wrong``."""
+        raw = run.raw
+        scale_spec = self._section(raw, "scale")
+        tcp, link_test = self._section(raw, "tcp"), self._section(raw, "link_test")
+        scale = Scale(scale_spec.time, scale_spec.payload)
+        fabric_name, where = self._chosen(raw)
+        spec, section, key = self._fabric_section(raw, where)
+        fabric = self._fabric(where, spec, key)
+        setting = self._setting(
+            Setting(
+                fabric_name,
+                spec.title or fabric_name,
+                fabric,
+                section,
+                scale,
+                Tcp(tcp.congestion_control, tcp.rto_min),
+                link_test.duration,
+            ),
+            where,
+        )
+        events = self._events(raw, scale)
+        jobs = self._jobs(raw, scale, fabric, events)
+        control = _faults(self._section(raw, "control"), scale)
+        draft = Draft(where, key, fabric, jobs, events, control)
+        check_run(draft, self._looked_at)
+        return RunPlan(
+            name,
+            run.title,
+            run.arm,
+            run.point,
+            1,
+            setting,
+            jobs,
+            events,
+            control,
+            tuple((str(a), str(b)) for a, b in fabric.circuits),
+            {
+                gpu: onic.tuning_s * scale.time
+                for gpu, onic in fabric.onics.items()
+                if onic.transmitters == "tunable"
+            },
+        )
+
+    def check_fabrics(self, raw: Mapping[str, Any]) -> None:
+        """All fabrics, also those that no run uses. Raises ValueError, ``key: what is wrong``."""
+        fabrics = raw.get("fabrics")
+        if "fabrics" in raw and (not isinstance(fabrics, dict) or not fabrics):
+            raise ValueError("fabrics: should be a mapping of names to fabrics")
+        for name in fabrics or ():
+            where = f"fabrics.{name}"
+            spec, _, key = self._fabric_section(raw, where)
+            self._fabric(where, spec, key)
+
+    def _section(self, raw: Mapping[str, Any], name: str) -> Any:
+        """A section that may be left out, checked."""
+        return self._checked(name, inside(RunSpec, name), raw.get(name, {}), raw.get("parameters") or {})
+
+    def _checked(self, where: str, kind: Any, written: Any, parameters: Any) -> Any:
+        value = resolved(written, where, parameters)
+        key = (where, _text(value))
+        if key not in self._sections:
+            self._sections[key] = checked(kind, value, written, parameters, where)
+        return self._sections[key]
+
+    def _chosen(self, raw: Mapping[str, Any]) -> tuple[str, str]:
+        """Name and key of the fabric of a run."""
+        written, fabrics = raw.get("fabric"), raw.get("fabrics") or {}
+        if written is None:
+            if len(fabrics) == 1:
+                return next(iter(fabrics)), f"fabrics.{next(iter(fabrics))}"
+            why = f"; name one of {', '.join(fabrics)}" if fabrics else ""
+            raise ValueError(f"fabric: missing{why}")
+        found = resolved(written, "fabric", raw.get("parameters") or {})
+        if isinstance(found, Mapping):
+            return ONLY_FABRIC, "fabric"
+        if found not in fabrics:
+            there = f"; there are {', '.join(fabrics)}" if fabrics else "; there is no section fabrics"
+            raise ValueError(f"fabric: there is no fabric {found}{there}")
+        return found, f"fabrics.{found}"
+
+    def _fabric_section(
+        self, raw: Mapping[str, Any], where: str
+    ) -> tuple[TitledFabricSpec, dict[str, Any], str]:
+        """A fabric's section checked, as written for the lab's processes, and what tells it from others."""
+        written = raw["fabric"] if where == "fabric" else raw["fabrics"][where.removeprefix("fabrics.")]
+        parameters = raw.get("parameters") or {}
+        section = resolved(written, where, parameters)
+        key = _text(section)
+        if ("fabric", key) not in self._sections:
+            self._sections["fabric", key] = checked(TitledFabricSpec, section, written, parameters, where)
+        return (
+            self._sections["fabric", key],
+            {name: value for name, value in section.items() if name != "title"},
+            key,
+        )
+
+    def _fabric(self, where: str, spec: TitledFabricSpec, key: str) -> Fabric:
+        if key not in self._fabrics:
+            try:
+                self._fabrics[key] = build_fabric(spec)
+            except ValueError as error:
+                raise ValueError(f"{where}.{error}") from None
+        return self._fabrics[key]
+
+    def _setting(self, found: Setting, where: str) -> Setting:
+        """The first setting from which the same lab is built: the tuning of lasers is set for each run."""
+        grids = {name: {**grid, "tuning": None} for name, grid in (found.section.get("grids") or {}).items()}
+        key = _text(
+            [
+                found.name,
+                {**found.section, "grids": grids},
+                [found.scale.time, found.scale.payload],
+                [found.tcp.congestion_control, found.tcp.rto_min_s, found.link_test_s],
+            ]
+        )
+        if key not in self._settings:
+            try:
+                _ = found.frames
+            except ValueError as error:
+                raise ValueError(f"{where}.{error}") from None
+            self._settings[key] = found
+        return self._settings[key]
+
+    def _events(self, raw: Mapping[str, Any], scale: Scale) -> tuple[EventPlan, ...]:
+        parameters = raw.get("parameters") or {}
+        written = resolved(raw.get("events") or [], "events", parameters)
+        if not isinstance(written, list):
+            raise ValueError("events: should be a list")
+        names = names_of(written)
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise ValueError(f"events.{name}: two events have this name")
+        return tuple(
+            _event(name, self._checked(f"events.{name}", EventSpec, entry, parameters), scale)
+            for name, entry in zip(names, raw.get("events") or [], strict=True)
+        )
+
+    def _jobs(
+        self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
+    ) -> tuple[JobPlan, ...]:
+        parameters = raw.get("parameters") or {}
+        found: dict[str, JobSpec] = self._checked("jobs", inside(RunSpec, "jobs"), raw["jobs"], parameters)
+        if not found:
+            raise ValueError("jobs: there is none")
+        plans = []
+        for number, (name, job) in enumerate(found.items()):
+            where = f"jobs.{name}"
+            ranks = tuple(fabric.gpus) if job.ranks == ALL else job.ranks or ()
+            training, own = self._training(raw, name, parameters)
+            world_size = len(ranks) or job.gpus or 0
+            plans.append(
+                JobPlan(
+                    name=name,
+                    title=job.title or name,
+                    ranks=ranks,
+                    gpus=world_size,
+                    model=training.model,
+                    collective=training.collective,
+                    gradient_bytes=_gradient_bytes(training, scale, where if "gradient" in own else ""),
+                    compute_s=_compute_s(training, where if "gpu" in own else "") * scale.time,
+                    iterations=_iterations(training, world_size),
+                    batch=training.batch,
+                    seed=training.seed if "seed" in own else training.seed + number,
+                    learning_rate=training.learning_rate,
+                    start=Start(job.start.at * scale.time, job.start.after, job.start.event),
+                    on_loss=loss_rule(name, ranks, job.spares, events),
+                    spares=job.spares,
+                    beacon_s=job.beacon * scale.time,
+                    stragglers=job.slower,
+                    may_fail=job.may_fail,
+                )
+            )
+        return tuple(plans)
+
+    def _training(
+        self, raw: Mapping[str, Any], job: str, parameters: Any
+    ) -> tuple[TrainingSpec, Mapping[str, Any]]:
+        """What a job trains, and what of it is its own; where both say a thing, its own holds."""
+        where, common = f"jobs.{job}.training", raw.get("training", {})
+        own = (raw["jobs"][job] or {}).get("training") or {}
+        if not isinstance(common, Mapping):
+            raise ValueError(f"training: should be a mapping, not {common!r}")
+        kept = {key: value for key, value in common.items() if EITHER.get(key) not in own}
+        if not own or "training" in raw:
+            unknown = [key for key in own if key not in keys_of(TrainingSpec)]
+            if unknown:
+                raise ValueError(f"{where}.{unknown[0]}: unknown key{_nearest(unknown[0])}")
+        merged = {**kept, **own}
+        try:
+            return self._checked("training", TrainingSpec, merged, parameters), own
+        except ValueError as error:
+            key = str(error).partition(":")[0].removeprefix("training.").partition(".")[0]
+            if key in own or "training" not in raw:
+                raise ValueError(str(error).replace("training", where, 1)) from None
+            raise
+
+
+def _nearest(key: str) -> str:
+    return f"; the nearest is {like(key, keys_of(TrainingSpec))}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str)
+
+
+def _gradient_bytes(training: TrainingSpec, scale: Scale, where: str) -> int:
+    """Emulated bytes of a gradient, a whole number of elements."""
+    if training.gradient is None:
+        found = scaled_gradient_bytes(training.model, scale.payload)
+        real = MODELS[training.model].gradient_bytes
+    else:
+        real = training.gradient
+        found = max(1, round(real / scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
+    if found < LEAST_GRADIENT_BYTES:
+        raise ValueError(
+            f"scale.payload: {scale.payload:g} leaves {found} bytes of the {real} byte gradient"
+            f"{f' ({where}.training.gradient)' if where else ''}; the model that is trained needs "
+            f"{LEAST_GRADIENT_BYTES}"
+        )
+    return found
+
+
+def _compute_s(training: TrainingSpec, where: str) -> float:
+    try:
+        return training.compute_s
+    except ValueError as error:
+        raise ValueError(f"{f'{where}.' if where else ''}training.gpu: {error}") from None
+
+
+def _iterations(training: TrainingSpec, world_size: int) -> int:
+    """As stated, or as many as go through the data once."""
+    if training.iterations is not None:
+        return training.iterations
+    assert training.samples is not None
+    return math.ceil(training.samples / (training.batch * world_size))
+
+
+def _faults(found: ControlSpec, scale: Scale) -> ControlFaults:
+    return ControlFaults(found.delay * scale.time, found.loss, found.duplicate, found.reorder)
+
+
+def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:
+    when = found.when
+    return EventPlan(
+        name,
+        When(
+            when.start,
+            None if when.at is None else when.at * scale.time,
+            when.job,
+            when.iteration,
+            when.started,
+            when.ended,
+            when.after,
+        ),
+        found.do,
+        found.target,
+        found.back_after * scale.time,
+        found.jobs,
+        found.then,
+        found.circuits,
+        None if found.control is None else _faults(found.control, scale),
+    )

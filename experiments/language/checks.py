@@ -1,0 +1,409 @@
+"""Names that refer to other entries, and whether jobs, events and fabric fit together: what no schema sees.
+
+Every function raises ValueError, ``key: what is wrong``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.language.paths import like
+from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
+from experiments.language.spec import FileSpec
+from fabric.grid import ways_for
+from fabric.paths import Router
+from fabric.schedules import steps_named
+from fabric.topology import (
+    Fabric,
+    Grid,
+    Port,
+    WdmRing,
+    circuit_cross_connects,
+    electrical_graph,
+    optical_neighbour,
+)
+from fabric.wdm import plan_ring
+
+#: What each event is done to: the kinds of target, the first in an example.
+TARGETS_OF: Mapping[str, tuple[str, ...]] = {
+    "kill": ("controller", "switch", "agent", "server agent", "worker"),
+    "cut": ("link",),
+    "restore": ("link", "gpu", "nic"),
+    "lose": ("gpu", "nic"),
+    "cancel": ("job",),
+    "start": ("job",),
+}
+#: Which events other keys belong to.
+EVENTS_WITH: Mapping[str, str] = {
+    "jobs": "regroup",
+    "circuits": "circuits",
+    "back_after_s": "kill",
+    "then": "lose",
+    "control": "disturb",
+}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A run before it is checked. ``where``: the key of its fabric; ``key``: what tells that from others."""
+
+    where: str
+    key: str
+    fabric: Fabric
+    jobs: tuple[JobPlan, ...]
+    events: tuple[EventPlan, ...]
+    control: ControlFaults
+
+
+def agents(fabric: Fabric) -> set[str]:
+    """GPUs whose O-NIC has a control agent: those of grids."""
+    return {gpu for gpu, onic in fabric.onics.items() if onic.transmitters == "tunable"}
+
+
+def check_run(run: Draft, looked_at: set[Any]) -> None:
+    """One run. ``looked_at``: what was found to fit already, so that many alike runs are checked quickly."""
+
+    def once(key: Hashable, check: Callable[[], None]) -> None:
+        if key not in looked_at:
+            check()
+            looked_at.add(key)
+
+    fabric = run.fabric
+    once(("fabric", run.where, run.key), lambda: _check_fabric(run))
+    names = {job.name for job in run.jobs}
+    _check_placement(run)
+    for job in run.jobs:
+        once(
+            ("job", run.key, job.name, job.ranks, job.gpus, job.collective),
+            lambda job=job: _check_fits(run, job),  # type: ignore[misc]
+        )
+        _check_job(run, job, names)
+    for event in run.events:
+        _check_event(run, event, names)
+    _check_order(run)
+    if run.control != ControlFaults() and not agents(fabric):
+        raise ValueError(f"control: {run.where} has no O-NICs with agents")
+
+
+def _check_fabric(run: Draft) -> None:
+    for kind in ("grids", "rings"):
+        count = len(getattr(run.fabric, kind))
+        if count > 1:
+            raise ValueError(f"{run.where}.{kind}: {count} {kind}; jobs run on one")
+    if run.fabric.grids and run.fabric.rings:
+        raise ValueError(f"{run.where}: a grid and a ring; jobs run on one of them")
+
+
+def _check_placement(run: Draft) -> None:
+    """Jobs of the beginning have GPUs of their own, and light where that needs circuits."""
+    fabric = run.fabric
+    lit = {port.node for circuit in fabric.circuits for port in circuit}
+    lights = any(event.do == "circuits" for event in run.events)
+    holder: dict[str, str] = {}
+    for job in run.jobs:
+        where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
+        if job.gpus < 2:
+            raise ValueError(f"{where}: {job.gpus} ranks; a job needs at least 2 to exchange gradients")
+        if job.gpus > len(fabric.gpus):
+            raise ValueError(f"{where}: {job.gpus} ranks, but the fabric has {len(fabric.gpus)} GPUs")
+        for number, gpu in enumerate(job.ranks):
+            if gpu not in fabric.gpus:
+                raise ValueError(f"{where}: there is no GPU {gpu}{_nearest(gpu, fabric.gpus)}")
+            if gpu in job.ranks[:number]:
+                raise ValueError(f"{where}: GPU {gpu} is used twice in this job")
+            if job.start.at_once:
+                if gpu in holder:
+                    raise ValueError(f"{where}: GPU {gpu} is used by job {holder[gpu]} too")
+                holder[gpu] = job.name
+            if not lights and gpu not in lit and optical_neighbour(fabric, Port(gpu, 0)) is not None:
+                raise ValueError(f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark")
+
+
+def _check_fits(run: Draft, job: JobPlan) -> None:
+    """Whether a job's collective can be run on its GPUs."""
+    fabric, where = run.fabric, f"jobs.{job.name}.ranks"
+    what = f"training.collective: {job.collective} of job {job.name}"
+    try:
+        steps = steps_named(job.collective, job.gpus)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
+    for light in lit:
+        on = [gpu for gpu in job.ranks if gpu in light.nodes]
+        if on and len(on) < len(job.ranks):
+            off = next(gpu for gpu in job.ranks if gpu not in light.nodes)
+            raise ValueError(f"{where}: GPU {off} is not on {light.name}, as others of the job are")
+    for ring in fabric.rings.values():
+        if set(job.ranks) & set(ring.nodes) or not job.ranks:
+            if job.gpus != len(ring.nodes):
+                raise ValueError(
+                    f"{where}: {job.gpus} GPUs, but ring {ring.name} carries one job on all its "
+                    f"{len(ring.nodes)} nodes"
+                )
+            try:
+                plan_ring(fabric, ring, steps)
+            except ValueError as error:
+                raise ValueError(f"{what} on {run.where}: {error}") from None
+            return
+    if not job.ranks:
+        return
+    for grid in fabric.grids.values():
+        if job.ranks[0] in grid.nodes:
+            try:
+                ways_for(grid, job.ranks, steps)
+            except ValueError as error:
+                raise ValueError(f"{what} on {run.where}: {error}") from None
+            return
+    for gpu in job.ranks:
+        if Port(gpu, 0) not in fabric.link_at:
+            raise ValueError(f"{run.where}.links: GPU {gpu} is not plugged in")
+    if any(event.do == "circuits" for event in run.events):
+        return
+    router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
+    try:
+        for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
+            router.path(a, b)
+    except ValueError as error:
+        raise ValueError(f"{run.where}.links: {error}") from None
+
+
+def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
+    where = f"jobs.{job.name}"
+    for other in job.start.after:
+        _known(f"{where}.start.after", "job", other, names)
+    started = [event for event in run.events if event.do == "start" and event.target.names == (job.name,)]  # type: ignore[union-attr]
+    if job.start.by_event and not started:
+        raise ValueError(f"{where}.start: no event starts it")
+    for gpu in job.spares:
+        _known(f"{where}.spares", "GPU", gpu, run.fabric.gpus)
+        if gpu in job.ranks:
+            raise ValueError(f"{where}.spares: GPU {gpu} is one of its ranks")
+    for rank in job.stragglers:
+        if rank >= job.gpus:
+            raise ValueError(f"{where}.slower: there is no rank {rank}; it has ranks 0 to {job.gpus - 1}")
+
+
+def loss_rule(job: str, ranks: Sequence[str], spares: Sequence[str], events: Iterable[EventPlan]) -> OnLoss:
+    """What becomes of a job when one of its GPUs is lost, as the events say that lose one that it has or
+    may get."""
+    found: tuple[str, OnLoss] | None = None
+    losses = [event for event in events if event.do == "lose" and event.target and event.target.kind == "gpu"]
+    for event in losses:
+        assert event.target is not None
+        mine = not ranks or event.target.names[0] in (*ranks, *spares)
+        mine = mine or (found is not None and found[1] == "swap" and not spares)
+        if event.then is None or not mine:
+            continue
+        if found is not None and found[1] != event.then:
+            raise ValueError(
+                f"events.{event.name}.then: {event.then}, but event {found[0]} says {found[1]} of job {job}"
+            )
+        found = (event.name, event.then)
+    return found[1] if found is not None else "fail"
+
+
+def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
+    where, when, fabric = f"events.{event.name}", event.when, run.fabric
+    for key in ("job", "started", "ended"):
+        if (job := getattr(when, key)) is not None:
+            _known(f"{where}.when.{key}", "job", job, jobs)
+    if when.iteration is not None:
+        total = next(job.iterations for job in run.jobs if job.name == when.job)
+        if when.iteration >= total:
+            raise ValueError(
+                f"{where}.when.iteration: {when.iteration}, but job {when.job} does only {total}"
+            )
+    if when.after is not None:
+        _known(f"{where}.when.after", "event", when.after, [other.name for other in run.events])
+    for key, do in EVENTS_WITH.items():
+        if getattr(event, key) and event.do != do:
+            raise ValueError(f"{where}.{key.removesuffix('_s')}: only do: {do} has this key")
+    for job in event.jobs:
+        _known(f"{where}.jobs", "job", job, jobs)
+    if event.do == "disturb":
+        if event.control is None:
+            raise ValueError(f"{where}.control: missing")
+        if not agents(fabric):
+            raise ValueError(f"{where}.do: {run.where} has no O-NICs with agents")
+    if event.do == "circuits":
+        _check_circuits(run, event)
+    if event.do == "regroup":
+        _check_regroup(run, event)
+    _check_target(run, event)
+
+
+def _check_circuits(run: Draft, event: EventPlan) -> None:
+    where = f"events.{event.name}.circuits"
+    if not event.circuits:
+        raise ValueError(f"{where}: missing")
+    try:
+        ends = [(Port.parse(a), Port.parse(b)) for a, b in event.circuits]
+        for port in itertools.chain.from_iterable(ends):
+            if port not in run.fabric.link_at:
+                raise ValueError(f"there is no port {port} that is plugged in")
+        circuit_cross_connects(run.fabric, ends)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _check_regroup(run: Draft, event: EventPlan) -> None:
+    where = f"events.{event.name}"
+    if all(switch.wavelengths is not None for switch in run.fabric.optical_switches.values()):
+        raise ValueError(f"{where}.do: {run.where} has no optical circuit switch that could move light")
+    for job in run.jobs:
+        if job.collective != "ring" and (not event.jobs or job.name in event.jobs):
+            raise ValueError(
+                f"{where}.do: regrouping is planned for rings, but {job.name} is {job.collective}"
+            )
+
+
+def _check_target(run: Draft, event: EventPlan) -> None:
+    where, target, fabric = f"events.{event.name}.target", event.target, run.fabric
+    kinds = TARGETS_OF.get(event.do, ())
+    if target is None:
+        if kinds:
+            raise ValueError(f"{where}: missing; {event.do} what? {', '.join(kinds)}")
+        return
+    if target.kind not in kinds:
+        allowed = f"; it has {', '.join(kinds)}" if kinds else ""
+        raise ValueError(f"{where}: {event.do} has no target {target.kind}{allowed}")
+    if target.kind == "switch":
+        _known(where, "switch", target.names[0], [*fabric.packet_switches, *fabric.optical_switches])
+    elif target.kind == "agent":
+        if target.names[0] not in agents(fabric):
+            raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
+    elif target.kind in ("gpu", "nic"):
+        _known(where, "GPU", target.names[0], fabric.gpus)
+        if event.then is not None and target.kind == "nic":
+            raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
+    elif target.kind == "link":
+        _check_link(where, fabric, target.names)
+    elif target.kind in ("job", "worker"):
+        names = [job.name for job in run.jobs]
+        _known(where, "job", target.names[0], names)
+        job = run.jobs[names.index(target.names[0])]
+        if event.do == "start" and not job.start.by_event:
+            raise ValueError(f"{where}: job {job.name} starts by itself; only one with start: event does not")
+        if target.kind == "worker" and not (target.names[1].isdigit() and int(target.names[1]) < job.gpus):
+            raise ValueError(f"{where}: job {job.name} has ranks 0 to {job.gpus - 1}, no {target.names[1]}")
+
+
+def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
+    try:
+        a, b = (Port.parse(name) for name in names)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    link = fabric.link_at.get(a)
+    if link is None:
+        raise ValueError(f"{where}: there is no link at {a}")
+    if link.other(a) != b:
+        raise ValueError(f"{where}: the link at {a} leads to {link.other(a)}, not to {b}")
+
+
+def _check_order(run: Draft) -> None:
+    """No job and no event waits for itself."""
+    needs: dict[str, set[str]] = {}
+    for job in run.jobs:
+        needs[f"job {job.name}"] = {f"job {other}" for other in job.start.after}
+        if job.start.by_event:
+            needs[f"job {job.name}"] |= {
+                f"event {event.name}"
+                for event in run.events
+                if event.do == "start" and event.target is not None and event.target.names == (job.name,)
+            }
+    for event in run.events:
+        when = event.when
+        waits = {f"job {job}" for job in (when.job, when.started, when.ended) if job is not None}
+        needs[f"event {event.name}"] = waits | ({f"event {when.after}"} if when.after is not None else set())
+    circle = circle_in(needs)
+    if circle:
+        kind, _, name = circle[0].partition(" ")
+        where = f"jobs.{name}.start" if kind == "job" else f"events.{name}.when"
+        raise ValueError(f"{where}: circular: {' waits for '.join((*circle, circle[0]))}")
+
+
+def circle_in(needs: Mapping[str, Collection[str]]) -> list[str]:
+    """Things that wait for each other in a circle, in order; empty where none do."""
+    done: set[str] = set()
+    for first in needs:
+        trail: list[str] = []
+        pending: list[tuple[str, bool]] = [(first, True)]
+        while pending:
+            name, enters = pending.pop()
+            if not enters:
+                trail.pop()
+                done.add(name)
+            elif name in trail:
+                return trail[trail.index(name) :]
+            elif name not in done:
+                trail.append(name)
+                pending.append((name, False))
+                pending += [(other, True) for other in sorted(needs.get(name, ()))]
+    return []
+
+
+def check_file(
+    spec: FileSpec,
+    arms: Sequence[str],
+    jobs: Mapping[str, Collection[str]],
+    metrics: Collection[str] | None,
+    parts: Collection[str] | None,
+) -> None:
+    """What a file says of all its runs. ``jobs``: by arm. ``metrics``, ``parts``: of results and of a report,
+    where they are known."""
+    for index, compare in enumerate(spec.compare):
+        where = f"compare[{index}]"
+        _known(f"{where}.baseline", "arm", compare.baseline, arms)
+        for arm in compare.arms or ():
+            _known(f"{where}.arms", "arm", arm, arms)
+        if compare.job is not None:
+            for arm in (compare.baseline, *(compare.arms or ())):
+                if compare.job not in jobs[arm]:
+                    raise ValueError(f"{where}.job: arm {arm} has no job {compare.job}")
+        for metric in compare.metrics:
+            _known_metric(f"{where}.metrics", metric, metrics)
+    if spec.published and spec.paper is None:
+        raise ValueError("published: of which paper? The section paper is missing")
+    for index, figure in enumerate(spec.published):
+        where = f"published[{index}]"
+        _known(f"{where}.arm", "arm", figure.arm, arms)
+        if figure.over is not None:
+            _known(f"{where}.over", "arm", figure.over, arms)
+        if figure.job is not None and figure.job not in jobs[figure.arm]:
+            raise ValueError(f"{where}.job: arm {figure.arm} has no job {figure.job}")
+        _known_metric(f"{where}.metric", figure.metric, metrics)
+    published = [f"{figure.arm}.{figure.metric}" for figure in spec.published]
+    for name, parameter in spec.parameters.items():
+        for key in parameter.fitted_to:
+            if key not in published:
+                near = like(key, published)
+                raise ValueError(
+                    f"parameters.{name}.fitted_to: there is no published figure {key}"
+                    f"{f'; the nearest is {near}' if near else ''}"
+                )
+    if spec.break_even is not None:
+        _known("break_even.arm", "arm", spec.break_even.arm, arms)
+        _known("break_even.baseline", "arm", spec.break_even.baseline, arms)
+        _known_metric("break_even.metric", spec.break_even.metric, metrics)
+    for part in spec.paper.says if spec.paper is not None and parts is not None else ():
+        assert parts is not None
+        if part not in parts:
+            raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
+
+
+def _known(where: str, what: str, name: str, names: Collection[str]) -> None:
+    if name not in names:
+        raise ValueError(f"{where}: there is no {what} {name}{_nearest(name, names)}")
+
+
+def _known_metric(where: str, name: str, metrics: Collection[str] | None) -> None:
+    if metrics is not None:
+        _known(where, "metric", name, metrics)
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = like(name, names)
+    return f"; the nearest is {near}" if near else ""

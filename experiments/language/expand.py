@@ -1,0 +1,265 @@
+"""A scenario file to run plans: every arm at every point of its sweep, as often as it says.
+
+An arm is a list of values for dotted paths, and so is a point of a sweep; they are put into the file as it
+was read, one after the other, and what comes out is one concrete run. What is wrong with it is said in terms
+of what the user wrote.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.language.build import Builder, Concrete, checked
+from experiments.language.checks import agents, check_file, circle_in
+from experiments.language.paths import like, put
+from experiments.language.plan import ControlFaults, RunPlan
+from experiments.language.spec import FileSpec, RunSpec, keys_of
+from experiments.language.text import ScenarioError, parse_yaml, read_text, resolved
+
+#: The arm of a file that has none.
+BASE = "base"
+#: The job of a file that has none: on all GPUs.
+ONLY_JOB = {"train": {"ranks": "all"}}
+#: Keys of an arm that are no paths.
+_OF_ARMS = ("title", "like")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked scenario file. ``spec``: what it says of all its runs; ``text``: the file."""
+
+    path: str
+    text: str
+    spec: FileSpec
+    plans: tuple[RunPlan, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """In the order of the file."""
+        return tuple(dict.fromkeys(plan.arm for plan in self.plans))
+
+
+@dataclass(frozen=True)
+class _Override:
+    """A value for a path, and the key under which the user wrote it."""
+
+    path: str
+    value: Any
+    where: str
+    of_point: bool = False
+
+
+def load(
+    path: str | Path,
+    *,
+    repeat: int | None = None,
+    metrics: Collection[str] | None = None,
+    parts: Collection[str] | None = None,
+) -> Experiment:
+    """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
+
+    ``repeat``: in place of the file's. ``metrics``, ``parts``: of results and of a report, to check names.
+    """
+    return parse(read_text(path), str(path), repeat=repeat, metrics=metrics, parts=parts)
+
+
+def parse(
+    text: str,
+    path: str,
+    *,
+    repeat: int | None = None,
+    metrics: Collection[str] | None = None,
+    parts: Collection[str] | None = None,
+) -> Experiment:
+    """As :func:`load`, from text; ``path`` is what errors call it."""
+    raw = parse_yaml(text, path)
+    try:
+        spec = _file_spec(raw)
+        plans = _plans(raw, spec, repeat or spec.repeat)
+        jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
+        check_file(spec, list(jobs), jobs, metrics, parts)
+    except ValueError as error:
+        raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
+    return Experiment(path, text, spec, plans)
+
+
+def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
+    known = tuple(dict.fromkeys((*keys_of(FileSpec), *keys_of(RunSpec))))
+    for key in raw:
+        if key not in known:
+            raise ValueError(f"{key}: unknown key; the nearest is {like(str(key), known)}")
+    parameters = raw.get("parameters") or {}
+    said = {key: value for key, value in raw.items() if key in keys_of(FileSpec)}
+    if "sweep" in said:
+        said["sweep"] = _sweeps(said["sweep"], parameters)
+    # Arms and points are put into the file before its references are followed.
+    later = ("parameters", "arms", "sweep")
+    value = {key: v if key in later else resolved(v, key, parameters) for key, v in said.items()}
+    spec: FileSpec = checked(FileSpec, value, said, parameters)
+    return spec
+
+
+def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
+    """A list of sweeps, whichever way it is written; a list of values may be a parameter's."""
+    if isinstance(written, Mapping) and "over" not in written:
+        written = {"over": written}
+    listed = [written] if isinstance(written, Mapping) else written
+    if not isinstance(listed, list):
+        return listed
+    return [
+        {
+            **one,
+            "over": {
+                path: resolved(values, f"sweep.{path}", parameters) if isinstance(values, str) else values
+                for path, values in one["over"].items()
+            },
+        }
+        if isinstance(one, Mapping) and isinstance(one.get("over"), Mapping)
+        else one
+        for one in listed
+    ]
+
+
+def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int) -> tuple[RunPlan, ...]:
+    if raw.get("jobs") is None:
+        raw = {**raw, "jobs": ONLY_JOB}
+    builder = Builder()
+    builder.check_fabrics(raw)
+    arms = _arms(spec)
+    for number, sweep in enumerate(spec.sweep):
+        for arm in sweep.arms or ():
+            if arm not in arms:
+                raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
+    found: list[RunPlan] = []
+    for arm, overrides in arms.items():
+        points = _points(spec, arm)
+        for number, point in enumerate(points, start=1):
+            name = arm if len(points) == 1 and not point else f"{arm}-{number}"
+            found.append(_plan(builder, raw, spec, arm, name, [*overrides, *point]))
+    names: dict[str, str] = {}
+    for plan in found:
+        if plan.name in names:
+            raise ValueError(f"arms.{plan.name}: a point of arm {names[plan.name]} has that name")
+        names[plan.name] = plan.arm
+    found = _with_one_setting_each(found)
+    return tuple(
+        plan if number == 1 else replace(plan, name=f"{plan.name}-r{number}", repeat=number)
+        for number in range(1, repeat + 1)
+        for plan in found
+    )
+
+
+def _plan(
+    builder: Builder,
+    raw: Mapping[str, Any],
+    spec: FileSpec,
+    arm: str,
+    name: str,
+    overrides: Sequence[_Override],
+) -> RunPlan:
+    changed = dict(raw)
+    for override in overrides:
+        try:
+            changed = put(changed, override.path, override.value)
+        except ValueError as error:
+            raise ValueError(f"{override.where}: {error}") from None
+    point = {override.path: override.value for override in overrides if override.of_point}
+    title = str(spec.arms.get(arm, {}).get("title", arm))
+    try:
+        return builder.plan(Concrete(arm, title, point, changed), name)
+    except ValueError as error:
+        raise ValueError(_of_override(str(error), overrides, spec, arm, point)) from None
+
+
+def _of_override(
+    problem: str, overrides: Sequence[_Override], spec: FileSpec, arm: str, point: Mapping[str, Any]
+) -> str:
+    """A problem under the key where the user wrote the value, else with the arm and point that show it."""
+    key, _, what = problem.partition(": ")
+    for override in reversed(overrides):
+        if key == override.path or key.startswith((f"{override.path}.", f"{override.path}[")):
+            return f"{override.where}{key.removeprefix(override.path)}: {what}"
+    at = ", ".join(f"{path} = {value}" for path, value in point.items())
+    context = [*([f"in arm {arm}"] if spec.arms else []), *([f"at {at}"] if at else [])]
+    return f"{problem} ({' '.join(context)})" if context else problem
+
+
+def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
+    """What each arm puts into the file, what it is like first."""
+    if not spec.arms:
+        return {BASE: []}
+    likes: dict[str, list[str]] = {}
+    for name, arm in spec.arms.items():
+        other = arm.get("like")
+        if other is not None and other not in spec.arms:
+            near = like(str(other), spec.arms)
+            raise ValueError(f"arms.{name}.like: there is no arm {other}; the nearest is {near}")
+        if not isinstance(arm.get("title", ""), str):
+            raise ValueError(f"arms.{name}.title: should be a text, not {arm['title']!r}")
+        likes[name] = [other] if other is not None else []
+    circle = circle_in(likes)
+    if circle:
+        raise ValueError(f"arms.{circle[0]}.like: circular: {' is like '.join((*circle, circle[0]))}")
+
+    def overrides(name: str) -> list[_Override]:
+        own = [
+            _Override(path, value, f"arms.{name}.{path}")
+            for path, value in spec.arms[name].items()
+            if path not in _OF_ARMS
+        ]
+        return [*(o for other in likes[name] for o in overrides(other)), *own]
+
+    return {name: overrides(name) for name in spec.arms}
+
+
+def _points(spec: FileSpec, arm: str) -> list[list[_Override]]:
+    """The points of an arm's sweeps; one without anything where it is not swept."""
+    found: list[list[_Override]] = []
+    for number, sweep in enumerate(spec.sweep):
+        if sweep.arms is None or arm in sweep.arms:
+            axes = [
+                [
+                    _Override(path, value, f"sweep[{number}].over.{path}[{i}]", True)
+                    for i, value in enumerate(values)
+                ]
+                for path, values in sweep.over.items()
+            ]
+            found += [list(point) for point in itertools.product(*axes)]
+    return found or [[]]
+
+
+def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """One object for each setting, whose O-NICs take faults where some run has any."""
+    disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
+    settings = {
+        id(plan.setting): replace(plan.setting, onic_faults=True)
+        if id(plan.setting) in disturbed
+        else plan.setting
+        for plan in plans
+    }
+    return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
+
+
+def _disturbs(plan: RunPlan) -> bool:
+    """Whether a run tells the O-NICs' agents something other than how the lab was built."""
+    setting = plan.setting
+    if not agents(setting.fabric):
+        return False
+    built = {gpu: setting.fabric.onics[gpu].tuning_s * setting.scale.time for gpu in plan.tuning_s}
+    faults = plan.control != ControlFaults() or any(event.do == "disturb" for event in plan.events)
+    return faults or built != plan.tuning_s
+
+
+def _as_written(problem: str, raw: Mapping[str, Any]) -> str:
+    """The keys of lists of which the file has only one entry, written without a list."""
+    for key, inner in (("sweep", "over"), ("compare", "")):
+        written = raw.get(key)
+        if isinstance(written, Mapping):
+            first = f"{key}[0].{inner}" if inner and inner not in written else f"{key}[0]"
+            if problem.startswith(first):
+                return problem.replace(first, key, 1)
+    return problem

@@ -1,0 +1,121 @@
+"""Dotted paths into a scenario file, ``jobs.red.ranks`` or ``fabric.links[3].rate``, as arms and sweeps write
+them. An event is ``events.NAME``, by its name or its number from 1."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.language.spec import EITHER, RunSpec, inside, keys_of, may_be_made
+
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
+
+
+def split(path: str) -> tuple[str | int, ...]:
+    """Keys and positions of a path. Raises ValueError saying what is wrong with it."""
+    if not _PATH.fullmatch(path):
+        raise ValueError("not a dotted path, such as jobs.red.ranks or fabric.links[3].rate")
+    return tuple(int(match[2]) if match[2] else match[1] for match in _STEP.finditer(path))
+
+
+def joined(steps: Iterable[str | int]) -> str:
+    """A path from its keys and positions."""
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
+    return path
+
+
+def put(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """``raw`` with a value at a path; nothing else is copied or changed.
+
+    Only the last key may be new, or a section that may be left out. Raises ValueError that says what is
+    wrong with the path and which is the nearest right one.
+    """
+    changed: dict[str, Any] = _put(raw, split(path), value, RunSpec, raw, ())
+    return changed
+
+
+def _put(
+    here: Any,
+    steps: Sequence[str | int],
+    value: Any,
+    kind: Any,
+    raw: Mapping[str, Any],
+    before: tuple[str | int, ...],
+) -> Any:
+    first, rest = steps[0], steps[1:]
+    place = (*before, first)
+    if isinstance(here, str) and here.startswith("$"):
+        raise ValueError(f"{joined(before)} is {here}; the path to that is parameters.{here[1:]}.value")
+    if isinstance(here, list):
+        index = _position(here, first, named=before == ("events",))
+        if index is None:
+            raise _no_such(raw, (*before, *steps), place)
+        entry = _put(here[index], rest, value, inside(kind, 0), raw, place) if rest else value
+        return [*here[:index], entry, *here[index + 1 :]]
+    if not isinstance(here, Mapping) or isinstance(first, int):
+        raise _no_such(raw, (*before, *steps), place)
+    known = keys_of(kind)
+    if first not in here and ((known and first not in known) or (rest and not may_be_made(kind, first))):
+        raise _no_such(raw, (*before, *steps), place)
+    changed = _put(here.get(first, {}), rest, value, inside(kind, first), raw, place) if rest else value
+    kept = {key: old for key, old in here.items() if rest or key != EITHER.get(first)}
+    return {**kept, first: changed}
+
+
+def _position(entries: list[Any], step: str | int, *, named: bool) -> int | None:
+    """Where in a list a step leads; entries with names are found by them, or by their number from 1."""
+    if isinstance(step, int):
+        return step if step < len(entries) else None
+    return next((i for i, name in enumerate(names_of(entries)) if name == step), None) if named else None
+
+
+def names_of(entries: Iterable[Any]) -> list[str]:
+    """The names of events as written: their own, or their numbers from 1."""
+    return [
+        str(entry.get("name") or number) if isinstance(entry, Mapping) else str(number)
+        for number, entry in enumerate(entries, start=1)
+    ]
+
+
+def _no_such(raw: Mapping[str, Any], steps: Sequence[str | int], place: Sequence[str | int]) -> ValueError:
+    what = "unknown key" if len(place) == len(steps) else f"there is no {joined(place)}"
+    near = nearest(raw, steps)
+    return ValueError(f"{what}; the nearest is {near}" if near else what)
+
+
+def nearest(raw: Mapping[str, Any], steps: Sequence[str | int]) -> str:
+    """The path most like a wrong one: at each step the key that is there, or the one most like it."""
+    here: Any = raw
+    kind: Any = RunSpec
+    found: list[str | int] = []
+    for step in steps:
+        if isinstance(here, list) and isinstance(step, int):
+            if not here:
+                break
+            found.append(min(step, len(here) - 1))
+            here, kind = here[found[-1]], inside(kind, 0)  # type: ignore[index]
+            continue
+        names = names_of(here) if isinstance(here, list) and found == ["events"] else []
+        keys = names or [*(here if isinstance(here, Mapping) else ()), *keys_of(kind)]
+        if found == []:
+            keys = list(keys_of(RunSpec))
+        key = like(str(step), keys)
+        if key is None:
+            break
+        found.append(key)
+        if names:
+            here, kind = here[names.index(key)], inside(kind, 0)
+        else:
+            here, kind = here.get(key) if isinstance(here, Mapping) else None, inside(kind, key)
+    return joined(found)
+
+
+def like(word: str, words: Iterable[str]) -> str | None:
+    """The word most like another; itself where it is there. None where there is none."""
+    keys = [str(key) for key in words]
+    return word if word in keys else next(iter(difflib.get_close_matches(word, keys, 1, 0.0)), None)

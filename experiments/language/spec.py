@@ -1,0 +1,401 @@
+"""What a scenario file may say: the strict form of each of its sections.
+
+``RunSpec`` is what makes up one run, which arms and sweeps may change; ``FileSpec`` is what is said once of
+all runs. Names that refer to other entries are checked elsewhere (``checks``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+
+from experiments.language.plan import Do, OnLoss, Target
+from experiments.language.profiles import compute_seconds
+from fabric.schedules import steps_named
+from fabric.schema import Duration, FabricSpec, Name, Size, Strict
+from fabric.units import parse_rate, parse_size, parse_time
+
+Words = Annotated[str, Field(min_length=1)]
+ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+#: Of an experiment, an arm or an event.
+LongName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _known_collective(name: str) -> str:
+    steps_named(name, 2)
+    return name
+
+
+#: Name of an all-reduce; for which numbers of ranks it can be made shows with the job.
+Collective = Annotated[str, AfterValidator(_known_collective)]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str | Mapping) else value
+
+
+class ParameterSpec(Strict):
+    """A named setting, where it comes from (``source``) and the reason for it (``why``).
+
+    ``fitted_to``: the published figures, each ``ARM.METRIC``, from which the value was derived; agreement
+    with these is a fit, with all other published figures a prediction.
+    """
+
+    value: str | int | float | tuple[Any, ...]
+    source: Literal["paper", "derived", "assumed"]
+    why: Words
+    fitted_to: tuple[str, ...] = ()
+
+
+class ScaleSpec(Strict):
+    """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided
+    by ``payload``; the ratio of compute to communication stays."""
+
+    time: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+
+
+class TrainingSpec(Strict):
+    """What a job trains. ``batch`` is samples per GPU and iteration.
+
+    GPU time of an iteration: ``gpu``, a column of the table of GPU times, or ``compute``, the time itself.
+    How long: ``samples``, a data set that a job goes through once, whatever its size, or ``iterations``.
+    ``gradient``: what is all-reduced, in place of the model's.
+    """
+
+    model: Literal["vgg16", "resnet50"]
+    gpu: str | None = None
+    compute: Annotated[Duration, Field(gt=0)] | None = None
+    batch: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1)] | None = None
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    gradient: Size | None = None
+    collective: Collective = "ring"
+    seed: int = 7
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> TrainingSpec:
+        if (self.gpu is None) == (self.compute is None):
+            raise ValueError("give either gpu (a column of the table of GPU times) or compute (a time)")
+        if (self.samples is None) == (self.iterations is None):
+            raise ValueError("give either samples (of the data set) or iterations")
+        return self
+
+    @property
+    def compute_s(self) -> float:
+        """GPU seconds of one iteration, not scaled. Raises ValueError as :func:`compute_seconds`."""
+        if self.compute is not None:
+            return self.compute
+        assert self.gpu is not None
+        return compute_seconds(self.model, self.gpu, self.batch)
+
+
+class TcpSpec(Strict):
+    """``rto_min``: least retransmission time-out of the workers' sockets."""
+
+    congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
+    rto_min: Duration = 0.2
+
+
+class LinkTestSpec(Strict):
+    """``duration``: how long each link is filled before the runs, in emulated time."""
+
+    duration: Annotated[Duration, Field(gt=0)] = 0.8
+
+
+class ControlSpec(Strict):
+    """Faults of the control network between O-NICs' agents: ``delay`` added to every message, shares that
+    are lost, sent twice and held back."""
+
+    delay: Duration = 0.0
+    loss: Share = 0.0
+    duplicate: Share = 0.0
+    reorder: Share = 0.0
+
+
+class StartSpec(Strict):
+    """``at`` after the run began, or after the end of all jobs ``after``; ``event``: an event starts it."""
+
+    at: Duration = 0.0
+    after: Annotated[tuple[Name, ...], BeforeValidator(_listed)] = ()
+    event: bool = False
+
+
+#: ``ranks: all``: every GPU, in the fabric's order.
+ALL = ("all",)
+
+
+class JobSpec(Strict):
+    """One training job; see docs/experiments.md for its keys. ``training``: keys in place of the file's."""
+
+    title: Words | None = None
+    ranks: (
+        Annotated[tuple[Name, ...], BeforeValidator(lambda found: ALL if found == "all" else found)] | None
+    ) = None
+    gpus: Annotated[int, Field(ge=2)] | None = None
+    start: Annotated[
+        StartSpec, BeforeValidator(lambda found: {"event": True} if found == "event" else found)
+    ] = StartSpec()
+    training: dict[str, Any] = Field(default_factory=dict)
+    spares: tuple[Name, ...] = ()
+    beacon: Duration = 0.0
+    slower: dict[Annotated[int, Field(ge=0)], Factor] = Field(default_factory=dict)
+    may_fail: bool = False
+
+    @model_validator(mode="after")
+    def _placed_one_way(self) -> JobSpec:
+        if (self.ranks is None) == (self.gpus is None):
+            raise ValueError("give either ranks (its GPUs) or gpus (how many the controller places)")
+        return self
+
+
+class WhenSpec(Strict):
+    """One of: ``start``, ``at``, ``job`` with ``iteration``, ``started``, ``ended``, ``after``."""
+
+    start: bool = False
+    at: Duration | None = None
+    job: Name | None = None
+    iteration: Annotated[int, Field(ge=1)] | None = None
+    started: Name | None = None
+    ended: Name | None = None
+    after: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> WhenSpec:
+        if (self.job is None) != (self.iteration is None):
+            raise ValueError("job and iteration go together")
+        given = [self.start or None, self.at, self.job, self.started, self.ended, self.after]
+        if sum(one is not None for one in given) != 1:
+            raise ValueError("give one of start, at, job with iteration, started, ended, after")
+        return self
+
+
+#: What an event's target may be, with the names that follow.
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "controller": (),
+    "switch": ("NAME",),
+    "agent": ("GPU",),
+    "server agent": (),
+    "worker": ("JOB", "RANK"),
+    "link": ("PORT", "PORT"),
+    "gpu": ("GPU",),
+    "nic": ("GPU",),
+    "job": ("JOB",),
+}
+
+
+def parse_target(text: object) -> Target:
+    """``switch ocs0`` and the like. Raises ValueError naming what a target may be."""
+    words = text.split() if isinstance(text, str) else []
+    kind = "server agent" if words[:2] == ["server", "agent"] else " ".join(words[:1])
+    names = tuple(words[len(kind.split()) :])
+    if kind not in TARGETS:
+        raise ValueError(f"{text!r} is no target; there are {', '.join(TARGETS)}")
+    if len(names) != len(TARGETS[kind]):
+        raise ValueError(f"{text!r} is not {' '.join((kind, *TARGETS[kind]))}")
+    return Target(kind, names)
+
+
+class EventSpec(Strict):
+    """Something that is made to happen; see docs/experiments.md for its keys."""
+
+    name: LongName | None = None
+    when: Annotated[WhenSpec, BeforeValidator(lambda found: {"start": True} if found == "start" else found)]
+    do: Do
+    target: Annotated[Any, AfterValidator(parse_target)] = None
+    back_after: Duration = 0.0
+    jobs: tuple[Name, ...] = ()
+    then: OnLoss | None = None
+    circuits: tuple[tuple[str, str], ...] = ()
+    control: ControlSpec | None = None
+
+
+class TitledFabricSpec(FabricSpec):
+    """A fabric and what tables call it."""
+
+    title: Words | None = None
+
+
+class RunSpec(Strict):
+    """What one run is made of. ``fabric``: a fabric, or the name of one of ``fabrics``."""
+
+    parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
+    scale: ScaleSpec = ScaleSpec()
+    fabric: TitledFabricSpec | None = None
+    fabrics: dict[Name, TitledFabricSpec] = Field(default_factory=dict)
+    training: TrainingSpec
+    tcp: TcpSpec = TcpSpec()
+    link_test: LinkTestSpec = LinkTestSpec()
+    control: ControlSpec = ControlSpec()
+    jobs: Annotated[dict[Name, JobSpec], Field(min_length=1)]
+    events: tuple[EventSpec, ...] = ()
+
+
+class PaperSpec(Strict):
+    """The paper that an experiment is after: all that its pages say about it. Without one they say nothing.
+
+    ``citation``: as the pages' foot has it. ``says``: sentences by the part of the page that shows them.
+    ``limits``: what cannot be claimed about the paper, each with the reason.
+    """
+
+    citation: Words
+    says: dict[str, Words] = Field(default_factory=dict)
+    limits: dict[str, Words] = Field(default_factory=dict)
+
+
+class CompareSpec(Strict):
+    """``arms`` against ``baseline`` (all others without it): ``metrics`` of ``job`` (without it, of all).
+
+    ``limit``: the most that the first metric's ratio should be.
+    """
+
+    name: LongName | None = None
+    title: Words | None = None
+    baseline: str
+    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
+    job: Name | None = None
+    metrics: Annotated[tuple[Words, ...], BeforeValidator(_listed), Field(min_length=1)] = (
+        "jct",
+        "iteration",
+        "allreduce",
+    )
+    limit: Factor | None = None
+
+
+class Figure(Strict):
+    """A published figure: ``value`` in ``unit`` (s, bit/s, bytes, % or 1)."""
+
+    value: float
+    unit: str = "1"
+
+
+def parse_figure(value: object) -> object:
+    """A number, or a text with a unit. Raises ValueError naming the expected form."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
+    if not isinstance(value, str):
+        return {"value": value}
+    if value.endswith("%"):
+        return {"value": value[:-1].strip(), "unit": "%"}
+    for parse, unit in ((parse_time, "s"), (parse_rate, "bit/s"), (parse_size, "bytes")):
+        try:
+            return {"value": parse(value), "unit": unit}
+        except ValueError:
+            continue
+    raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
+
+
+Published = Annotated[Figure, BeforeValidator(parse_figure)]
+
+
+class PublishedSpec(Strict):
+    """A figure of a paper: of ``metric`` of ``job`` (where the metric has one) in ``arm``; with ``over``, its
+    ratio to that of another arm. ``words``: the paper's own."""
+
+    arm: str
+    metric: Words
+    job: Name | None = None
+    over: str | None = None
+    value: Published | None = None
+    range: tuple[Published, Published] | None = None
+    words: Words | None = None
+    source: Words | None = None
+
+    @model_validator(mode="after")
+    def _one_figure(self) -> PublishedSpec:
+        if (self.value is None) == (self.range is None):
+            raise ValueError("give either value or range")
+        return self
+
+
+class SweepSpec(Strict):
+    """``arms`` (all without it) at every combination of values of the dotted paths ``over``."""
+
+    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
+    over: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+
+
+class BreakEvenSpec(Strict):
+    """Up to which set-up time ``metric`` of ``arm`` stays within ``tolerance`` times that of ``baseline``,
+    by swept point."""
+
+    arm: str
+    baseline: str
+    metric: Words = "allreduce"
+    tolerance: Annotated[float, Field(gt=1)] = 1.05
+
+
+class FileSpec(Strict):
+    """What a file says of all its runs. ``arms``: dotted paths with their values, besides ``title`` and
+    ``like``."""
+
+    name: LongName
+    description: str
+    parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
+    paper: PaperSpec | None = None
+    arms: Annotated[dict[LongName, dict[str, Any]], Field(min_length=1)] = Field(default_factory=dict)
+    sweep: Annotated[tuple[SweepSpec, ...], BeforeValidator(_listed)] = ()
+    repeat: Annotated[int, Field(ge=1, le=1000)] = 1
+    compare: Annotated[tuple[CompareSpec, ...], BeforeValidator(_listed)] = ()
+    published: tuple[PublishedSpec, ...] = ()
+    break_even: BreakEvenSpec | None = None
+
+
+#: Keys of one mapping that say the same in two ways: who writes the one over the other means it instead.
+EITHER = {
+    one: other
+    for a, b in (
+        ("gpu", "compute"),
+        ("samples", "iterations"),
+        ("ranks", "gpus"),
+        ("uplink_rate", "oversubscription"),
+    )
+    for one, other in ((a, b), (b, a))
+}
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """The keys that a section of this type may have; empty where they are names of its own."""
+    kind = _plain(kind)
+    return tuple(kind.model_fields) if _is_model(kind) else ()
+
+
+def inside(kind: Any, key: str | int) -> Any:
+    """The type of what stands under a key of a section; None where nothing can."""
+    kind = _plain(kind)
+    if kind is JobSpec and key == "training":
+        return TrainingSpec
+    if _is_model(kind):
+        field = kind.model_fields.get(str(key))
+        return field.annotation if field is not None else None
+    if get_origin(kind) in (dict, tuple, list):
+        return get_args(kind)[1 if get_origin(kind) is dict else 0]
+    return None
+
+
+def may_be_made(kind: Any, key: str) -> bool:
+    """Whether a section may be left out of another and is made when something is put into it."""
+    found = inside(kind, key)
+    return _is_model(_plain(kind)) and found is not None and _is_model(_plain(found))
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _plain(kind: Any) -> Any:
+    """Without Annotated and None."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) in (Union, UnionType):
+            kinds = [one for one in get_args(kind) if one is not type(None)]
+            kind = kinds[0]
+        else:
+            return kind
