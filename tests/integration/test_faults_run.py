@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from containers.image_build import ensure_image
+from testbed.emulation.clean import clean
 from testbed.faults import FaultClient, FaultReport
 from tests.integration.controller_rig import FABRIC
-from tests.integration.labs import until
+from tests.integration.labs import traces, until
 from tests.integration.test_controller_jobs import SPREAD, Run
 
 pytestmark = pytest.mark.root
@@ -184,3 +185,24 @@ def test_packets_go_another_way_round_a_cut_uplink_of_a_fat_tree() -> None:
         run.goes_on(job)
         assert run.healthy()
         assert run.job(job)["state"] == "RUNNING"
+
+
+@pytest.mark.alone
+def test_clean_removes_a_lab_that_was_killed_with_faults_in_force() -> None:
+    with contextlib.closing(FaultRun()) as run:
+        run.train("red", SPREAD)
+        asked = [
+            run.faults.kill("switch tor0"),
+            run.faults.kill("switch ocs0"),
+            run.faults.cut("tor0:4", "tor1:4"),
+            run.faults.lose("gpu g2"),
+            run.faults.lose("nic g3"),
+        ]
+        for fault in asked:
+            run.done(fault)
+        for process in (run.controller, run.testbed):
+            assert process is not None
+            process.kill()
+            process.wait(10)
+        assert clean(run.lab.id)
+        assert traces(run.lab) == []
