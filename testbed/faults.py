@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import httpx
 
-Do = Literal["cut", "kill", "lose"]
+Do = Literal["cut", "kill", "lose", "disturb"]
 State = Literal["asked", "in force", "over", "failed"]
 #: Longest wait for one answer, seconds: the service answers at once.
 ANSWER_S = 10.0
@@ -93,6 +93,23 @@ class FaultClient:
         """Lose ``gpu NAME`` or ``nic NAME``; the fault's id."""
         return self._ask("lose", target, back_after_s)
 
+    def disturb(
+        self,
+        *,
+        delay_s: float = 0.0,
+        loss: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        back_after_s: float | None = None,
+    ) -> str:
+        """Disturb the control network of the O-NICs' agents; the fault's id.
+
+        Every message comes ``delay_s`` seconds (as emulated) later; shares of them, from 0 to 1, are lost,
+        doubled or overtaken.
+        """
+        control = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
+        return self._ask("disturb", "control network", back_after_s, control=control)
+
     def restore(self, target: str | Sequence[str]) -> str:
         """End the fault of this target (a link's: its two ports); that fault's id."""
         return self._ask("restore", target if isinstance(target, str) else list(target), None)
@@ -107,8 +124,8 @@ class FaultClient:
             raise FaultError(404, f"there is no fault {fault_id}")
         return found
 
-    def _ask(self, do: str, target: str | list[str], back_after_s: float | None) -> str:
-        body: dict[str, Any] = {"do": do, "target": target}
+    def _ask(self, do: str, target: str | list[str], back_after_s: float | None, **more: Any) -> str:
+        body: dict[str, Any] = {"do": do, "target": target, **more}
         if back_after_s is not None:
             body["back_after_s"] = back_after_s
         return str(self._call("POST", body)["id"])

@@ -10,9 +10,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fabric.topology import Fabric, Link, Port
 
-Kind = Literal["link", "packet switch", "optical switch", "agent", "worker", "server agent", "gpu", "nic"]
+Kind = Literal[
+    "link",
+    "packet switch",
+    "optical switch",
+    "agent",
+    "worker",
+    "server agent",
+    "gpu",
+    "nic",
+    "control network",
+]
 #: At most so many names are told when one is wrong.
 _TOLD = 12
+_KNOWN = (
+    "two ports, 'switch NAME', 'agent GPU', 'worker JOB RANK', 'server agent', 'gpu NAME', 'nic NAME' and "
+    "'control network'"
+)
 
 
 class TargetError(ValueError):
@@ -23,13 +37,27 @@ class TargetError(ValueError):
         self.status = status
 
 
-class FaultRequest(BaseModel):
-    """``target``: two ports for a link, else a word for its kind and a name."""
+class ControlFaults(BaseModel):
+    """What happens to every message of the O-NICs' agents: it comes ``delay_s`` seconds (as emulated) later.
+
+    Shares of them are lost, doubled or overtaken.
+    """
 
     model_config = ConfigDict(extra="forbid")
-    do: Literal["cut", "kill", "lose", "restore"]
+    delay_s: float = Field(default=0.0, ge=0, le=60)
+    loss: float = Field(default=0.0, ge=0, le=1)
+    duplicate: float = Field(default=0.0, ge=0, le=1)
+    reorder: float = Field(default=0.0, ge=0, le=1)
+
+
+class FaultRequest(BaseModel):
+    """``target``: two ports for a link, else a word for its kind and a name. ``control``: for ``disturb``."""
+
+    model_config = ConfigDict(extra="forbid")
+    do: Literal["cut", "kill", "lose", "disturb", "restore"]
     target: str | tuple[str, str]
     back_after_s: float | None = Field(None, ge=0, le=86400)
+    control: ControlFaults | None = None
 
 
 @dataclass(frozen=True)
@@ -51,12 +79,15 @@ def read_request(body: Any) -> FaultRequest:
         request = FaultRequest.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = str(first["loc"][0]) if first["loc"] else "request"
-        if key == "target":
+        key = ".".join(map(str, first["loc"])) or "request"
+        if key.startswith("target"):
             raise TargetError(422, "target: write two ports, or words such as 'switch tor0'") from None
         raise TargetError(422, f"{key}: {first['msg']}") from None
     if request.do == "restore" and request.back_after_s is not None:
         raise TargetError(422, "back_after_s: what is restored is back at once")
+    if (request.do == "disturb") != (request.control is not None):
+        need = "is missing" if request.do == "disturb" else f"does not go with {request.do}"
+        raise TargetError(422, f"control: {need}; it says how to disturb the control network")
     return request
 
 
@@ -79,13 +110,15 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
         case ["server", "agent"]:
             _allow(request, "kill", "the server agent can be killed")
             return _server_agent(request)
+        case ["control", "network"]:
+            _allow(request, "disturb", "the control network can be disturbed and restored")
+            return _control_network(fabric)
         case ["worker", job, rank] if rank.isascii() and rank.isdigit():
             _allow(request, "kill", "a worker can be killed")
             if request.do == "restore" or request.back_after_s is not None:
                 raise TargetError(422, "a killed worker does not come back; its job has failed")
             return Target("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
-    known = "two ports, 'switch NAME', 'agent GPU', 'worker JOB RANK', 'server agent', 'gpu NAME', 'nic NAME'"
-    raise TargetError(422, f"target: {request.target!r} is none of {known}")
+    raise TargetError(422, f"target: {request.target!r} is none of {_KNOWN}")
 
 
 def _allow(request: FaultRequest, do: str, rule: str) -> None:
@@ -145,6 +178,12 @@ def _server_agent(request: FaultRequest) -> Target:
     if request.back_after_s is None:
         raise TargetError(422, "back_after_s: is missing; nobody could ask for the server agent to come back")
     return Target("server agent", "server agent")
+
+
+def _control_network(fabric: Fabric) -> Target:
+    if not any(onic.transmitters == "tunable" for onic in fabric.onics.values()):
+        raise TargetError(409, "there is no control network: no GPU has an O-NIC with an agent")
+    return Target("control network", "control network")
 
 
 def _check_gpu(fabric: Fabric, name: str) -> None:

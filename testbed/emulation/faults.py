@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, BackgroundTasks, Body
@@ -22,6 +23,7 @@ from testbed.emulation import openvswitch
 from testbed.emulation.agent.http import AgentServer
 from testbed.emulation.agent.workers import Worker, Workers
 from testbed.emulation.fault_targets import (
+    ControlFaults,
     FaultRequest,
     Kind,
     Target,
@@ -33,6 +35,7 @@ from testbed.emulation.fault_targets import (
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import describe
+from testbed.emulation.onic.manage import emulate
 from testbed.emulation.openvswitch import OpenVSwitchError
 from testbed.faults import Do, FaultReport, State
 from testbed.supervision import SupervisionError, Supervisor
@@ -93,6 +96,7 @@ class Faults:
     """The faults of one lab. All methods may be called from several threads.
 
     ``kept``: the supervised processes of optical switches and of O-NICs' agents, where the lab has any.
+    ``manage``: management sockets of the agents by GPU; None where they were not told to allow faults.
     """
 
     def __init__(
@@ -102,12 +106,15 @@ class Faults:
         workers: Workers,
         server: AgentServer,
         kept: Mapping[Kind, Kept],
+        manage: Mapping[str, Path] | None,
     ) -> None:
         self._fabric = fabric
         self._network = network
         self._workers = workers
         self._server = server
         self._kept = kept
+        self._manage = manage
+        self._control = ControlFaults()
         self._lock = threading.Lock()
         self._closed = False
         self._faults: list[_Fault] = []
@@ -134,7 +141,7 @@ class Faults:
             if standing is not None:
                 raise TargetError(409, f"{target.text}: fault {standing.id} ({standing.do}) is in force")
             fault_id = f"f{next(self._numbers)}"
-            course = self._course(fault_id, target)
+            course = self._course(fault_id, target, request.control)
             fault = _Fault(fault_id, request.do, target, request.back_after_s, course)
             self._faults.append(fault)
             return fault.report(), lambda: self._start(fault)
@@ -174,9 +181,9 @@ class Faults:
         try:
             fault.course.begin()
         except Failures as error:
-            log.error("fault %s: %s: %s", fault.id, what, error)
+            log.error("fault %s: %s: %s", fault.id, what, _line(error))
             self._mend(fault)
-            fault.error = f"{what}: {error}"
+            fault.error = f"{what}: {_line(error)}"
             return
         fault.t_done = time.monotonic()
         log.warning("fault %s: %s", fault.id, what)
@@ -188,7 +195,7 @@ class Faults:
         try:
             end()
         except Failures as error:
-            fault.error = f"{fault.target.text} is not back: {error}"
+            fault.error = f"{fault.target.text} is not back: {_line(error)}"
             log.error("fault %s: %s", fault.id, fault.error)
             return
         fault.t_back = time.monotonic()
@@ -201,11 +208,11 @@ class Faults:
         try:
             fault.course.end()
         except Failures as error:
-            log.error("fault %s: %s is not back: %s", fault.id, fault.target.text, error)
+            log.error("fault %s: %s is not back: %s", fault.id, fault.target.text, _line(error))
 
     # -- what there is
 
-    def _course(self, fault_id: str, target: Target) -> _Course:
+    def _course(self, fault_id: str, target: Target, control: ControlFaults | None) -> _Course:
         """Raises TargetError for what cannot be broken now."""
         darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
         match target.kind:
@@ -223,6 +230,9 @@ class Faults:
                 return self._silent_switch(target.names[0])
             case "optical switch" | "agent":
                 return self._dead_process(self._kept[target.kind], target.names[0])
+            case "control network":
+                assert control is not None
+                return self._disturbed(control)
             case "server agent":
                 return _Course(self._server.stop, self._server.start)
 
@@ -289,8 +299,34 @@ class Faults:
                 BACK_S,
                 f"{what} does not answer",
             )
+            if kept is self._kept.get("agent") and self._manage is not None:
+                # It has forgotten it.
+                self._disturb(name)
 
         return _Course(begin, end)
+
+    def _disturbed(self, control: ControlFaults) -> _Course:
+        manage = self._manage
+        if manage is None:
+            text = "the agents were not started to be disturbed; build the lab with --onic-faults"
+            raise TargetError(409, text)
+
+        def disturb(wanted: ControlFaults) -> None:
+            self._control = wanted
+            lives = self._kept["agent"].supervisor.lives()
+            for gpu in manage:
+                # One that is away is told when it is back.
+                if lives[gpu].runs:
+                    self._disturb(gpu)
+
+        return _Course(lambda: disturb(control), lambda: disturb(ControlFaults()))
+
+    def _disturb(self, gpu: str) -> None:
+        assert self._manage is not None
+        control = self._control.model_dump()
+        wanted = {"control_delay_s": control.pop("delay_s"), **control}
+        # Agents are seeded apart, or they would lose their messages in step.
+        emulate(self._manage[gpu], {**wanted, "seed": 1 + list(self._manage).index(gpu)})
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
         """Raises TimeoutError, also when the lab is taken down meanwhile."""
@@ -321,6 +357,10 @@ class Faults:
             return worker.state not in ("starting", "running")
 
         self._until(ended, DEATH_S, f"worker {worker.place.id} does not end")
+
+
+def _line(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _stands(fault: _Fault) -> bool:

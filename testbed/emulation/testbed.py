@@ -181,7 +181,7 @@ class Testbed:
         app = make_app(workers, Onics(settings.fabric, lab.bpf_dir), about)
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
-        faults = Faults(settings.fabric, network, workers, server, self._kept())
+        faults = Faults(settings.fabric, network, workers, server, self._kept(), self._disturbable())
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
         server.start()
@@ -382,6 +382,14 @@ class Testbed:
         if self.agents is not None:
             kept["agent"] = Kept(self.agents, manages)
         return kept
+
+    def _disturbable(self) -> dict[str, Path] | None:
+        if not self.settings.onic_faults:
+            return None
+        return {
+            gpu: onic_directory(self.settings.state, gpu) / "manage.sock"
+            for gpu in tunable(self.settings.fabric)
+        }
 
     # -- inventory and files
 

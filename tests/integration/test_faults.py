@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from controller.grids.onics import OnicEntry, ask
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
 from fabric.schema import FabricSpec, build_fabric
@@ -297,15 +298,24 @@ def test_a_killed_server_agent_does_not_answer_and_its_workers_go_on(rig: Rig) -
     assert rig.worker("red-0")["state"] == "running"
 
 
-def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to() -> None:
+def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a_disturbance() -> None:
     grid = {"rows": 1, "columns": 2, "gpu": "test", "rate": "1 Gbit/s", "wss": {"profile": "ideal"}}
     fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
     with (
-        running_testbed(fabric, runtime="namespace", command=WAIT) as testbed,
+        running_testbed(fabric, runtime="namespace", command=WAIT, onic_faults=True) as testbed,
         agent_client(testbed) as agent,
         FaultClient(testbed.inventory["agent"]) as faults,
     ):
         rig = Rig(testbed, faults, agent)
+        sites = {
+            gpu: OnicEntry(gpu, entry["manage"], "", "") for gpu, entry in testbed.inventory["onics"].items()
+        }
+
+        def losses() -> list[float]:
+            return [ask(site, "emulate")["emulate"]["loss"] for site in sites.values()]
+
+        disturbed = rig.done(faults.disturb(loss=0.25, delay_s=0.001))
+        assert losses() == [0.25, 0.25]
         before = testbed.inventory["onics"]["n0"]["pid"]
         fault = rig.done(faults.kill("agent n0"))
         with pytest.raises(ProcessLookupError):
@@ -316,6 +326,10 @@ def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to() -> None:
         assert faults.restore("agent n0") == fault.id
         rig.back(fault.id)
         assert testbed.inventory["onics"]["n0"]["pid"] != before
+        assert losses() == [0.25, 0.25], "the new agent has not been told"
+        faults.restore("control network")
+        rig.back(disturbed.id)
+        assert losses() == [0.0, 0.0]
         with pytest.raises(FaultError, match="agent n0: no fault is in force"):
             faults.restore("agent n0")
         # The lab is taken down with these in force, and leaves nothing.

@@ -90,7 +90,9 @@ NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
         ("restore", "worker red 0", 422, "a killed worker does not come back"),
         ("lose", "nic g3", 409, "GPU g3 is not plugged into anything"),
         ("lose", "the lot", 422, "target: 'the lot' is none of two ports, 'switch NAME', 'agent GPU'"),
-        ("melt", "gpu g0", 422, "do: Input should be 'cut', 'kill', 'lose' or 'restore'"),
+        ("melt", "gpu g0", 422, "do: Input should be 'cut', 'kill', 'lose', 'disturb' or 'restore'"),
+        ("kill", "control network", 422, "do: kill: the control network can be disturbed and restored"),
+        ("restore", "control network", 409, "there is no control network: no GPU has an O-NIC"),
     ],
 )
 def test_a_wrong_target_gets_one_line_that_says_what_there_is(
@@ -111,6 +113,12 @@ def test_a_wrong_target_gets_one_line_that_says_what_there_is(
         ({"do": "lose", "target": "gpu g0", "back_after_s": -1}, "back_after_s: Input should be greater"),
         ({"do": "lose", "target": "gpu g0", "back_after_s": "nan"}, "back_after_s: Input should be"),
         ({"do": "restore", "target": "gpu g0", "back_after_s": 1}, "back_after_s: what is restored is back"),
+        ({"do": "lose", "target": "gpu g0", "control": {"loss": 0.1}}, "control: does not go with lose"),
+        ({"do": "disturb", "target": "control network"}, "control: is missing"),
+        (
+            {"do": "disturb", "target": "control network", "control": {"loss": 2}},
+            "control.loss: Input should",
+        ),
         ({"do": "lose", "target": "gpu g0", "after": 1}, "after: Extra inputs"),
         ([], "request: Input should be"),
     ],
