@@ -117,7 +117,7 @@ def run(
 
     checked = load(scenario)
     _check_runtime(runtime)
-    from experiments.run.progress import Reporter
+    from experiments.runner.progress import Reporter
     from scenarios.comparison_runner import run_comparison
     from scenarios.runner import Options, run_scenario
 
@@ -139,7 +139,7 @@ def simulate(
     runs: RunsFolder = RUNS,
 ) -> None:
     """Simulate a scenario in virtual time: the same run folder and report, in seconds, without root."""
-    from experiments.run.progress import Reporter
+    from experiments.runner.progress import Reporter
     from scenarios import simulated
     from scenarios.study import Study, load_any
 
@@ -199,7 +199,7 @@ def crosscheck(
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
     """
-    from experiments.run.progress import Reporter
+    from experiments.runner.progress import Reporter
     from scenarios import cli_crosscheck
     from scenarios.runner import Options
     from scenarios.simulated import SimulationOptions

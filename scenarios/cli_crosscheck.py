@@ -14,7 +14,7 @@ from experiments.backends.emulation.processes import check_ready
 from experiments.cli.common import table
 from experiments.language.text import ScenarioError, parse_yaml
 from experiments.record.writing import write_json, write_whole, writing
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.comparison import Comparison, load, parse
 from scenarios.crosscheck import JUDGED, Side, crosscheck
 from scenarios.crosscheck_page import draw, render, title_of

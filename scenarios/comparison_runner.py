@@ -22,7 +22,7 @@ from experiments.backends.emulation.session import Session
 from experiments.client import ApiError
 from experiments.record.environment import describe_environment
 from experiments.record.writing import writing
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.comparison import (
     CONTROLLER,
     Comparison,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.fidelity import TAKEN, machines_fault, taken
 from scenarios.records import Run, read_runs
 from scenarios.runfolder import RunFolder

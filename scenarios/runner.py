@@ -17,7 +17,7 @@ from experiments.backends.emulation.processes import Addresses, LabProcesses, Ru
 from experiments.backends.emulation.reference import References
 from experiments.backends.emulation.session import Session, canonical
 from experiments.record.environment import describe_environment
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.prediction import predict_completions
 from scenarios.records import Kind
 from scenarios.repeats import Repeats

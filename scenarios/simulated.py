@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.language.text import ScenarioError
 from experiments.record.environment import describe_environment
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric.topology import Fabric
 from scenarios.comparison import Comparison
 from scenarios.records import SIMULATED

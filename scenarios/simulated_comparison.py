@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from controller.onic.protocol import Finished, Times
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric.optical_profiles import PROFILES
 from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric

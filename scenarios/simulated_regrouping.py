@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.backends.emulation.session import canonical
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric.cost import RingJob
 from fabric.optical_profiles import PROFILES, Profile
 from fabric.placement import Regrouping, regroup

@@ -19,7 +19,7 @@ from experiments.cli.common import UserError
 from experiments.language.text import ScenarioError
 from experiments.record.environment import describe_machine
 from experiments.record.writing import Lines, WriteError, write_json, write_whole
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric.units import format_rate, format_size, format_time
 from scenarios.records import SIMULATED, read_lines, read_object
 from scenarios.runfolder import finish, new_folder

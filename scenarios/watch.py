@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from experiments.backends.emulation.processes import RunError
 from experiments.backends.emulation.session import ENDED, Session, rank_of
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.runfolder import RunFolder
 from testbed.load import ProcessorLoad
 

@@ -44,7 +44,12 @@ CAPABILITIES: Mapping[str, str] = {
 
 
 class Lab(Protocol):
-    """One setting, built. Methods raise ``BackendError`` with one line where something did not come about."""
+    """One setting, built. Methods raise ``BackendError`` with one line where something did not come about.
+
+    ``real_time``: its clock goes on by itself, so that waits need deadlines.
+    """
+
+    real_time: bool
 
     def now_s(self) -> float:
         """The lab's clock."""

@@ -144,6 +144,7 @@ class JobSpec(Strict):
     ] = StartSpec()
     training: dict[str, Any] = Field(default_factory=dict)
     spares: tuple[Name, ...] = ()
+    recovery: Duration = 0.0
     beacon: Duration = 0.0
     slower: dict[Annotated[int, Field(ge=0)], Factor] = Field(default_factory=dict)
     may_fail: bool = False

@@ -347,6 +347,15 @@ class RunEnded(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunFailed(Record):
+    """A run of a sweep could not be made; the others go on."""
+
+    event: ClassVar[str] = "run_failed"
+    arm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Aborted(Record):
     """The experiment ended early."""
 

@@ -68,6 +68,7 @@ class Engine:
         self._keys: list[Hashable] = []
         self._touched: dict[int, None] = {}
         self._round = 0
+        self._paused = False
 
     # Links.
 
@@ -170,11 +171,16 @@ class Engine:
 
     # Running.
 
+    def pause(self) -> None:
+        """Has :meth:`run` return once all of the present instant has happened."""
+        self._paused = True
+
     def run(self, until_s: float = math.inf) -> None:
-        """Until nothing is left to happen, or ``until_s``."""
+        """Until nothing is left to happen, until ``until_s``, or until a pause is asked for."""
+        self._paused = False
         self._share()
         queue = self._queue
-        while (time_s := self.next_event_s()) <= until_s and queue:
+        while not self._paused and (time_s := self.next_event_s()) <= until_s and queue:
             self.now_s = time_s
             limit_s = time_s + INSTANT * time_s
             while queue and queue[0][0] <= limit_s:
@@ -190,7 +196,7 @@ class Engine:
                     self.events += 1
                     act()
             self._share()
-        if until_s < math.inf:
+        if until_s < math.inf and not self._paused:
             self.now_s = max(self.now_s, until_s)
 
     def _share(self) -> None:

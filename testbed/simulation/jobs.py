@@ -93,13 +93,15 @@ class NetworkChange:
     """At ``time_s`` the network becomes ``network``; links that it did not have are dark for ``dark_s``.
 
     A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark,
-    all others go on. A cut link: what had its way over it goes on elsewhere, or its job fails.
+    all others go on. A cut link: what had its way over it goes on elsewhere, or its job fails; with
+    ``patient`` it stands still until another change gives it a way.
     """
 
     time_s: float
     network: Network
     dark_s: float = 0.0
     name: str = "network change"
+    patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -270,52 +272,95 @@ def simulate(
     way at the start; what goes wrong later makes the job concerned fail, and the others go on.
     """
     checked = check_jobs(jobs)
-    run = _Run(network, checked, engine or Engine(), gate, seed, progress)
+    run = Simulation(network, engine, gate=gate, seed=seed, progress=progress)
     for event in events:
         if not (math.isfinite(event.time_s) and event.time_s >= 0):
             raise ValueError(f"an event at {event.time_s} s; it must be 0 or more")
         run.external.append(event.time_s)
         run.engine.at(event.time_s, lambda event=event: run.happen(event))  # type: ignore[misc]
-    run.start()
-    # Millions of small objects live for a moment, and none of them in a cycle: the collector would look
-    # through the whole fabric again and again for nothing.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        run.engine.run()
-    finally:
-        if collecting:
-            gc.enable()
-    for one in run.runs.values():
-        if not one.over:
-            one.fail("it stands still: its light never comes back")
-    return {name: one.result for name, one in run.runs.items()}
+    for job in checked:
+        run.add(job)
+    for job in checked:
+        if not job.after:
+            run.begin(job.name)
+    run.run()
+    run.give_up()
+    return run.results
 
 
-class _Run:
-    """All jobs over one network."""
+class Simulation:
+    """Jobs over one network in virtual time, for a caller that adds jobs and makes things happen as it goes.
+
+    ``progress`` is called with job, iteration and time at each iteration's end, ``over`` with a job's name at
+    its end. ``disturbed``: something may happen at any time, so that no collective is computed in one piece.
+    """
 
     def __init__(
-        self, network: Network, jobs: Sequence[Job], engine: Engine, gate: Gate | None, seed: int,
-        progress: Callable[[str, int, float], None] | None,
-    ) -> None:  # fmt: skip
+        self,
+        network: Network,
+        engine: Engine | None = None,
+        *,
+        gate: Gate | None = None,
+        seed: int = 0,
+        progress: Callable[[str, int, float], None] | None = None,
+        over: Callable[[str], None] | None = None,
+        disturbed: bool = False,
+    ) -> None:
         self.network = network
-        self.engine = engine
+        self.engine = engine or Engine()
         self.gate = gate
         self.progress = progress
+        self.over = over
+        self.disturbed = disturbed
+        self.patient = False
         self.external: list[float] = []
         self.lost: set[str] = set()
         self.number: dict[int, int] = {}
-        self.runs = {job.name: _JobRun(self, job, (seed, index)) for index, job in enumerate(jobs)}
+        self.runs: dict[str, _JobRun] = {}
+        self._seed = seed
 
-    def start(self) -> None:
-        for one in self.runs.values():
-            one.prepare()
-        for one in self.runs.values():
-            if not one.job.after:
-                self.engine.at(one.job.start_s, one.begin)
+    @property
+    def results(self) -> dict[str, JobResult]:
+        """What became of each job so far."""
+        return {name: one.result for name, one in self.runs.items()}
+
+    def add(self, job: Job) -> None:
+        """Raises ValueError for a job that is there already, and for a transfer that has no way."""
+        if job.name in self.runs:
+            raise ValueError(f"two jobs are called {job.name}")
+        one = self.runs[job.name] = _JobRun(self, job, (self._seed, len(self.runs)))
+        one.prepare()
+
+    def begin(self, name: str) -> None:
+        """A job that was added starts, now or at its ``start_s``."""
+        one = self.runs[name]
+        self.engine.at(max(self.engine.now_s, one.job.start_s), one.begin)
+
+    def stop(self, name: str, reason: str) -> None:
+        """A job ends now, as failed for a reason; one that is over stays as it is."""
+        self.runs[name].fail(reason)
+
+    def run(self, until_s: float = math.inf) -> None:
+        """As :meth:`Engine.run`."""
+        # Millions of small objects live for a moment, and none of them in a cycle: the collector would look
+        # through the whole fabric again and again for nothing.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.engine.run(until_s)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def give_up(self) -> None:
+        """Nothing will happen any more: what is not over fails."""
+        for one in list(self.runs.values()):
+            if not one.over:
+                one.fail("it stands still: its light never comes back")
 
     def ended(self, name: str) -> None:
+        if self.over is not None:
+            self.over(name)
         for one in self.runs.values():
             if name in one.job.after and not one.over and all(self.runs[n].over for n in one.job.after):
                 bad = [n for n in one.job.after if self.runs[n].result.failed]
@@ -330,6 +375,8 @@ class _Run:
     def quiet_until_s(self) -> float:
         """When something from outside may happen next: an event, or a job that starts."""
         now_s = self.engine.now_s
+        if self.disturbed:
+            return now_s
         later = [t for t in self.external if t >= now_s]
         later += [one.job.start_s for one in self.runs.values() if one.waiting and one.job.start_s >= now_s]
         return min(later, default=math.inf)
@@ -352,6 +399,9 @@ class _Run:
         old = {self.network.key(link) for link in range(len(self.network.capacity_bps))}
         self.network = event.network
         self.number = {}
+        self.patient = event.patient
+        for key in old - {event.network.key(link) for link in range(len(event.network.capacity_bps))}:
+            self.engine.set_capacity(self.engine.link(key, 0.0), 0.0)
         for link in range(len(event.network.capacity_bps)):
             key = event.network.key(link)
             capacity = float(event.network.capacity_bps[link]) / 8
@@ -415,7 +465,12 @@ class _JobRun:
     """One job under way, from iteration ``first`` on; after a loss another one takes its place."""
 
     def __init__(
-        self, run: _Run, job: Job, seed: tuple[int, int], first: int = 0, result: JobResult | None = None
+        self,
+        run: Simulation,
+        job: Job,
+        seed: tuple[int, int],
+        first: int = 0,
+        result: JobResult | None = None,
     ) -> None:
         self.run = run
         self.job = job
@@ -426,6 +481,8 @@ class _JobRun:
         self.waiting = True
         self.flows: dict[Flow, tuple[int, int]] = {}
         self.opened: dict[Hashable, None] = {}
+        #: Transfers that have no way for now.
+        self.stranded: list[tuple[_StepPlan, int, Callable[[], None]]] = []
         ranks = len(job.ranks)
         self.plan: list[_StepPlan] = []
         self.iteration = np.zeros(ranks, dtype=np.int64)
@@ -518,6 +575,7 @@ class _JobRun:
             for handle in list(self.opened):
                 self.run.gate.close(handle)
         self.opened.clear()
+        self.stranded.clear()
 
     def _end(self) -> None:
         self.over, self.waiting = True, False
@@ -613,7 +671,10 @@ class _JobRun:
         try:
             links, latency_s = plan.way(k)
         except ValueError as error:
-            self.fail(str(error))
+            if self.run.patient:
+                self.stranded.append((plan, k, done))
+            else:
+                self.fail(str(error))
             return
         flow: Flow
 
@@ -736,9 +797,14 @@ class _JobRun:
             try:
                 links, _ = self.plan[number].way(k)
             except ValueError as error:
+                if self.run.patient:
+                    continue
                 self.fail(str(error))
                 return
             self.run.engine.reroute(flow, links)
+        stranded, self.stranded = self.stranded, []
+        for plan, k, done in stranded:
+            self._flow(plan, k, done)
 
 
 class _StepPlan:

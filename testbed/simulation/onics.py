@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,8 +60,6 @@ class OnicPlane:
         self._told_finished = finished
         self._control = control or ControlNetwork()
         self._random = np.random.default_rng(self._control.seed)
-        self._ways = ways
-        self._tuning_s = {node: fabric.onics[node].tuning_s for node in ways}
         self.waits_s: list[float] = []
         self.queued = 0
         self.messages: Counter[str] = Counter()
@@ -72,16 +71,29 @@ class OnicPlane:
         self._watched: set[str] = set()
         times = times or protocol.Times()
         self._look_s = times.retry_s / 2
-        reach: dict[object, protocol.Reach] = {}
+        self._times = times
+        self._fabric = fabric
         self._onics: dict[str, protocol.Onic] = {}
+        self._ways: dict[str, Mapping[str, Any]] = {}
+        self._tuning_s: dict[str, float] = {}
+        self.assign(ways)
+
+    def assign(self, ways: Ways) -> None:
+        """Give nodes their wavelength maps, those of a job that comes; the others keep theirs."""
+        reach: dict[object, protocol.Reach] = {}
+        now_s = self._engine.now_s
         for node, peers in ways.items():
-            onic = protocol.Onic(1, times, engine.now_s, ports=fabric.onics[node].ports, quarantine=False)
+            onic = self._onics.get(node)
+            if onic is None:
+                ports = self._fabric.onics[node].ports
+                onic = self._onics[node] = protocol.Onic(1, self._times, now_s, ports=ports, quarantine=False)
+                self._tuning_s[node] = self._fabric.onics[node].tuning_s
+            self._ways[node] = peers
             mine: Mapping[Hashable, protocol.Reach] = {
                 peer: reach.setdefault(way, protocol.Reach(way.port, way.wavelength))
                 for peer, way in peers.items()
             }
-            self._carry_out(node, onic.set_map(engine.now_s, mine))
-            self._onics[node] = onic
+            self._carry_out(node, onic.set_map(now_s, mine))
 
     # The gate.
 

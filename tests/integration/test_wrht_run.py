@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.comparison import Comparison, load
 from scenarios.simulated import SimulationOptions, simulate
 from tests.integration.test_run import RunningCommand, assert_gone, running_command

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from experiments.language.text import ScenarioError
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios import fidelity
 from scenarios.cli_crosscheck import compare, run_crosscheck, trimmed
 from scenarios.comparison import Comparison, load

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from experiments.language.text import ScenarioError
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.comparison import Comparison, parse
 from scenarios.runfolder import RunFolder, finish
 from scenarios.schema import Scenario, parse_scenario

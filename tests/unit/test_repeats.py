@@ -14,7 +14,7 @@ import pytest
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.session import Session
 from experiments.report.page import NO_RESULT
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.records import read_lines, read_runs
 from scenarios.repeats import Repeats
 from scenarios.results import build_result

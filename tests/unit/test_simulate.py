@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fabric.cost
 from experiments.language.text import ScenarioError
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
 from scenarios.comparison import load, parse
 from scenarios.records import read_lines, read_runs

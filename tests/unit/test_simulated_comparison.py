@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from scenarios.comparison import Comparison, load, parse_comparison, ring_of
 from scenarios.results import label_of
 from scenarios.ring_plots import lights

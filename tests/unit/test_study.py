@@ -16,7 +16,7 @@ import yaml
 
 from experiments.cli.common import UserError
 from experiments.language.text import ScenarioError
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric import schedules, wdm
 from fabric.topology import Reconfigure
 from fabric.trees import leaf_spine

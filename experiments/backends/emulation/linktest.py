@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.backends.emulation.processes import RunError
 from experiments.backends.emulation.session import Circuits, Session, rank_of
-from experiments.run.progress import Reporter
+from experiments.runner.progress import Reporter
 from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Hop, Router

@@ -1,0 +1,145 @@
+"""The simulation as a backend: what it takes for granted, what it leaves out, what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.backends.protocol import lacking
+from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab, declared_set_up_s
+from experiments.language.plan import RunPlan, Setting
+from experiments.record.events import Record
+from fabric.frames import ETHERNET_BYTES
+from fabric.optical_profiles import PROFILES
+from fabric.units import format_time
+
+#: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
+_IN_PACKET_BYTES = 52
+
+_LEFT_OUT = (
+    "TCP: no loss, no retransmission, no time to find the fair rate, no acknowledgements in the way of "
+    "payload going the other way.",
+    "The workers' software: no late timers, no time in the kernel or in software switches. A rank begins a "
+    "step when it has sent and received all of the one before; a worker may begin with the part of a chunk "
+    "that it has.",
+    "The controller: light that it moves takes the command and dark times of the optical switch's profile "
+    "and nothing more, and the packet switches' rules change at once. No beacons are sent.",
+    "What is trained: no gradient is computed, so there are no losses, no accuracy and no parameters.",
+)
+
+
+def payload_share(mtu_bytes: int) -> float:
+    """Payload over all bytes of a full packet, as the emulated links count: (MTU - 52) / (MTU + 14)."""
+    return (mtu_bytes - _IN_PACKET_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+
+
+@dataclass
+class SimulationBackend:
+    """``mtu_bytes``: of packets, None for what the emulation would choose. ``latency_s``: emulated seconds
+    before the first byte of a transfer counts."""
+
+    mtu_bytes: int | None = None
+    latency_s: float = 0.0
+    name: str = "simulation"
+    label: str = "simulated"
+    capabilities: frozenset[str] = frozenset(
+        {
+            "regroup",
+            "circuits",
+            "kill switch",
+            "kill worker",
+            "cut link",
+            "restore link",
+            "restore nic",
+            "lose gpu",
+            "lose gpu then swap",
+            "lose gpu then shrink",
+            "lose nic",
+            "cancel",
+            "start",
+        }
+    )
+    _assumed: dict[str, dict[str, str]] = field(default_factory=dict)
+    _events: int = 0
+
+    def refuses(self, plan: RunPlan) -> str | None:
+        if (found := lacking(self, plan)) is not None:
+            return found
+        faults = plan.control
+        if faults.loss or faults.duplicate or faults.reorder:
+            return "control: the simulation cannot lose, double or reorder control messages, only delay them"
+        fabric = plan.setting.fabric
+        for event in plan.events:
+            if fabric.rings and event.do not in ("cancel", "start"):
+                return f"events.{event.name}.do: the simulation cannot {event.do} on a ring of wavelengths"
+            if fabric.grids and event.do in ("regroup", "circuits"):
+                return f"events.{event.name}.do: the light of a grid is its agents', not to be moved"
+        return None
+
+    def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+        mtu_bytes = self.mtu_bytes or setting.frames.mtu_bytes
+        self._assume(setting, mtu_bytes)
+        return SimulatedLab(setting, payload_share(mtu_bytes), self.latency_s, self._count)
+
+    def _count(self, events: int) -> None:
+        self._events += events
+
+    def facts(self) -> Mapping[str, Any]:
+        return {
+            "assumptions": list(self._assumed.values()),
+            "left_out": list(_LEFT_OUT),
+            "simulated_events": self._events,
+        }
+
+    def _assume(self, setting: Setting, mtu_bytes: int) -> None:
+        share = payload_share(mtu_bytes)
+        self._note(
+            "payload's share of a link's rate",
+            f"{100 * share:.2f} %",
+            f"packets of {mtu_bytes} bytes, of which TCP and IP take {_IN_PACKET_BYTES}, and "
+            f"{ETHERNET_BYTES} of Ethernet around them: what the emulated links' shapers count",
+        )
+        self._note(
+            "latency of a transfer",
+            format_time(self.latency_s),
+            "before its first byte counts; emulated time",
+        )
+        self._note(
+            "sharing of a link",
+            "max-min fair, at once",
+            "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
+        )
+        fabric, scale = setting.fabric, setting.scale
+        if fabric.grids:
+            self._note(
+                "a control message between two O-NICs' agents",
+                f"{1e6 * CONTROL_S:g} + {1e6 * HANDLE_S:g} µs",
+                "on its way, and to be handled, emulated time. Measured with four agents of the emulation "
+                "that had nothing else to do; more agents share the same processors there and are slower",
+            )
+        if fabric.rings:
+            self._note(
+                "changing a ring's light between two steps",
+                format_time(declared_set_up_s(setting)),
+                "the command and dark times of the switches' profile, times D, in each step in which a "
+                "switch changes; the controller's own time for it is left out",
+            )
+            return
+        for name, switch in fabric.optical_switches.items():
+            if fabric.grids:
+                continue
+            profile = PROFILES[switch.profile].dilated(scale.time)
+            self._note(
+                f"dark time of {name}",
+                f"{1000 * profile.dark_bounds_s()[1]:.1f} ms",
+                f"typical of its profile, {profile.name}, the receiver's re-training included; before it the "
+                f"command takes {1000 * profile.command_s:.1f} ms and "
+                f"{1000 * profile.command_per_xc_s:.1f} ms for each ingress port",
+            )
+
+    def _note(self, what: str, value: str, why: str) -> None:
+        """An assumption, once; fabrics that take different values have them side by side."""
+        entry = self._assumed.setdefault(what, {"what": what, "value": value, "why": why})
+        if value not in entry["value"].split(", "):
+            entry["value"] += f", {value}"

@@ -1,0 +1,524 @@
+"""One setting in virtual time. The clock begins at 0 with every run, so a run depends on no other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from controller.errors import ConflictError
+from controller.jobs.reservation import reserve
+from controller.onic.protocol import Finished, Times
+from experiments.backends.protocol import BackendError
+from experiments.backends.simulation.regrouping import (
+    Change,
+    canonical,
+    change,
+    light,
+    plan_document,
+    plan_regroup,
+)
+from experiments.backends.simulation.traffic import Stillness, port_rates
+from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
+from experiments.record.events import (
+    ActionBegun,
+    ActionEnded,
+    Circuits,
+    Flow,
+    Iteration,
+    JobRecovered,
+    JobState,
+    OnicsSimulated,
+    Record,
+    Released,
+    RingSetUps,
+    WorkerLost,
+)
+from fabric.cost import RingJob
+from fabric.grid import choose_nodes, ways_for
+from fabric.optical_profiles import PROFILES
+from fabric.schedules import steps_named
+from fabric.steps import Step, Steps, frozen, frozen_bool
+from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
+from fabric.wdm import CLOCKWISE, RingPlan, plan_ring, set_up_steps
+from testbed.simulation.engine import Engine
+from testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
+from testbed.simulation.networks import GridNetwork, Network, PacketNetwork, RingNetwork, scaled, without_link
+from testbed.simulation.onics import ControlNetwork, OnicPlane
+from testbed.simulation.phases import StepCost, synchronous
+
+T = TypeVar("T")
+#: As the workers do, shorter times without a byte are not reported one by one, seconds.
+STALL_S = 0.02
+#: Seconds that a control message takes between two O-NICs' agents, and its receiver's time for it. Measured:
+#: benchmarks/flow_setup.py, four agents on two processors, 0.35 ms from request to light, in which two
+#: messages follow each other. It is the agents' own time and does not become longer with D.
+CONTROL_S, HANDLE_S = 150e-6, 25e-6
+#: Lease of a grant, seconds (times D): the testbed's.
+LEASE_S = 2.0
+#: What passes the links is kept, for stalls and port rates, up to so many GPUs.
+MOST_TRACED = 64
+
+
+def declared_set_up_s(setting: Setting) -> float:
+    """Emulated seconds from the command to light that is certain, as the profile of a ring's WSSs declares.
+
+    Where each step sets its light anew, what stands is taken away by a command of its own.
+    """
+    ring = _only(setting.fabric.rings)
+    assert ring is not None
+    switch = setting.fabric.optical_switches[ring.switches[0]]
+    profile = PROFILES[switch.profile].dilated(setting.scale.time)
+    commands = 2 if ring.reconfigure == "each-step" else 1
+    return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
+
+
+def lit_steps(steps: Steps, plan: RingPlan) -> Steps:
+    """The steps, with the wavelength and the direction that the plan gives each transfer."""
+    emits = [[plan.transmit.get(a, {}).get(b) for b in plan.nodes] for a in plan.nodes]
+
+    def make() -> Iterator[Step]:
+        for step in steps:
+            ends = zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+            chosen = [emits[source][destination] for source, destination in ends]
+            wavelengths = frozen([emit.wavelength for emit in chosen if emit])
+            clockwise = frozen_bool([emit.port == CLOCKWISE for emit in chosen if emit])
+            yield replace(step, wavelengths=wavelengths, clockwise=clockwise)
+
+    return Steps(steps.name, steps.world_size, steps.chunks, steps.steps, make)
+
+
+def _only(entries: Mapping[str, T]) -> T | None:
+    return next(iter(entries.values()), None)
+
+
+class SimulatedLab:
+    """Implements ``backends.protocol.Lab``. ``share``: payload's of a link's rate. ``count`` is told how
+    many events each run took."""
+
+    real_time = False
+
+    def __init__(
+        self, setting: Setting, share: float, latency_s: float, count: Callable[[int], None]
+    ) -> None:
+        self._setting = setting
+        self._share, self._latency_s = share, latency_s
+        self._count = count
+        self._profiles = {
+            name: PROFILES[switch.profile].dilated(setting.scale.time)
+            for name, switch in setting.fabric.optical_switches.items()
+        }
+        self._rates = scaled(setting.fabric, setting.scale.rate)
+
+    # The contract.
+
+    def now_s(self) -> float:
+        return self._engine.now_s
+
+    def begin(self, plan: RunPlan) -> None:
+        """Raises BackendError where a job has no way or no room on the fabric."""
+        self._plan = plan
+        self._records: list[Record] = []
+        self._fabric = self._tuned(plan)
+        self._cut: set[frozenset[Port]] = set()
+        self._circuits = canonical(plan.circuits)
+        self._grid: Grid | None = _only(self._fabric.grids)
+        self._ring: WdmRing | None = _only(self._fabric.rings)
+        traced = len(self._fabric.gpus) <= MOST_TRACED and self._grid is None and self._ring is None
+        self._engine = Engine(trace=traced)
+        self._still = Stillness(self._engine) if traced else None
+        self._plane: OnicPlane | None = None
+        self._ranks: dict[str, tuple[str, ...]] = {}
+        self._lost_gpus: set[str] = set()
+        self._seen_losses: dict[str, int] = {}
+        self._flows_of: dict[str, dict[int, int]] = {}
+        self._numbers = itertools.count(1)
+        self._set_ups: list[dict[str, Any]] = []
+        self._declared_s = 0.0
+        if self._grid is not None:
+            delay_s = CONTROL_S + plan.control.delay_s
+            times = Times.dilated(LEASE_S, self._setting.scale.time)
+            self._plane = OnicPlane(
+                self._engine, self._fabric, {}, ControlNetwork(delay_s, HANDLE_S), times, self._flow_done
+            )
+        try:
+            self._sim = Simulation(
+                self._network(),
+                self._engine,
+                gate=self._plane,
+                progress=self._iteration_done,
+                over=self._job_over,
+                disturbed=bool(plan.events) or len(plan.jobs) > 1,
+            )
+        except ValueError as error:
+            raise BackendError(f"{plan.title}: {error}") from None
+
+    def submit(self, job: JobPlan) -> bool:
+        try:
+            ranks = self._place(job)
+        except ConflictError:
+            return False
+        except ValueError as error:
+            raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
+        steps = steps_named(job.collective, len(ranks))
+        compute = Compute(job.compute_s, stragglers=job.stragglers)
+        made = Job(job.name, ranks, steps, job.gradient_bytes, compute, job.iterations)
+        try:
+            if self._grid is not None and self._plane is not None:
+                self._plane.assign(ways_for(self._grid, ranks, steps))
+            if self._ring is not None:
+                made = self._on_ring(made)
+            self._sim.add(made)
+        except ValueError as error:
+            raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
+        self._ranks[job.name] = ranks
+        self._flows_of[job.name] = _sent(steps) if self._grid is not None else {}
+        self._note(JobState(t=self.now_s(), run=self._plan.name, job=job.name, state="READY", gpus=[*ranks]))
+        return True
+
+    def release(self, jobs: Sequence[str]) -> None:
+        now_s, run = self.now_s(), self._plan.name
+        self._note(Released(t=now_s, run=run, jobs=[*jobs], at=now_s))
+        for name in jobs:
+            gpus = [*self._ranks[name]]
+            self._note(JobState(t=now_s, run=run, job=name, state="RUNNING", gpus=gpus))
+            self._sim.begin(name)
+
+    def perform(self, event: EventPlan) -> None:
+        fields = {"name": event.name, "do": event.do, "target": str(event.target or "")}
+        self._note(ActionBegun(t=self.now_s(), run=self._plan.name, **fields))
+        try:
+            self._do(event)
+        except ValueError as error:
+            self._over(event, error=str(error))
+
+    def next(self, until_s: float) -> Sequence[Record]:
+        if not self._records:
+            self._sim.run(until_s)
+        if not self._records and until_s == math.inf:
+            self._sim.give_up()
+        found, self._records = self._records, []
+        return sorted(found, key=lambda record: record.t)
+
+    def end(self) -> Sequence[Record]:
+        now_s, run = self.now_s(), self._plan.name
+        if self._plane is not None:
+            self._note(
+                OnicsSimulated(
+                    t=now_s,
+                    run=run,
+                    messages=dict(self._plane.messages),
+                    flows=len(self._plane.waits_s),
+                    receiver_overlaps=self._plane.overlaps,
+                )
+            )
+        if self._ring is not None:
+            ring = {"name": self._ring.name, "statistics": {"declared_s": self._declared_s}}
+            self._note(RingSetUps(t=now_s, run=run, ring=ring, set_ups=self._set_ups))
+        if self._engine.passed is not None:
+            switches, gpus = self._fabric.packet_switches, self._fabric.gpus
+            self._records += port_rates(self._engine, switches, gpus, run, now_s, self._share)
+        if self._fabric.optical_switches and self._grid is None and self._ring is None:
+            self._note(Circuits(t=now_s, run=run, circuits=[[a, b] for a, b in self._circuits]))
+        self._count(self._engine.events)
+        found, self._records = self._records, []
+        return found
+
+    def close(self) -> None:
+        return None
+
+    # What the fabric is.
+
+    def _tuned(self, plan: RunPlan) -> Fabric:
+        """The fabric at the emulation's rates and tuning times."""
+        onics = {
+            name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
+            for name, onic in self._rates.onics.items()
+        }
+        return replace(self._rates, onics=onics)
+
+    def _network(self) -> Network:
+        """What transfers see of the fabric as it is lit and plugged now."""
+        latency_s, share = self._latency_s, self._share
+        if self._ring is not None:
+            return RingNetwork(self._fabric, self._ring, latency_s=latency_s, share=share)
+        if self._grid is not None:
+            return GridNetwork(self._fabric, self._grid, latency_s=latency_s, share=share)
+        fabric = self._fabric
+        for ends in self._cut:
+            fabric = without_link(fabric, next(iter(ends)))
+        return PacketNetwork(fabric, light(fabric, self._circuits), latency_s=latency_s, share=share)
+
+    def _place(self, job: JobPlan) -> tuple[str, ...]:
+        """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
+        results = self._sim.results
+        holders = {
+            gpu: name
+            for name, ranks in self._ranks.items()
+            if math.isnan(results[name].end_s)
+            for gpu in (results[name].losses[-1].ranks if results[name].losses else ranks)
+        }
+        holders |= dict.fromkeys(self._lost_gpus, "none, it is lost")
+        if not job.ranks and self._grid is not None:
+            free = [node for node in self._grid.nodes if node not in holders]
+            choose_nodes(self._grid, self._grid.nodes, job.gpus)
+            try:
+                return choose_nodes(self._grid, free, job.gpus)
+            except ValueError as error:
+                raise ConflictError(str(error)) from None
+        return reserve(tuple(self._fabric.gpus), holders, self._switch_of(), job.ranks or job.gpus)
+
+    def _switch_of(self) -> dict[str, str | None]:
+        """The packet switch that each GPU is lit to now."""
+        graph = electrical_graph(self._fabric, light(self._fabric, self._circuits))
+        switches = self._fabric.packet_switches
+        return {
+            gpu: next((head for _, head in graph.out_edges(gpu) if head in switches), None)
+            for gpu in self._fabric.gpus
+            if gpu in graph
+        }
+
+    def _on_ring(self, job: Job) -> Job:
+        """In step, as the light is set for all at once; where it changes, that takes what is declared."""
+        assert self._ring is not None
+        plan = plan_ring(self._fabric, self._ring, job.steps)
+        self._declared_s = declared_set_up_s(self._setting)
+        cost = StepCost(self._declared_s, in_steps=tuple(set_up_steps(plan)))
+        return replace(job, steps=lit_steps(job.steps, plan), synchronised=True, cost=cost)
+
+    # What happens.
+
+    def _note(self, record: Record) -> None:
+        self._records.append(record)
+        self._engine.pause()
+
+    def _iteration_done(self, job: str, index: int, now_s: float) -> None:
+        ranks = self._ranks[job]
+        found = self._sim.results[job].iterations[-1]
+        columns = (found.begin_s.tolist(), found.computed_s.tolist(), found.end_s.tolist())
+        for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
+            stalls = self._still.stalls(ranks[rank], computed_s, end_s) if self._still is not None else []
+            self._note(
+                Iteration(
+                    t=end_s,
+                    run=self._plan.name,
+                    job=job,
+                    rank=rank,
+                    i=index,
+                    compute_start=begin_s,
+                    compute_end=computed_s,
+                    allreduce_end=end_s,
+                    max_stall_s=max((b - a for a, b in stalls), default=0.0),
+                    stalls=[[a, b] for a, b in stalls if b - a >= STALL_S],
+                    flows=self._flows_of[job].get(rank, 0),
+                )
+            )
+        if self._still is not None:
+            self._still.forget(ranks, float(found.end_s.min()))
+        if self._ring is not None:
+            self._note_set_ups(job, index, float(found.computed_s.max()))
+
+    def _note_set_ups(self, name: str, index: int, begin_s: float) -> None:
+        job = self._sim.runs[name].job
+        step_s = synchronous(self._sim.network, job.ranks, job.steps, job.vector_bytes, job.cost).step_s
+        begins_s = (np.cumsum(step_s) - step_s).tolist()
+        for number, changed in enumerate(job.cost.in_steps):
+            if changed:
+                self._set_ups.append(
+                    {
+                        "t": begin_s + begins_s[number],
+                        "step": index * len(job.cost.in_steps) + number,
+                        "total_s": self._declared_s,
+                        "write_s": None,
+                    }
+                )
+
+    def _job_over(self, job: str) -> None:
+        failed = self._sim.results[job].failed
+        state = "SUCCEEDED" if failed is None else "CANCELLED" if failed == _CANCELLED else "FAILED"
+        gpus = [*self._ranks[job]]
+        self._note(
+            JobState(t=self.now_s(), run=self._plan.name, job=job, state=state, gpus=gpus, reason=failed)
+        )
+
+    def _flow_done(self, gpu: str, flow: Finished) -> None:
+        self._records.append(
+            Flow(
+                t=flow.close_s,
+                run=self._plan.name,
+                gpu=gpu,
+                flow=next(self._numbers),
+                peer=str(flow.peer),
+                port=flow.port,
+                wavelength=flow.wavelength,
+                waited=flow.waited,
+                t_open=flow.opened_s,
+                t_request=flow.request_s,
+                t_grant=flow.grant_s,
+                t_lit=flow.lit_s,
+                t_close=flow.close_s,
+                t_released=flow.released_s,
+            )
+        )
+
+    # What is made to happen.
+
+    def _over(
+        self, event: EventPlan, result: Mapping[str, Any] | None = None, error: str | None = None
+    ) -> None:
+        self._note(
+            ActionEnded(
+                t=self.now_s(),
+                run=self._plan.name,
+                name=event.name,
+                do=event.do,
+                target=str(event.target or ""),
+                result=result or {},
+                error=error,
+            )
+        )
+
+    def _do(self, event: EventPlan) -> None:
+        target = event.target
+        if event.do == "regroup":
+            self._regroup(event)
+        elif event.do == "circuits":
+            self._move_light(event, change(self._fabric, self._profiles, self._circuits, event.circuits), {})
+        elif event.do == "cancel":
+            assert target is not None
+            self._sim.stop(target.names[0], _CANCELLED)
+            self._over(event)
+        elif event.do in ("cut", "restore"):
+            assert target is not None
+            ends = self._ends_of(target.kind, target.names)
+            self._cut = self._cut | ends if event.do == "cut" else self._cut - ends
+            self._replug()
+            self._over(event)
+        elif event.do == "lose" and target is not None and target.kind == "nic":
+            self._cut |= self._ends_of("nic", target.names)
+            self._replug()
+            self._over(event)
+        elif event.do == "lose" or (target is not None and target.kind == "worker"):
+            self._lose(event)
+        elif event.do == "kill":
+            self._kill_switch(event)
+
+    def _ends_of(self, kind: str, names: tuple[str, ...]) -> set[frozenset[Port]]:
+        """The links that are meant, by their two ends."""
+        links = {frozenset((link.a, link.b)) for link in self._fabric.links}
+        if kind == "link":
+            return {frozenset(Port.parse(name) for name in names)} & links
+        return {ends for ends in links if any(port.node == names[0] for port in ends)}
+
+    def _replug(self) -> None:
+        """Links went or came; what has no way stands still until it has one."""
+        self._sim.happen(NetworkChange(self.now_s(), self._network(), patient=True))
+
+    def _kill_switch(self, event: EventPlan) -> None:
+        """The light of an optical switch stays; through a packet switch nothing goes until it is back."""
+        assert event.target is not None
+        name = event.target.names[0]
+        mine = self._ends_of("switch", (name,)) - self._cut if name in self._fabric.packet_switches else set()
+        self._cut |= mine
+        if mine:
+            self._replug()
+
+        def back() -> None:
+            self._cut -= mine
+            if mine:
+                self._replug()
+            self._over(event)
+
+        self._engine.at(self.now_s() + event.back_after_s, back)
+
+    def _lose(self, event: EventPlan) -> None:
+        assert event.target is not None
+        gpu = event.target.names[0]
+        if event.target.kind == "worker":
+            job, rank = event.target.names
+            gpu = self._ranks[job][int(rank)]
+        else:
+            self._lost_gpus.add(gpu)
+        job_plan = next((self._plan.job(name) for name, ranks in self._ranks.items() if gpu in ranks), None)
+        then = (job_plan.on_loss if job_plan is not None else None) or event.then or "fail"
+        spare = self._spare(job_plan) if then == "swap" and job_plan is not None else None
+        if then == "swap" and spare is None:
+            then = "fail"
+        recovery_s = job_plan.recovery_s if job_plan is not None else 0.0
+        now_s, run = self.now_s(), self._plan.name
+        before = dict(self._ranks)
+        self._sim.happen(GpuLost(now_s, gpu, then, spare, recovery_s))
+        for name, ranks in before.items():
+            result = self._sim.results[name]
+            if len(result.losses) <= self._seen_losses.get(name, 0):
+                continue
+            loss = result.losses[-1]
+            self._seen_losses[name] = len(result.losses)
+            self._ranks[name] = loss.ranks
+            lost = WorkerLost(t=now_s, run=run, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost")
+            self._note(lost)
+            gpus, at = [*loss.ranks], loss.resumed_s
+            recovered = JobRecovered(t=at, run=run, job=name, iteration=loss.iteration, gpus=gpus, at=at)
+            self._engine.at(at, lambda record=recovered: self._note(record))  # type: ignore[misc]
+        self._over(event)
+
+    def _spare(self, job: JobPlan) -> str | None:
+        """The GPU that takes a lost one's place: the first free one of the job's spares, or of all."""
+        results = self._sim.results
+        taken = {gpu for n, ranks in self._ranks.items() if math.isnan(results[n].end_s) for gpu in ranks}
+        free = [gpu for gpu in job.spares or self._fabric.gpus if gpu not in taken | self._lost_gpus]
+        return free[0] if free else None
+
+    def _regroup(self, event: EventPlan) -> None:
+        """Of the jobs that run, or are to be released, with the circuits that are lit now."""
+        jobs = [
+            RingJob.all_reduce(job.name, self._ranks[job.name], float(job.gradient_bytes), job.compute_s)
+            for job in self._plan.jobs
+            if job.name in self._ranks
+            and math.isnan(self._sim.results[job.name].end_s)
+            and (not event.jobs or job.name in event.jobs)
+        ]
+        plan = plan_regroup(self._fabric, self._circuits, jobs)
+        circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
+        made = change(self._fabric, self._profiles, self._circuits, circuits)
+        self._move_light(event, made, {"jobs": [job.name for job in jobs], "plan": plan_document(plan)})
+
+    def _move_light(self, event: EventPlan, made: Change, document: Mapping[str, Any]) -> None:
+        begin_s = self.now_s()
+        result = {
+            "id": f"simulated-{event.name}",
+            "state": "DONE",
+            "dry_run": False,
+            "problems": [],
+            "error": None,
+            **document,
+            **made.timeline(begin_s),
+        }
+
+        def moved() -> None:
+            self._circuits = made.circuits
+            patient = bool(self._cut)
+            self._sim.happen(
+                NetworkChange(self.now_s(), self._network(), made.dark_s, "light moved", patient)
+            )
+
+        self._engine.at(begin_s + made.command_s, moved)
+        end_s = begin_s + made.command_s + made.dark_s
+        self._engine.at(end_s, lambda: self._over(event, result))
+
+
+#: Why a job that was cancelled has ended.
+_CANCELLED = "cancelled"
+
+
+def _sent(steps: Steps) -> dict[int, int]:
+    """Transfers that each rank sends in an all-reduce."""
+    found: dict[int, int] = {}
+    for step in steps:
+        for source in step.sources.tolist():
+            found[source] = found.get(source, 0) + 1
+    return found

@@ -1,0 +1,98 @@
+"""A regroup in virtual time: planned as the controller plans it, timed as the switches' profiles declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fabric.cost import RingJob
+from fabric.optical_profiles import Profile
+from fabric.placement import Regrouping, regroup
+from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+
+Circuits = Sequence[tuple[str, str]]
+
+
+def canonical(circuits: Circuits) -> list[tuple[str, str]]:
+    """Circuits with port names written in one way (``g0:0``), in order."""
+    return sorted((str(Port.parse(a)), str(Port.parse(b))) for a, b in circuits)
+
+
+def light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
+    """The cross-connects of circuits, by optical switch."""
+    return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+
+
+@dataclass(frozen=True)
+class Change:
+    """Light that changes: seconds that its command takes, and that new light is dark after it.
+
+    ``made``: (optical switch, ingress, egress) of every cross-connect that is new.
+    """
+
+    circuits: list[tuple[str, str]]
+    command_s: float
+    dark_s: float
+    made: tuple[tuple[str, int, int], ...]
+
+    def timeline(self, begin_s: float) -> dict[str, Any]:
+        """``timeline`` and ``results`` as of the controller's resource, from ``begin_s`` on."""
+        dark_at, lit_at = begin_s + self.command_s, begin_s + self.command_s + self.dark_s
+        phases = (
+            ("requested", begin_s),
+            ("planned", begin_s),
+            ("remove_light", begin_s),
+            ("light_removed", dark_at),
+            ("light_added", lit_at),
+            ("ended", lit_at),
+        )
+        results: dict[str, list[dict[str, Any]]] = {}
+        for switch, ingress, egress in self.made:
+            entry = {
+                "ingress": ingress,
+                "egress": egress,
+                "action": "add",
+                "t_dark": dark_at,
+                "t_lit": lit_at,
+            }
+            results.setdefault(switch, []).append(entry)
+        return {"timeline": [{"t": t, "phase": phase} for phase, t in phases], "results": results}
+
+
+def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, after: Circuits) -> Change:
+    """What it takes to go from some circuits to others; all switches that change do so at once."""
+    old, new = light(fabric, before), light(fabric, after)
+    command_s = dark_s = 0.0
+    made: list[tuple[str, int, int]] = []
+    for name in {**old, **new}:
+        gone = set(old.get(name, ())) - set(new.get(name, ()))
+        come = set(new.get(name, ())) - set(old.get(name, ()))
+        if not gone and not come:
+            continue
+        profile = profiles[name]
+        touched = len({xc.ingress for xc in gone | come})
+        command_s = max(command_s, profile.command_s + profile.command_per_xc_s * touched)
+        dark_s = max(dark_s, profile.dark_bounds_s()[1])
+        made += [(name, xc.ingress, xc.egress) for xc in sorted(come)]
+    return Change(canonical(after), command_s, dark_s, tuple(made))
+
+
+def plan_regroup(fabric: Fabric, circuits: Circuits, jobs: Sequence[RingJob]) -> Regrouping:
+    """As the controller plans it for jobs that run. Raises ValueError."""
+    return regroup(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits], jobs)
+
+
+def plan_document(plan: Regrouping) -> dict[str, Any]:
+    """A plan as the controller's resource has it."""
+    return {
+        "moves": [
+            {"gpu": m.gpu, "from": None if m.source is None else str(m.source), "to": str(m.destination)}
+            for m in plan.moved
+        ],
+        "circuits": [list(pair) for pair in canonical([(str(a), str(b)) for a, b in plan.circuits])],
+        "crossing_bytes_before": plan.crossing_bytes_before,
+        "crossing_bytes_after": plan.crossing_bytes_after,
+        "fibres_moved": len(plan.moved),
+        "optimal": plan.optimal,
+    }

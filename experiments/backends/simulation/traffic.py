@@ -1,0 +1,114 @@
+"""What passed the links of a simulation: when each GPU stood still, and what each switch port carried."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+
+from experiments.record.events import PortRate
+from fabric.topology import Port
+from testbed.simulation.engine import Engine, Passed
+
+#: Seconds between two values of a port's rate; longer where a run has more than so many of them.
+SERIES_STEP_S, MOST_STEPS = 0.1, 1000
+Interval = tuple[float, float]
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """The union of intervals, as intervals in order that do not touch."""
+    union: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((begin, end))
+    return union
+
+
+def idle_within(busy: Sequence[Interval], begin: float, end: float) -> list[Interval]:
+    """The parts of ``begin`` to ``end`` that are in no interval of ``busy`` (in order, not touching)."""
+    idle, at = [], begin
+    for start, stop in busy:
+        if stop <= begin:
+            continue
+        if start >= end:
+            break
+        if start > at:
+            idle.append((at, start))
+        at = max(at, stop)
+    if at < end:
+        idle.append((at, end))
+    return idle
+
+
+def _ends(key: Hashable) -> tuple[Port, Port]:
+    assert isinstance(key, tuple)
+    tail, head = key
+    return tail, head
+
+
+class Stillness:
+    """When bytes moved at each GPU, either way, read from an engine's trace as it grows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._read = 0
+        self._moved: dict[str, list[Interval]] = defaultdict(list)
+
+    def stalls(self, gpu: str, begin_s: float, end_s: float) -> list[Interval]:
+        """The parts of ``begin_s`` to ``end_s`` in which nothing moved at a GPU."""
+        passed = self._engine.passed or []
+        for entry in passed[self._read :]:
+            self._moved[_ends(self._engine.key(entry.links[0]))[0].node].append((entry.begin_s, entry.end_s))
+            self._moved[_ends(self._engine.key(entry.links[-1]))[1].node].append((entry.begin_s, entry.end_s))
+        self._read = len(passed)
+        moved = self._moved[gpu] = merged(self._moved[gpu])
+        return idle_within(moved, begin_s, end_s)
+
+    def forget(self, gpus: Iterable[str], until_s: float) -> None:
+        """Nobody will ask any more for what ended before ``until_s``."""
+        for gpu in gpus:
+            self._moved[gpu] = [interval for interval in self._moved[gpu] if interval[1] >= until_s]
+
+
+def port_rates(
+    engine: Engine, switches: Collection[str], gpus: Collection[str], run: str, end_s: float, share: float
+) -> list[PortRate]:
+    """What each packet switch's ports received and sent, headers included, from 0 to ``end_s``.
+
+    ``share``: payload's share of a link's rate.
+    """
+    step_s = max(SERIES_STEP_S, end_s / MOST_STEPS)
+    steps = int(end_s / step_s) + 1
+    received: dict[tuple[Port, Port], list[float]] = defaultdict(lambda: [0.0] * steps)
+    sent: dict[tuple[Port, Port], list[float]] = defaultdict(lambda: [0.0] * steps)
+    for passed in engine.passed or ():
+        for tail, head in (_ends(engine.key(link)) for link in passed.links):
+            if tail.node in switches:
+                _add(sent[tail, head], passed, step_s)
+            if head.node in switches:
+                _add(received[head, tail], passed, step_s)
+    wire = 8 / (step_s * share)
+    rows = [
+        PortRate(
+            t=k * step_s,
+            run=run,
+            switch=port.node,
+            port=port.number,
+            gpu=other.node if other.node in gpus else None,
+            peer=str(other),
+            rx_bps=rx * wire,
+            tx_bps=tx * wire,
+        )
+        for port, other in sorted({*received, *sent})
+        for k, (rx, tx) in enumerate(zip(received[port, other], sent[port, other], strict=True))
+    ]
+    return sorted(rows, key=lambda row: row.t)
+
+
+def _add(bins: list[float], passed: Passed, step_s: float) -> None:
+    """Add to each bin of the series the bytes that passed during it."""
+    for k in range(int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, len(bins))):
+        overlap = min(passed.end_s, (k + 1) * step_s) - max(passed.begin_s, k * step_s)
+        bins[k] += max(0.0, overlap) * passed.rate

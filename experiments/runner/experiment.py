@@ -1,0 +1,159 @@
+"""A whole experiment: which runs a backend can make, where they go, and what comes of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.analysis.prediction import expected_s
+from experiments.backends.protocol import Backend, BackendError
+from experiments.language.expand import Experiment
+from experiments.language.plan import RunPlan
+from experiments.language.text import ScenarioError
+from experiments.record.environment import describe_machine
+from experiments.record.events import Record, RunEnded, RunFailed, read_records
+from experiments.record.folder import RunFolder
+from experiments.record.version import code_version
+from experiments.runner.progress import Reporter
+from experiments.runner.timeline import run_group
+
+#: Of a sweep, a line of progress at most so often, seconds.
+_LINE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The runs to make, and why each arm that is left out is: its backend refuses it."""
+
+    plans: tuple[RunPlan, ...]
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Done:
+    """Where an experiment's run folder is, and one line for everything in it that did not go as planned."""
+
+    path: Path
+    failures: tuple[str, ...]
+
+
+def choose(experiment: Experiment, backend: Backend, arms: Collection[str] = ()) -> Chosen:
+    """The runs of some arms, all by default.
+
+    Raises ScenarioError for an arm that is not there or is asked for and refused, and when none is left.
+    """
+    for arm in arms:
+        if arm not in experiment.arms:
+            known = ", ".join(experiment.arms)
+            raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {known}")
+    wanted = [plan for plan in experiment.plans if not arms or plan.arm in arms]
+    refused: dict[str, str] = {}
+    for plan in wanted:
+        if plan.arm not in refused and (why := backend.refuses(plan)) is not None:
+            refused[plan.arm] = why
+    left = tuple(plan for plan in wanted if plan.arm not in refused)
+    for arm, why in refused.items():
+        if arm in arms or not left:
+            where = f"arms.{arm}." if len(experiment.arms) > 1 else ""
+            raise ScenarioError(f"{experiment.path}: {where}{why}")
+    return Chosen(left, refused)
+
+
+def carry_out(
+    experiment: Experiment,
+    chosen: Chosen,
+    backend: Backend,
+    folder: RunFolder,
+    reporter: Reporter,
+    pool: AbstractContextManager[Executor] | None = None,
+    ended: Collection[str] = (),
+) -> Done:
+    """Make the runs that have not ``ended`` yet; all records go into the folder.
+
+    ``pool``: where to make them, each by itself, for a backend that needs no machine of its own. Raises
+    BackendError, WriteError; whatever happens, nothing of a lab is left.
+    """
+    plans = [plan for plan in chosen.plans if plan.name not in ended]
+    folder.describe(
+        experiment=experiment.spec.name,
+        backend=backend.name,
+        label=backend.label,
+        code=code_version(),
+        arms=list(dict.fromkeys(plan.arm for plan in chosen.plans)),
+        not_run=dict(chosen.refused),
+        **describe_machine(backend.name),
+        **backend.facts(),
+    )
+    for arm, why in chosen.refused.items():
+        reporter.say(f"arm {arm} is left out: {why}")
+    failures: list[str] = []
+    try:
+        if pool is None:
+            for group in _by_setting(plans):
+                for outcome in run_group(backend, group, folder.write, reporter, expected_s):
+                    failures += outcome.failures
+                folder.describe(**backend.facts())
+        else:
+            with pool as executor:
+                failures += _spread(backend, plans, folder, reporter, executor)
+    finally:
+        reporter.end_run()
+    folder.describe(**backend.facts())
+    return Done(folder.path, tuple(failures))
+
+
+def _by_setting(plans: Sequence[RunPlan]) -> Iterator[list[RunPlan]]:
+    """Plans of one lab together, in the order in which labs are first needed."""
+    groups: dict[int, list[RunPlan]] = {}
+    for plan in plans:
+        groups.setdefault(id(plan.setting), []).append(plan)
+    yield from groups.values()
+
+
+def one_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
+    """All records of one run, made by itself, and its failures. A run that cannot be made is a record."""
+    records: list[Record] = []
+    try:
+        (outcome,) = run_group(backend, [plan], records.extend, _Silent(), expected_s)
+    except BackendError as error:
+        return [RunFailed(t=0.0, run=plan.name, arm=plan.arm, reason=str(error))], (str(error),)
+    return records, outcome.failures
+
+
+def _spread(
+    backend: Backend, plans: Sequence[RunPlan], folder: RunFolder, reporter: Reporter, executor: Executor
+) -> Iterator[str]:
+    """Each run's records are written in one piece, so that a killed sweep goes on where it was."""
+    began = last = time.monotonic()
+    futures = [executor.submit(one_alone, backend, plan) for plan in plans]
+    for done, future in enumerate(as_completed(futures), start=1):
+        records, failures = future.result()
+        folder.write(records)
+        yield from failures
+        now = time.monotonic()
+        if now - last >= _LINE_S or done == len(futures):
+            last = now
+            left_s = (now - began) / done * (len(futures) - done)
+            reporter.say(f"{done} of {len(futures)} runs, about {left_s:.0f} s left")
+
+
+class _Silent(Reporter):
+    """For runs that are one of many."""
+
+    def say(self, text: str, style: str | None = None) -> None:
+        return None
+
+    def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
+        return None
+
+    def advance(self, done: Mapping[str, int], totals: Mapping[str, int]) -> None:
+        return None
+
+
+def runs_in(path: Path) -> set[str]:
+    """Names of the runs of a folder that are whole. Raises ScenarioError."""
+    return {record.run for record in read_records(path / "events.jsonl") if isinstance(record, RunEnded)}

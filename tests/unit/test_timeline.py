@@ -1,0 +1,224 @@
+"""The runner over the simulation: what is written in a file happens, in its order, and is on record."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import Experiment, parse
+from experiments.language.text import ScenarioError
+from experiments.record.events import (
+    ActionBegun,
+    ActionEnded,
+    Iteration,
+    JobArrived,
+    JobRecovered,
+    JobState,
+    Record,
+    Released,
+    RunEnded,
+)
+from experiments.runner.experiment import choose, one_alone
+
+HEAD = """
+name: small
+description: Six GPUs on two packet switches.
+fabric:
+  servers: {s0: {gpus: {g0: t, g1: t, g2: t}}, s1: {gpus: {g3: t, g4: t, g5: t}}}
+  packet_switches: {tor0: {ports: 5}, tor1: {ports: 5}}
+  paths: even
+  links:
+    - {ends: [g0, "tor0:1"], rate: 10 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 10 Gbit/s}
+    - {ends: [g2, "tor0:3"], rate: 10 Gbit/s}
+    - {ends: [g3, "tor1:1"], rate: 10 Gbit/s}
+    - {ends: [g4, "tor1:2"], rate: 10 Gbit/s}
+    - {ends: [g5, "tor1:3"], rate: 10 Gbit/s}
+    - {ends: ["tor0:4", "tor1:4"], rate: 10 Gbit/s}
+    - {ends: ["tor0:5", "tor1:5"], rate: 10 Gbit/s}
+scale: {time: 1, payload: 400}
+training: {model: resnet50, compute: 20 ms, batch: 4, iterations: 6, collective: ring}
+"""
+
+
+def experiment(text: str) -> Experiment:
+    return parse(HEAD + text, "small.yaml")
+
+
+def records_of(text: str) -> list[Record]:
+    found = experiment(text)
+    (plan,) = found.plans
+    records, failures = one_alone(SimulationBackend(), plan)
+    assert not failures
+    assert isinstance(records[-1], RunEnded)
+    return records
+
+
+def end_of(records: list[Record], job: str) -> float:
+    return max(r.allreduce_end for r in records if isinstance(r, Iteration) and r.job == job)
+
+
+def released(records: list[Record], job: str) -> float:
+    return next(r.at for r in records if isinstance(r, Released) and job in r.jobs)
+
+
+def test_a_job_arrives_at_its_time_and_after_another() -> None:
+    records = records_of(
+        """
+jobs:
+  red: {ranks: [g0, g1]}
+  blue: {ranks: [g2, g3], start: {at: 50 ms}}
+  green: {ranks: [g4, g5], start: {after: [red, blue], at: 10 ms}}
+"""
+    )
+    assert released(records, "red") == 0.0
+    assert released(records, "blue") == pytest.approx(0.05)
+    last = max(end_of(records, "red"), end_of(records, "blue"))
+    assert released(records, "green") == pytest.approx(last + 0.01)
+
+
+def test_jobs_queue_first_come_first_served_for_their_gpus() -> None:
+    records = records_of(
+        """
+jobs:
+  first: {gpus: 4}
+  wide: {gpus: 6, start: {at: 1 ms}}
+  small: {gpus: 2, start: {at: 2 ms}}
+"""
+    )
+    assert released(records, "wide") == pytest.approx(end_of(records, "first"))
+    # Two GPUs were free all the time, but the one before it waited.
+    assert released(records, "small") == pytest.approx(end_of(records, "wide"))
+    arrived = {r.job: r.t for r in records if isinstance(r, JobArrived)}
+    assert arrived == pytest.approx({"first": 0.0, "wide": 0.001, "small": 0.002})
+
+
+def test_an_iteration_fires_an_event_and_its_end_another() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g3, g1, g4]}}
+events:
+  - {name: cut, when: {job: red, iteration: 2}, do: cut, target: link tor0:4 tor1:4}
+  - {when: {after: cut}, do: restore, target: link tor0:4 tor1:4}
+"""
+    )
+    begun = [r for r in records if isinstance(r, ActionBegun)]
+    assert [r.name for r in begun] == ["cut", "2"]
+    second = max(r.allreduce_end for r in records if isinstance(r, Iteration) and r.i == 1)
+    assert begun[0].t == pytest.approx(second)
+    assert all(r.error is None for r in records if isinstance(r, ActionEnded))
+
+
+def test_a_cut_halves_what_crosses_and_a_restored_link_gives_it_back() -> None:
+    text = """
+jobs: {{red: {{ranks: [g0, g3, g1, g4], training: {{iterations: 12}}}}}}
+{}
+"""
+    whole = records_of(text.format(""))
+    cut = records_of(
+        text.format(
+            """events:
+  - {when: {job: red, iteration: 4}, do: cut, target: link tor0:4 tor1:4}
+  - {when: {job: red, iteration: 8}, do: restore, target: link tor0:4 tor1:4}
+"""
+        )
+    )
+
+    def exchange(records: list[Record], index: int) -> float:
+        return max(r.all_reduce_s for r in records if isinstance(r, Iteration) and r.i == index)
+
+    usual = exchange(whole, 6)
+    assert exchange(cut, 2) == pytest.approx(usual)
+    assert exchange(cut, 6) == pytest.approx(2 * usual, rel=0.01)
+    assert exchange(cut, 10) == pytest.approx(usual)
+
+
+def test_a_job_stands_still_while_its_switch_is_dead_and_goes_on() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g3]}}
+events: [{when: {at: 30 ms}, do: kill, target: switch tor1, back_after: 500 ms}]
+"""
+    )
+    undisturbed = records_of("jobs: {red: {ranks: [g0, g3]}}")
+    late = end_of(records, "red") - end_of(undisturbed, "red")
+    # Computing goes on meanwhile, at most for one iteration.
+    assert 0.5 - 0.02 <= late <= 0.5
+
+
+def test_a_lost_gpu_fails_its_job_alone() -> None:
+    found = experiment(
+        """
+jobs: {red: {ranks: [g0, g1], may_fail: true}, blue: {ranks: [g2, g3]}}
+events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
+"""
+    )
+    records, failures = one_alone(SimulationBackend(), found.plans[0])
+    assert not failures
+    states = {r.job: r for r in records if isinstance(r, JobState)}
+    assert states["red"].state == "FAILED"
+    assert "g1" in str(states["red"].reason)
+    assert states["blue"].state == "SUCCEEDED"
+
+
+def test_a_spare_takes_a_lost_gpus_place() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g1, g3], recovery: 200 ms}, blue: {ranks: [g2, g4]}}
+events: [{when: {job: red, iteration: 3}, do: lose, target: gpu g1, then: swap}]
+"""
+    )
+    (recovered,) = [r for r in records if isinstance(r, JobRecovered)]
+    assert recovered.gpus == ["g0", "g5", "g3"]
+    assert recovered.iteration == 3
+    indices = {(r.i, r.rank) for r in records if isinstance(r, Iteration) and r.job == "red"}
+    assert indices == {(i, rank) for i in range(6) for rank in range(3)}
+
+
+def test_a_cancelled_job_frees_its_gpus() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g1], training: {iterations: 1000}}, blue: {ranks: [g1, g2], start: {after: red}}}
+events: [{when: {at: 1 s}, do: cancel, target: job red}]
+"""
+    )
+    states = {r.job: r.state for r in records if isinstance(r, JobState)}
+    assert states == {"red": "CANCELLED", "blue": "SUCCEEDED"}
+
+
+def test_an_event_that_comes_too_late_is_an_error() -> None:
+    found = experiment(
+        "jobs: {red: {ranks: [g0, g1]}}\nevents: [{when: {at: 1000 s}, do: cancel, target: job red}]"
+    )
+    _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    assert "had ended before cancel job red (events.1) was due" in failure
+
+
+def test_a_switch_that_never_comes_back_leaves_a_job_that_failed() -> None:
+    found = experiment(
+        "jobs: {red: {ranks: [g0, g3]}}\nevents: [{when: {at: 30 ms}, do: cut, target: link g3 tor1:1}]"
+    )
+    records, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    assert "stands still" in failure
+    assert isinstance(records[-1], RunEnded)
+    assert records[-1].t < math.inf
+
+
+def test_an_arm_that_the_backend_cannot_is_left_out_or_refused() -> None:
+    found = experiment(
+        """
+jobs: {red: {ranks: [g0, g1]}}
+arms:
+  base: {}
+  killed: {events: [{when: {job: red, iteration: 1}, do: kill, target: controller, back_after: 1 s}]}
+"""
+    )
+    chosen = choose(found, SimulationBackend())
+    assert [plan.arm for plan in chosen.plans] == ["base"]
+    assert chosen.refused == {"killed": "events.1.do: the simulation cannot kill the controller"}
+    with pytest.raises(ScenarioError, match=r"arms\.killed\.events\.1\.do: the simulation cannot kill"):
+        choose(found, SimulationBackend(), ["killed"])
+    with pytest.raises(ScenarioError, match="there is no arm nowhere; there are base, killed"):
+        choose(found, SimulationBackend(), ["nowhere"])
