@@ -94,11 +94,6 @@ class Changes:
     remove: frozenset[CrossConnect]
     add: frozenset[CrossConnect]
 
-    @property
-    def dark_ports(self) -> frozenset[int]:
-        """Ports that lose light while the change is made."""
-        return frozenset(p for xc in self.remove | self.add for p in (xc.ingress, xc.egress))
-
     def __bool__(self) -> bool:
         return bool(self.remove or self.add)
 

@@ -19,7 +19,6 @@ column: every step of halving-doubling is one optical hop (Li et al., OFC 2024, 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,17 +42,6 @@ class Reach:
 
 #: For each node the peers that it reaches in one hop, and how.
 Ways = Mapping[str, Mapping[str, Reach]]
-
-
-def switch_count(nodes: int) -> tuple[int, int]:
-    """(number of WSSs, ports of each) of a square grid: 2 sqrt(N) switches of sqrt(N) ports.
-
-    Raises ValueError when ``nodes`` is not a square of at least 2 × 2.
-    """
-    side = math.isqrt(max(nodes, 0))
-    if side < 2 or side * side != nodes:
-        raise ValueError(f"{nodes} nodes do not make a square grid of at least 2 × 2")
-    return 2 * side, side
 
 
 def position(grid: Grid, node: str) -> tuple[int, int]:

@@ -185,11 +185,6 @@ def most_paths(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> int:
     return max((router.count(a, b) for a in one_each for b in one_each if a != b), default=1)
 
 
-def nodes_of(path: Sequence[Hop]) -> list[str]:
-    """The nodes that a path visits, both GPUs included."""
-    return [path[0].out.node, *(hop.into.node for hop in path)]
-
-
 def without_ports(
     fabric: Fabric, graph: nx.MultiDiGraph[str], down: Collection[Port]
 ) -> nx.MultiDiGraph[str]:

@@ -110,24 +110,3 @@ def out_port(rules: Mapping[RuleKey, int], switch: str, ip: str, source_ip: str 
     """The port by which a switch sends a packet; None when it drops it. ``rules``: port by rule's key."""
     port = rules.get((switch, ip, source_ip))
     return rules.get((switch, ip, "")) if port is None else port
-
-
-def walk(
-    rules: Iterable[Rule], graph: nx.MultiDiGraph[str], source: str, ip: str, source_ip: str = ""
-) -> list[str]:
-    """The nodes that a packet from GPU ``source`` to ``ip`` visits under ``rules``.
-
-    ``source_ip``: the sender's address, empty for ARP. It ends at a GPU, or at the switch that drops it.
-    Raises ValueError when it comes to a switch a second time (a loop).
-    """
-    table = {rule.key: rule.out_port for rule in rules}
-    at = {(tail, port): head for tail, head, port in graph.edges(keys=True)}
-    node = next(iter(graph.successors(source)), None)
-    path = [source]
-    while node is not None:
-        if node in path[1:]:
-            raise ValueError(f"a packet from {source} to {ip} loops: {' '.join([*path, node])}")
-        path.append(node)
-        port = out_port(table, node, ip, source_ip)
-        node = None if port is None else at.get((node, port))
-    return path

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.bus import EventBus
-from controller.errors import NotFoundError, UnavailableError
-from controller.optical.base import Alarm, Identity, OpticalSwitchDriver, Snapshot
-from controller.optical.errors import OpticalError
+from controller.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
+from controller.optical.base import Alarm, Identity, OpticalSwitchDriver, PortStatus, Snapshot
+from controller.optical.errors import NoSuchPort, OpticalError, Unsupported
 from fabric.crossconnect import CrossConnect, CrossConnectState
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,37 @@ class OpticalSite:
             raise UnavailableError(f"optical switch {name}: {error}") from error
         self._seen(name, snapshot, identity, alarms)
         return snapshot
+
+    def power_dbm(self, name: str) -> dict[int, float | None]:
+        """Optical power at every port in dBm, measured now; None where there is no meter.
+
+        Raises NotFoundError, UnavailableError.
+        """
+        driver = self.driver(name)
+        try:
+            return driver.power_dbm(sorted(driver.capabilities().ports))
+        except OpticalError as error:
+            raise UnavailableError(f"optical switch {name}: {error}") from error
+
+    def set_port_enabled(self, name: str, port: int, enabled: bool) -> PortStatus:
+        """Enable or disable a port, whose cross-connects stay; its state as read back.
+
+        Raises NotFoundError, UnsupportedError, ConflictError for a switch that is kept for a job,
+        UnavailableError.
+        """
+        driver = self.driver(name)
+        if (holder := self.holder(name)) is not None:
+            raise ConflictError(f"optical switch {name} is kept for job {holder}")
+        try:
+            status = driver.set_port_enabled(port, enabled)
+        except NoSuchPort as error:
+            raise NotFoundError(f"optical switch {name}: {error}") from error
+        except Unsupported as error:
+            raise UnsupportedError(f"optical switch {name}: {error}") from error
+        except OpticalError as error:
+            raise UnavailableError(f"optical switch {name}: {error}") from error
+        self.look(name, with_alarms=True)
+        return status
 
     def remember(self, name: str, snapshot: Snapshot) -> None:
         """Take over a reading that a driver made by itself."""

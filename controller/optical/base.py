@@ -76,8 +76,6 @@ POLL_S = 0.02
 #: Age up to which the reading that a plan was made from stands for another before the first write, seconds.
 #: Between any reading and the write someone else can come; the read-back tells.
 FRESH_S = 0.01
-#: How often :meth:`OpticalSwitchDriver.converge` starts again before it gives up.
-ATTEMPTS = 4
 
 _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
 _PENDING = (CrossConnectState.PENDING_CONNECTION, CrossConnectState.PENDING_DELETION)
@@ -508,25 +506,6 @@ class OpticalSwitchDriver(ABC):
         with self._device(deadline):
             return self._reading(deadline)
 
-    def reachable(
-        self, ingress: int, snapshot: Snapshot | None = None, wavelength: int | None = None
-    ) -> frozenset[int]:
-        """Free, usable egresses to which this ingress could be connected (on a WSS, on that wavelength).
-
-        Raises NoSuchPort, WrongSide.
-        """
-        can = self._capabilities
-        if ingress not in can.ports:
-            raise NoSuchPort(ingress, f"there is no port {ingress}")
-        if ingress not in can.ingress:
-            raise WrongSide(ingress, f"port {ingress} is an egress")
-        seen = snapshot or self.snapshot()
-        usable = {p for p, s in seen.ports.items() if s.enabled and s.state is not PortState.FAILED}
-        if ingress not in usable:
-            return frozenset()
-        taken = {xc.egress for xc in seen.cross_connects if xc.wavelength == wavelength}
-        return frozenset((can.egresses(ingress) & usable) - taken)
-
     def plan(
         self,
         wanted: Iterable[CrossConnect],
@@ -571,33 +550,6 @@ class OpticalSwitchDriver(ABC):
         with self._device(deadline):
             before = seen if seen is not None and self._is_fresh(seen, plan) else self._reading(deadline)
             return self._apply(plan, before, deadline, settle)
-
-    def converge(
-        self,
-        wanted: Iterable[CrossConnect],
-        mode: Mode = Mode.UPDATE,
-        *,
-        delete: Iterable[int] = (),
-        owned: Iterable[CrossConnect] | None = None,
-        timeout_s: float = 10.0,
-        settle: bool = True,
-    ) -> ApplyResult:
-        """Read, plan and apply; start again from a new reading when the outcome was unknown or another
-        writer got in between. Raises what :meth:`plan` and :meth:`apply` raise."""
-        deadline = Deadline(timeout_s)
-        wanted, delete = tuple(wanted), tuple(delete)
-        with self._device(deadline):
-            for attempt in range(ATTEMPTS):
-                try:
-                    seen = self._reading(deadline)
-                    plan = make_plan(self._capabilities, seen, wanted, mode, delete, owned)
-                    before = seen if self._is_fresh(seen, plan) else self._reading(deadline)
-                    return self._apply(plan, before, deadline, settle)
-                except (Indeterminate, StaleRevision) as error:
-                    if attempt == ATTEMPTS - 1 or deadline.left_s <= 0:
-                        raise
-                    log.warning("%s: reading again: %s", self.name, self.redact(str(error)))
-        raise AssertionError("unreachable")
 
     def set_port_enabled(self, port: int, enabled: bool, *, timeout_s: float = 5.0) -> PortStatus:
         """Enable or disable a port; its cross-connects stay. Returns what the switch shows afterwards.

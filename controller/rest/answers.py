@@ -260,6 +260,19 @@ class OpticalPort(Answer):
     cross_connects: list[CrossConnectPlace]
 
 
+class PortStatusDocument(Answer):
+    port: int
+    state: PortState
+    enabled: bool
+
+
+class PortPower(Answer):
+    """``power_dbm`` is null where the port has no meter."""
+
+    port: int
+    power_dbm: float | None
+
+
 class AlarmDocument(Answer):
     kind: Literal["LOS", "PORT_FAILED", "PORT_DISABLED", "SWITCH"]
     port: int | None

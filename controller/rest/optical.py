@@ -12,7 +12,14 @@ from fastapi.responses import JSONResponse
 from controller.circuits.manager import Change, Target
 from controller.rest import answers as shapes
 from controller.rest.common import PlainRoute, answers
-from controller.rest.requests import CrossConnectSet, Ingress, OneCrossConnect, OpticalSwitchName
+from controller.rest.requests import (
+    CrossConnectSet,
+    Ingress,
+    OneCrossConnect,
+    OpticalPortNumber,
+    OpticalSwitchName,
+    PortAdmin,
+)
 from controller.service import Controller
 from fabric.crossconnect import CrossConnect, Mode
 
@@ -83,6 +90,17 @@ def router(controller: Controller) -> APIRouter:
             }
             for number, status in sorted(snapshot.ports.items())
         ]
+
+    @routes.put("/{name}/ports/{port}", **answers(shapes.PortStatusDocument, 404, 409, 415, 422, 501, 503))
+    def put_port(name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin) -> Any:
+        """Enable or disable a port; its cross-connects stay, without light while it is disabled."""
+        status = site.set_port_enabled(name, port, body.enabled)
+        return {"port": port, "state": status.state.value, "enabled": status.enabled}
+
+    @routes.get("/{name}/power", **answers(list[shapes.PortPower], 404, 503))
+    def power(name: OpticalSwitchName) -> Any:
+        """Optical power at every port, measured now."""
+        return [{"port": port, "power_dbm": dbm} for port, dbm in sorted(site.power_dbm(name).items())]
 
     @routes.get("/{name}/cross-connects", **answers(list[shapes.StandingCrossConnect], 404, 503))
     def cross_connects(name: OpticalSwitchName) -> Any:

@@ -29,6 +29,7 @@ RingName = Annotated[str, _name("a ring", "r")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
 JobId = Annotated[str, _name("a job, as it was answered when it was submitted", "red")]
 RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
+OpticalPortNumber = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
 Ingress = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
 PathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g0"])]
 OtherPathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g2"])]
@@ -53,6 +54,14 @@ class OneCrossConnect(Body):
     name: Label | None = None
     mode: Mode = Mode.UPDATE
     dry_run: bool = False
+
+
+class PortAdmin(Body):
+    """``PUT …/ports/{port}``."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True}]})
+
+    enabled: bool
 
 
 class CrossConnectEntry(Body):

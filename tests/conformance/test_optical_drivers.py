@@ -37,6 +37,7 @@ from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from tests.conformance.network import Stream
 from tests.conformance.rigs import HOSTS, SIZE, OpenFlowRig, Rig, ScpiRig, WssRig
+from tests.drivers import converge
 
 DRIVERS = [
     pytest.param(ScpiRig, id="scpi"),
@@ -61,7 +62,7 @@ def driver(rig: Rig) -> Iterator[OpticalSwitchDriver]:
     """An open driver of a switch without cross-connects."""
     made = rig.driver()
     made.open()
-    made.converge((), Mode.REPLACE, settle=False)
+    converge(made, (), Mode.REPLACE, settle=False)
     rig.writes()
     try:
         yield made
@@ -117,12 +118,12 @@ class TestOpticalDriver:
         assert rig.truth() == set()
 
     def test_a_failed_read_raises(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         rig.writes()
         with rig.broken_reads():
             for call in (
                 lambda: driver.snapshot(timeout_s=1),
-                lambda: driver.converge([rig.xc(3, 4)], timeout_s=1),
+                lambda: converge(driver, [rig.xc(3, 4)], timeout_s=1),
                 lambda: driver.alarms(timeout_s=1),
             ):
                 with pytest.raises(OpticalError):
@@ -133,30 +134,30 @@ class TestOpticalDriver:
     # Writing
 
     def test_add_and_repeat(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        result = driver.converge([rig.xc(1, 2)])
+        result = converge(driver, [rig.xc(1, 2)])
         assert [(r.action, r.state, r.reason) for r in result.results] == [
             ("add", CrossConnectState.CONNECTED, "")
         ]
         assert rig.truth() == {rig.xc(1, 2)} == standing(driver)
         assert len(rig.writes()) == 1
-        again = driver.converge([rig.xc(1, 2)])
+        again = converge(driver, [rig.xc(1, 2)])
         assert not again.plan
         assert rig.writes() == []
 
     def test_add_many_in_one_write(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         wanted = {rig.xc(p, p) for p in range(1, SIZE)}
-        driver.converge(wanted)
+        converge(driver, wanted)
         assert len(rig.writes()) == 1
         assert rig.truth() == wanted == standing(driver)
 
     def test_names_stay(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([replace(rig.xc(1, 2), name="red"), rig.xc(2, 1)])
-        driver.converge([rig.xc(3, 4)])
+        converge(driver, [replace(rig.xc(1, 2), name="red"), rig.xc(2, 1)])
+        converge(driver, [rig.xc(3, 4)])
         assert {x.name for x in driver.snapshot().cross_connects} == {"red", None}
 
     def test_move(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(1, 2)])
-        result = driver.converge([rig.xc(1, 3)])
+        converge(driver, [rig.xc(1, 2)])
+        result = converge(driver, [rig.xc(1, 3)])
         assert rig.truth() == {rig.xc(1, 3)}
         by_action = {r.action: r for r in result.results}
         assert by_action["remove"].state is CrossConnectState.ABSENT
@@ -165,9 +166,9 @@ class TestOpticalDriver:
         assert by_action["add"].t_dark < by_action["add"].t_lit
 
     def test_swap(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(1, 2), rig.xc(3, 4)])
+        converge(driver, [rig.xc(1, 2), rig.xc(3, 4)])
         rig.writes()
-        driver.converge([rig.xc(1, 4), rig.xc(3, 2)])
+        converge(driver, [rig.xc(1, 4), rig.xc(3, 2)])
         assert rig.truth() == {rig.xc(1, 4), rig.xc(3, 2)}
         assert len(rig.writes()) == 2
 
@@ -175,7 +176,7 @@ class TestOpticalDriver:
         self, rig: Rig, driver: OpticalSwitchDriver
     ) -> None:
         stays, goes, comes = rig.xc(1, 2), rig.xc(3, 4), rig.xc(5, 1)
-        driver.converge([stays, goes])
+        converge(driver, [stays, goes])
         rig.writes()
         plan = driver.plan([stays, comes], Mode.REPLACE, anew=True)
         assert (set(plan.remove), set(plan.add)) == ({stays, goes}, {stays, comes})
@@ -185,40 +186,40 @@ class TestOpticalDriver:
         assert len(rig.writes()) >= 2, "what stands is taken away by a write of its own"
 
     def test_cycle(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(rig.cycle(1, 2, 3, 4, 5))
-        driver.converge(rig.cycle(5, 4, 3, 2, 1))
+        converge(driver, rig.cycle(1, 2, 3, 4, 5))
+        converge(driver, rig.cycle(5, 4, 3, 2, 1))
         assert rig.truth() == rig.cycle(5, 4, 3, 2, 1)
 
     def test_delete(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(rig.cycle(1, 2, 3))
+        converge(driver, rig.cycle(1, 2, 3))
         rig.writes()
-        result = driver.converge((), delete=[2, 7])
+        result = converge(driver, (), delete=[2, 7])
         assert rig.truth() == rig.cycle(1, 2, 3) - {rig.xc(2, 3)}
         assert {r.ingress for r in result.results if r.state is CrossConnectState.ABSENT} == {2, 7}
         assert len(rig.writes()) == 1
-        absent = driver.converge((), delete=[7])
+        absent = converge(driver, (), delete=[7])
         assert [r.state for r in absent.results if r.ingress == 7] == [CrossConnectState.ABSENT]
         assert rig.writes() == []
 
     def test_replace_with_nothing(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(rig.cycle(1, 2, 3))
-        driver.converge((), Mode.REPLACE)
+        converge(driver, rig.cycle(1, 2, 3))
+        converge(driver, (), Mode.REPLACE)
         assert rig.truth() == set()
 
     # Safety
 
     def test_kept_circuits_are_untouched(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         kept = rig.xc(1, 2)
-        driver.converge([kept, *rig.cycle(3, 4, 5)])
+        converge(driver, [kept, *rig.cycle(3, 4, 5)])
         since, counted, before = rig.lit_since(kept), rig.packets(kept), time.monotonic()
         with Stream(rig.hosts[1]) as stream:
             stream.wait(50)
             counts = []
             for _ in range(3):
-                driver.converge([kept, *rig.cycle(5, 4, 3)], Mode.REPLACE)
-                driver.converge(rig.cycle(3, 4, 5))
-                driver.converge((), delete=[4])
-                driver.converge([rig.xc(4, 5)], Mode.SAFE)
+                converge(driver, [kept, *rig.cycle(5, 4, 3)], Mode.REPLACE)
+                converge(driver, rig.cycle(3, 4, 5))
+                converge(driver, (), delete=[4])
+                converge(driver, [rig.xc(4, 5)], Mode.SAFE)
                 counts.append(rig.packets(kept))
             stream.wait(50)
         time.sleep(0.05)
@@ -228,11 +229,11 @@ class TestOpticalDriver:
         assert abs(rig.lit_since(kept) - since) < 0.35
 
     def test_safe_refuses_a_busy_port(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         rig.writes()
         for wanted in ([rig.xc(3, 4), rig.xc(1, 5)], [rig.xc(3, 4), rig.xc(5, 2)]):
             with pytest.raises(PortBusy) as caught:
-                driver.converge(wanted, Mode.SAFE)
+                converge(driver, wanted, Mode.SAFE)
             assert caught.value.holder == rig.xc(1, 2)
         assert rig.writes() == []
         assert rig.truth() == {rig.xc(1, 2)}
@@ -253,7 +254,7 @@ class TestOpticalDriver:
     ) -> None:
         coloured = [replace(one, wavelength=rig.wavelength) for one in wanted]
         with pytest.raises(error):
-            driver.converge(coloured)
+            converge(driver, coloured)
         assert rig.writes() == []
         assert rig.truth() == set()
 
@@ -261,7 +262,7 @@ class TestOpticalDriver:
         if rig.failed_port is None:
             pytest.skip("this switch reports no failed ports")
         with pytest.raises(PortFailed):
-            driver.converge([CrossConnect(1, rig.failed_port, rig.wavelength)])
+            converge(driver, [CrossConnect(1, rig.failed_port, rig.wavelength)])
         assert rig.writes() == []
 
     def test_a_disabled_port_blocks_light_and_keeps_its_cross_connect(
@@ -270,7 +271,7 @@ class TestOpticalDriver:
         if not driver.capabilities().port_admin:
             pytest.skip("this switch cannot disable ports")
         egress = SIZE + 2
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         try:
             assert driver.set_port_enabled(egress, False).enabled is False
             with Stream(rig.hosts[1]) as stream:
@@ -282,7 +283,7 @@ class TestOpticalDriver:
                 ("PORT_DISABLED", egress)
             ]
             with pytest.raises(PortDisabled):
-                driver.converge([rig.xc(3, 2)])
+                converge(driver, [rig.xc(3, 2)])
         finally:
             driver.set_port_enabled(egress, True)
         time.sleep(3 * driver.capabilities().timing.lit_after_s(1))
@@ -298,10 +299,10 @@ class TestOpticalDriver:
         if not driver.capabilities().ownership:
             pytest.skip("this switch does not record owners (checked with a list of owned ones)")
         with pytest.raises(PortBusy, match="another owner"):
-            driver.converge([rig.xc(1, 3)])
-        driver.converge([rig.xc(3, 4)])
+            converge(driver, [rig.xc(1, 3)])
+        converge(driver, [rig.xc(3, 4)])
         assert rig.truth() == {rig.xc(1, 2), rig.xc(3, 4)}
-        driver.converge((), Mode.REPLACE)
+        converge(driver, (), Mode.REPLACE)
         assert rig.truth() == set()
 
     # Faults
@@ -314,7 +315,7 @@ class TestOpticalDriver:
         assert len(rig.writes()) == 1
         with pytest.raises(StaleRevision):
             driver.apply(plan)
-        assert driver.converge([rig.xc(1, 2)]).deviations == ()
+        assert converge(driver, [rig.xc(1, 2)]).deviations == ()
         assert rig.writes() == []
         assert rig.truth() == {rig.xc(1, 2)}
 
@@ -322,20 +323,20 @@ class TestOpticalDriver:
     def test_converges_after_a_lost_command_or_reply(
         self, rig: Rig, driver: OpticalSwitchDriver, effect: bool
     ) -> None:
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         rig.lose_next_reply(effect)
-        assert driver.converge([rig.xc(1, 3), rig.xc(3, 2)]).deviations == ()
+        assert converge(driver, [rig.xc(1, 3), rig.xc(3, 2)]).deviations == ()
         assert rig.truth() == {rig.xc(1, 3), rig.xc(3, 2)}
 
     def test_a_dropped_session_is_made_anew(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(rig.cycle(1, 2, 3))
+        converge(driver, rig.cycle(1, 2, 3))
         rig.writes()
         rig.drop_sessions()
         assert standing(driver) == rig.cycle(1, 2, 3)
-        driver.converge(rig.cycle(1, 2, 3))
+        converge(driver, rig.cycle(1, 2, 3))
         assert rig.writes() == []
         rig.drop_sessions()
-        driver.converge([rig.xc(1, 3), rig.xc(2, 1), rig.xc(3, 2)])
+        converge(driver, [rig.xc(1, 3), rig.xc(2, 1), rig.xc(3, 2)])
         assert rig.truth() == rig.cycle(3, 2, 1)
 
     def test_another_writer_makes_the_plan_stale(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
@@ -345,11 +346,11 @@ class TestOpticalDriver:
             driver.apply(plan)
         assert rig.writes() == []
         assert rig.truth() == {rig.xc(3, 4)}
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         assert rig.truth() == {rig.xc(1, 2), rig.xc(3, 4)}
 
     def test_a_deadline_too_short_changes_nothing(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         plan = driver.plan([rig.xc(1, 3)])
         rig.writes()
         with pytest.raises(DeadlineExceeded):
@@ -362,11 +363,11 @@ class TestOpticalDriver:
     def test_threads(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         wanted = [rig.xc(p, p % 7 + 1) for p in range(1, 8)]
         with ThreadPoolExecutor(7) as pool:
-            for done in [pool.submit(driver.converge, [one], Mode.SAFE, timeout_s=30) for one in wanted]:
+            for done in [pool.submit(converge, driver, [one], Mode.SAFE, timeout_s=30) for one in wanted]:
                 assert done.result(60).deviations == ()
         assert rig.truth() == set(wanted)
 
-        driver.converge((), Mode.REPLACE)
+        converge(driver, (), Mode.REPLACE)
         plans = [driver.plan([rig.xc(p, 1)]) for p in (2, 3, 4, 5)]
         outcomes = []
         with ThreadPoolExecutor(4) as pool:
@@ -379,12 +380,12 @@ class TestOpticalDriver:
         timing = driver.capabilities().timing
         # A move is a removal, and then an addition whose command time passes in the dark.
         most_s = timing.lit_after_s(1) + timing.command.most_s + timing.per_cross_connect_s
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         dark = []
         for old, new in ((2, 3), (3, 4), (4, 2)):
             with Stream(rig.hosts[1], 0.0005) as stream:
                 stream.wait(40)
-                result = driver.converge([rig.xc(1, new)])
+                result = converge(driver, [rig.xc(1, new)])
                 stream.wait(40)
             time.sleep(0.05)
             before, after = rig.hosts[old].received(stream), rig.hosts[new].received(stream)
@@ -413,7 +414,7 @@ class TestOpticalDriver:
     def test_any_sequence_follows_the_model(
         self, rig: Rig, driver: OpticalSwitchDriver, data: st.DataObject
     ) -> None:
-        driver.converge((), Mode.REPLACE, settle=False)
+        converge(driver, (), Mode.REPLACE, settle=False)
         model: set[CrossConnect] = set()
         for _ in range(data.draw(st.integers(1, 4))):
             mode = data.draw(st.sampled_from(Mode))
@@ -425,11 +426,11 @@ class TestOpticalDriver:
             rig.writes()
             if mode is Mode.SAFE and in_the_way:
                 with pytest.raises(PortBusy):
-                    driver.converge(wanted, mode)
+                    converge(driver, wanted, mode)
                 assert rig.writes() == []
             else:
                 expected = wanted if mode is Mode.REPLACE else (model - in_the_way) | wanted
-                driver.converge(wanted, mode, settle=False)
+                converge(driver, wanted, mode, settle=False)
                 writes = bool(model - expected) + bool(expected - model)
                 if mode is Mode.REPLACE and driver.capabilities().max_replace:
                     writes = min(writes, 1)
@@ -441,13 +442,13 @@ class TestOpticalDriver:
 
     def test_loss_of_signal(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
         assert HOSTS < 6
-        driver.converge([rig.xc(1, 2), rig.xc(6, 3)])
+        converge(driver, [rig.xc(1, 2), rig.xc(6, 3)])
         assert [a.port for a in driver.alarms() if a.kind == "LOS"] == [6]
-        driver.converge((), delete=[6])
+        converge(driver, (), delete=[6])
         assert [a for a in driver.alarms() if a.kind == "LOS"] == []
 
     def test_light_without_a_cross_connect_goes_nowhere(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(2, 3)])
+        converge(driver, [rig.xc(2, 3)])
         for _ in range(2):
             before = at_rest(rig)
             with Stream(rig.hosts[1]) as stream:
@@ -456,10 +457,10 @@ class TestOpticalDriver:
             assert {number: host.nic_received() for number, host in rig.hosts.items()} == before
             # And again with what the driver makes of a switch that came back from nothing.
             rig.wipe()
-            driver.converge([rig.xc(2, 3)])
+            converge(driver, [rig.xc(2, 3)])
 
     def test_light_can_go_back_where_it_came_from(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge([rig.xc(1, 1)])
+        converge(driver, [rig.xc(1, 1)])
         assert rig.truth() == {rig.xc(1, 1)} == standing(driver)
         before = rig.hosts[1].nic_received()
         with Stream(rig.hosts[1]) as stream:
@@ -470,10 +471,10 @@ class TestOpticalDriver:
     def test_a_switch_that_lost_everything_is_seen_and_set_right(
         self, rig: Rig, driver: OpticalSwitchDriver
     ) -> None:
-        driver.converge(rig.cycle(1, 2, 3))
+        converge(driver, rig.cycle(1, 2, 3))
         rig.wipe()
         assert driver.snapshot().cross_connects == {}
-        driver.converge(rig.cycle(1, 2, 3))
+        converge(driver, rig.cycle(1, 2, 3))
         assert rig.truth() == rig.cycle(1, 2, 3)
         assert [a for a in driver.alarms() if a.kind == "SWITCH"] == []
 
@@ -481,7 +482,7 @@ class TestOpticalDriver:
         if not driver.capabilities().power:
             assert driver.power_dbm([1]) == {1: None}
             pytest.skip("this switch has no power meters")
-        driver.converge([rig.xc(1, 2)])
+        converge(driver, [rig.xc(1, 2)])
         power = driver.power_dbm([1, 7, SIZE + 2, SIZE + 3])
         assert all(value is not None for value in power.values())
         assert power[1] > power[SIZE + 2] > -10 > power[7]  # type: ignore[operator]
@@ -504,7 +505,7 @@ class TestOpticalDriver:
         assert all(after <= was for after, was in zip(held(), before, strict=True))
 
     def test_circuits_outlive_the_driver(self, rig: Rig, driver: OpticalSwitchDriver) -> None:
-        driver.converge(rig.cycle(1, 2, 3))
+        converge(driver, rig.cycle(1, 2, 3))
         driver.close()
         assert rig.truth() == rig.cycle(1, 2, 3)
         other = rig.driver()
@@ -512,7 +513,7 @@ class TestOpticalDriver:
             other.open()
             rig.writes()
             assert standing(other) == rig.cycle(1, 2, 3)
-            assert not other.converge(rig.cycle(1, 2, 3), Mode.REPLACE).plan
+            assert not converge(other, rig.cycle(1, 2, 3), Mode.REPLACE).plan
             assert rig.writes() == []
         finally:
             other.close()
@@ -529,7 +530,7 @@ class TestWavelengthSelectiveSwitch:
 
     def test_the_colour_decides_where_light_goes(self, rig: WssRig, driver: OpticalSwitchDriver) -> None:
         assert driver.capabilities().wavelengths == rig.wavelengths
-        driver.converge([CrossConnect(1, SIZE + 2, 1), CrossConnect(1, SIZE + 3, 2)])
+        converge(driver, [CrossConnect(1, SIZE + 2, 1), CrossConnect(1, SIZE + 3, 2)])
         assert len(rig.writes()) == 1
         arrived = []
         for colour in (1, 2, 3):
@@ -548,23 +549,23 @@ class TestWavelengthSelectiveSwitch:
             for j in range(1, SIZE)
             if i != j
         }
-        driver.converge(wanted)
+        converge(driver, wanted)
         assert len(rig.writes()) == 1
         assert rig.truth() == wanted == standing(driver)
-        again = driver.converge(wanted, Mode.REPLACE)
+        again = converge(driver, wanted, Mode.REPLACE)
         assert not again.plan
-        driver.converge((), delete=[1])
+        converge(driver, (), delete=[1])
         assert rig.truth() == {one for one in wanted if one.ingress != 1}
 
     def test_one_wavelength_changes_and_the_others_stay(
         self, rig: WssRig, driver: OpticalSwitchDriver
     ) -> None:
         kept = [CrossConnect(1, SIZE + 2, 2), CrossConnect(3, SIZE + 2, 4), CrossConnect(1, SIZE + 4, 5)]
-        driver.converge([*kept, CrossConnect(1, SIZE + 5, 6)])
+        converge(driver, [*kept, CrossConnect(1, SIZE + 5, 6)])
         since = [rig.lit_since(one) for one in kept]
         with Stream(rig.hosts[1]) as stream:
             stream.wait(20)
-            result = driver.converge([CrossConnect(3, SIZE + 5, 6)])
+            result = converge(driver, [CrossConnect(3, SIZE + 5, 6)])
             stream.wait(20)
         time.sleep(0.05)
         assert rig.hosts[2].received(stream) == list(range(len(stream.sent)))
@@ -586,7 +587,7 @@ class TestWavelengthSelectiveSwitch:
         self, rig: WssRig, driver: OpticalSwitchDriver, wanted: list[CrossConnect], error: type[OpticalError]
     ) -> None:
         with pytest.raises(error):
-            driver.converge(wanted)
+            converge(driver, wanted)
         assert rig.writes() == []
 
     def test_what_the_fabric_says_of_wavelengths_is_checked(self, rig: WssRig) -> None:

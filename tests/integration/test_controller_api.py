@@ -226,6 +226,32 @@ def test_optical_switch_and_packet_switch_documents(rig: ControllerRig) -> None:
     assert {"priority", "match", "out_ports", "packets", "duration_s"} <= flows[0].keys()
 
 
+def test_power_is_measured_and_a_port_can_be_taken_out(rig: ControllerRig) -> None:
+    power = {p["port"]: p["power_dbm"] for p in rig.api.get("/v1/optical-switches/ocs0/power").json()}
+    assert len(power) == 20
+    assert None not in power.values()
+    assert max(power.values()) > -10
+    path = "/v1/optical-switches/ocs0/ports"
+    port = next(p["port"] for p in rig.api.get(path).json() if p["cross_connect"] is None)
+    try:
+        answer = rig.api.put(f"{path}/{port}", json={"enabled": False})
+        assert (answer.status_code, answer.json()["enabled"]) == (200, False)
+        assert not next(p for p in rig.api.get(path).json() if p["port"] == port)["enabled"]
+        free = next(p["port"] for p in rig.api.get(path).json() if p["port"] > 10 and not p["cross_connects"])
+        refused = rig.api.put(
+            f"/v1/optical-switches/ocs0/cross-connects/{port}", json={"egress": free, "dry_run": True}
+        )
+        assert refused.status_code == 422
+        assert f"port {port} is disabled" in refused.json()["detail"]
+    finally:
+        assert rig.api.put(f"{path}/{port}", json={"enabled": True}).json()["enabled"]
+    missing = rig.api.put(f"{path}/99", json={"enabled": False})
+    assert (missing.status_code, missing.json()["detail"]) == (
+        404,
+        "optical switch ocs0: there is no port 99",
+    )
+
+
 @pytest.mark.alone
 def test_series_come_at_10_hz_or_better_and_name_the_gpu(rig: ControllerRig) -> None:
     start = time.monotonic()

@@ -29,6 +29,7 @@ from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT, WORKER_UID, has_kernel_datapath
 from testbed.lab import Lab, new_lab
+from tests.drivers import converge
 from tests.integration.labs import NOBODY, Idle, agent_client, running_testbed, traces, until
 
 pytestmark = pytest.mark.root
@@ -412,7 +413,7 @@ def test_an_optical_switch_that_dies_is_started_again_where_it_was_and_lit(
         driver = make_driver("ocs0", before, 4)
         wanted = {CrossConnect(1, 7), CrossConnect(3, 5)}
         driver.open()
-        driver.converge(wanted)
+        converge(driver, wanted)
         os.kill(before["pid"], signal.SIGKILL)
         inventory = rig.testbed.settings.state / "inventory.json"
 
@@ -428,7 +429,7 @@ def test_an_optical_switch_that_dies_is_started_again_where_it_was_and_lit(
         until(lambda: entry()["pid"] != before["pid"], 10)
         until(lit, 10)
         assert entry() == before | {"pid": entry()["pid"], "restarts": 1}
-        driver.converge({CrossConnect(1, 7)}, Mode.REPLACE)
+        converge(driver, {CrossConnect(1, 7)}, Mode.REPLACE)
         driver.close()
     assert (
         "optical switch ocs0 has ended (killed by SIGKILL); it is started again in 0.2 s" in caplog.messages

@@ -21,6 +21,7 @@ from testbed.emulation import openvswitch
 from testbed.emulation import testbed as emulated
 from testbed.emulation.optical.datapath import Datapath
 from testbed.faults import FaultClient, FaultError, FaultReport
+from tests.drivers import converge
 from tests.integration.labs import agent_client, running_testbed, until
 
 pytestmark = pytest.mark.root
@@ -232,7 +233,7 @@ def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Ri
     driver = make_driver("ocs0", entry, 4)
     wanted = {CrossConnect(1, 6), CrossConnect(2, 5)}
     driver.open()
-    driver.converge(wanted)
+    converge(driver, wanted)
     driver.close()
     fault = rig.done(rig.faults.kill("switch ocs0", back_after_s=1.5))
     with pytest.raises(FaultError, match=r"switch ocs0: fault f\d+ \(kill\) is in force"):

@@ -39,6 +39,7 @@ from testbed.emulation.onic.wiring import laser_ids
 from testbed.emulation.optical.datapath import Datapath
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
+from tests.drivers import converge
 from tests.integration.labs import (
     Ends,
     agent_client,
@@ -157,7 +158,7 @@ class Rig:
         ).items():
             driver = self.driver(name)
             driver.open()
-            driver.converge(wanted, Mode.REPLACE)
+            converge(driver, wanted, Mode.REPLACE)
             driver.close()
 
     def start(self, *wanted: dict[str, Any]) -> None:
@@ -384,7 +385,7 @@ def test_a_planted_collision_is_counted(rig: Rig) -> None:
     driver.open()
     held = driver.snapshot().cross_connects
     with pytest.raises(PortClash):
-        driver.converge([*held, wrong])
+        converge(driver, [*held, wrong])
     driver.close()
     # What the switch itself would never do, behind its back.
     kernel = Datapath.resume(rig.lab.bpf_dir / "n-r0")

@@ -35,6 +35,7 @@ from testbed.emulation.onic.tables import Counters, RouteTable, Transmitter
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
+from tests.drivers import converge
 from tests.integration.labs import (
     Ends,
     agent_client,
@@ -124,7 +125,7 @@ class Rig:
     def light(self, wanted: Mapping[str, Iterable[CrossConnect]]) -> None:
         """Exactly these cross-connects, at every WSS."""
         for name, driver in self.drivers.items():
-            driver.converge(wanted.get(name, ()), Mode.REPLACE)
+            converge(driver, wanted.get(name, ()), Mode.REPLACE)
 
     def set_up(self, *lightpaths: tuple[int, int, int, int]) -> None:
         """Tables and light of one step of (source, destination, port, wavelength)."""

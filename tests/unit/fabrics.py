@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import networkx as nx
 from hypothesis import strategies as st
 
+from fabric.paths import Hop
+from fabric.routing import Rule, out_port
 from fabric.schedules import STEPS
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Gpu, Link, OpticalSwitch, PacketSwitch, Port
@@ -125,3 +130,29 @@ def circuits(
         while trunks and len(free) >= 2 and draw(st.booleans()):
             chosen.append((free.pop(), free.pop()))
     return chosen
+
+
+def nodes_of(path: Sequence[Hop]) -> list[str]:
+    """The nodes that a path visits, both GPUs included."""
+    return [path[0].out.node, *(hop.into.node for hop in path)]
+
+
+def walk(
+    rules: Iterable[Rule], graph: nx.MultiDiGraph[str], source: str, ip: str, source_ip: str = ""
+) -> list[str]:
+    """The nodes that a packet from GPU ``source`` to ``ip`` visits under ``rules``.
+
+    ``source_ip``: the sender's address, empty for ARP. It ends at a GPU, or at the switch that drops it.
+    Raises ValueError when it comes to a switch a second time (a loop).
+    """
+    table = {rule.key: rule.out_port for rule in rules}
+    at = {(tail, port): head for tail, head, port in graph.edges(keys=True)}
+    node = next(iter(graph.successors(source)), None)
+    path = [source]
+    while node is not None:
+        if node in path[1:]:
+            raise ValueError(f"a packet from {source} to {ip} loops: {' '.join([*path, node])}")
+        path.append(node)
+        port = out_port(table, node, ip, source_ip)
+        node = None if port is None else at.get((node, port))
+    return path

@@ -16,9 +16,10 @@ from controller.openflow.messages import FlowEntry, FlowMod, PortDescription, Sw
 from controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from controller.packets import flow_rules
 from controller.packets.forwarding import Forwarding
-from fabric.routing import Rule, forwarding_rules, walk
+from fabric.routing import Rule, forwarding_rules
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from tests.unit.fabrics import walk
 
 
 def make_fabric() -> Fabric:

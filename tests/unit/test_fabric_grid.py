@@ -19,7 +19,6 @@ from fabric.grid import (
     pairs_of,
     position,
     sockets,
-    switch_count,
     wavelength_map,
     ways_for,
 )
@@ -129,19 +128,9 @@ def test_nodes_that_are_not_there_are_named() -> None:
         wavelength_map(grid, ("n0", "n1", "n1"))
 
 
-def test_the_sizes_of_the_paper() -> None:
-    """Li et al., OFC 2024: 64 switches of 32 ports for 1,024 nodes, 128 of 64 for 4,096."""
-    assert switch_count(1024) == (64, 32)
-    assert switch_count(4096) == (128, 64)
-    assert switch_count(4) == (4, 2)
-    for wrong in (-1, 0, 1, 2, 12, 1023):
-        with pytest.raises(ValueError, match=f"{wrong} nodes do not make a square grid"):
-            switch_count(wrong)
-
-
-@pytest.mark.parametrize("nodes", [4, 16, 1024])
-def test_switch_count_is_what_a_grid_has(nodes: int) -> None:
-    count, radix = switch_count(nodes)
+@pytest.mark.parametrize(("nodes", "count", "radix"), [(4, 4, 2), (16, 8, 4), (1024, 64, 32)])
+def test_the_sizes_of_the_paper(nodes: int, count: int, radix: int) -> None:
+    """Li et al., OFC 2024: 64 switches of 32 ports for 1,024 nodes."""
     fabric, grid = grid_fabric(radix, radix)
     assert len(grid.nodes) == len(fabric.gpus) == nodes
     assert len(fabric.optical_switches) == count

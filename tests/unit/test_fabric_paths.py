@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from experiments.backends.emulation.linktest import trunk_tests
 from fabric.cost import RingJob, predict, steps_time
-from fabric.paths import Hop, Router, hashed, nodes_of, without_ports
-from fabric.routing import forwarding_rules, walk
+from fabric.paths import Hop, Router, hashed, without_ports
+from fabric.routing import forwarding_rules
 from fabric.schedules import halving_doubling, ring
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, PathChoice, Port, electrical_graph
@@ -25,7 +25,7 @@ from scenarios.cli_comparison import show_check
 from scenarios.comparison import Comparison, load
 from scenarios.prediction import all_reduce_time
 from testbed.simulation.networks import PacketNetwork, without_link
-from tests.unit.fabrics import make_fabric
+from tests.unit.fabrics import make_fabric, nodes_of, walk
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "scenarios" / "examples"
 

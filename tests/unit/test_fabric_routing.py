@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.paths import Router, nodes_of
-from fabric.routing import Rule, RuleBatch, RuleKey, forwarding_rules, rule_batches, walk
+from fabric.paths import Router
+from fabric.routing import Rule, RuleBatch, RuleKey, forwarding_rules, rule_batches
 from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
-from tests.unit.fabrics import circuits, make_fabric, six_gpu_fabric
+from tests.unit.fabrics import circuits, make_fabric, nodes_of, six_gpu_fabric, walk
 
 Table = dict[RuleKey, int]
 

@@ -49,6 +49,7 @@ from controller.optical.errors import (
 )
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
+from tests.drivers import converge
 
 XC = CrossConnect
 SIZE = 8
@@ -166,11 +167,11 @@ class TellingDriver(MemoryDriver):
 
 def test_only_the_last_write_is_asked_what_the_switch_shows(switch: Switch) -> None:
     driver = TellingDriver(switch, max_batch=2)
-    driver.converge(straight(1, 2, 3))
+    converge(driver, straight(1, 2, 3))
     switch.wire.clear()
     switch.reads = 0
     began = time.monotonic()
-    result = driver.converge({XC(1, 2 + SIZE), XC(2, 1 + SIZE), XC(4, 4 + SIZE)})
+    result = converge(driver, {XC(1, 2 + SIZE), XC(2, 1 + SIZE), XC(4, 4 + SIZE)})
     assert [verb for verb, _ in switch.wire] == ["remove", "add", "add", "told"]
     assert switch.reads == 2, "one to plan from, one that came with the last write"
     assert result.snapshot.taken_at > began
@@ -184,7 +185,7 @@ def test_only_the_last_write_is_asked_what_the_switch_shows(switch: Switch) -> N
 def test_light_that_needs_time_is_read_when_that_has_passed(switch: Switch, timing: Timing) -> None:
     driver = TellingDriver(switch, timing=timing)
     began = time.monotonic()
-    result = driver.converge(straight(1))
+    result = converge(driver, straight(1))
     assert [verb for verb, _ in switch.wire] == ["add"]
     assert result.snapshot.taken_at >= began + 0.03
 
@@ -193,11 +194,11 @@ def test_what_is_told_with_a_write_is_no_better_than_another_reading(switch: Swi
     driver = TellingDriver(switch)
     switch.after_write = lambda *_: switch.lit.clear()
     with pytest.raises(ReadBackMismatch):
-        driver.converge(straight(1))
+        converge(driver, straight(1))
     switch.lit = dict.fromkeys(straight(1), CONNECTED)
     switch.after_write = lambda *_: switch.lit.update(dict.fromkeys(straight(1), CONNECTED))
     with pytest.raises(ReadBackMismatch, match="still there"):
-        driver.converge((), delete=[1])
+        converge(driver, (), delete=[1])
     switch.after_write = lambda *_: switch.lit.update({XC(2, 1 + SIZE): CONNECTED, XC(3, 99): CONNECTED})
     with pytest.raises(Indeterminate, match="read-back failed: impossible"):
         driver.apply(driver.plan(straight(1, 2), Mode.UPDATE))
@@ -207,19 +208,19 @@ def test_what_is_told_with_a_write_is_no_better_than_another_reading(switch: Swi
 
 
 def test_add_repeat_and_delete(switch: Switch, driver: MemoryDriver) -> None:
-    result = driver.converge(straight(1, 2))
+    result = converge(driver, straight(1, 2))
     assert set(switch.lit) == straight(1, 2)
     assert [(r.action, r.state, r.reason) for r in result.results] == [("add", CONNECTED, "")] * 2
     assert all(r.t_lit is not None and r.t_dark is None for r in result.results)
 
     writes = len(switch.wire)
-    again = driver.converge(straight(1, 2))
+    again = converge(driver, straight(1, 2))
     assert not again.plan
     assert again.writes == 0
     assert len(switch.wire) == writes
     assert {r.action for r in again.results} == {"keep"}
 
-    gone = driver.converge((), delete=[1, 5])
+    gone = converge(driver, (), delete=[1, 5])
     assert set(switch.lit) == straight(2)
     by_ingress = {r.ingress: r for r in gone.results}
     assert by_ingress[1].state is CrossConnectState.ABSENT
@@ -249,7 +250,7 @@ def test_bad_requests_name_the_port_and_write_nothing(
     switch.lit[XC(4, 12)] = CONNECTED
     switch.disabled, switch.failed = {3}, {16}
     with pytest.raises(error) as caught:
-        driver.converge(wanted, Mode.SAFE)
+        converge(driver, wanted, Mode.SAFE)
     assert caught.value.port == port  # type: ignore[attr-defined]
     assert f"port {port}" in str(caught.value)
     assert isinstance(caught.value, Rejected)
@@ -270,27 +271,27 @@ def test_other_rejections(switch: Switch, driver: MemoryDriver) -> None:
 
 
 def test_removals_precede_additions_in_batches(switch: Switch, driver: MemoryDriver) -> None:
-    driver.converge({XC(i, 9 + i % SIZE) for i in range(1, 9)})
+    converge(driver, {XC(i, 9 + i % SIZE) for i in range(1, 9)})
     switch.wire.clear()
-    driver.converge({XC(i, 9 + (i + 1) % SIZE) for i in range(1, 9)})
+    converge(driver, {XC(i, 9 + (i + 1) % SIZE) for i in range(1, 9)})
     kinds = [kind for kind, _ in switch.wire]
     assert kinds == ["remove"] * 3 + ["add"] * 3
     assert [len(batch) for _, batch in switch.wire] == [3, 3, 2, 3, 3, 2]
 
 
 def test_kept_cross_connects_are_not_written(switch: Switch, driver: MemoryDriver) -> None:
-    driver.converge(straight(1, 2, 3))
+    converge(driver, straight(1, 2, 3))
     switch.wire.clear()
-    driver.converge({XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
+    converge(driver, {XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
     assert XC(1, 9) not in {xc for _, batch in switch.wire for xc in batch}
     assert set(switch.lit) == {XC(1, 9), XC(2, 11), XC(3, 10)}
 
 
 def test_a_switch_that_can_replaces_everything_in_one_write(switch: Switch) -> None:
     driver = MemoryDriver(switch, max_replace=3)
-    driver.converge(straight(1, 2, 3))
+    converge(driver, straight(1, 2, 3))
     switch.wire.clear()
-    result = driver.converge({XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
+    result = converge(driver, {XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
     assert [kind for kind, _ in switch.wire] == ["replace"]
     assert set(switch.lit) == {XC(1, 9), XC(2, 11), XC(3, 10)}
     times = {(r.ingress, r.egress): r.t_dark for r in result.results}
@@ -312,18 +313,18 @@ def test_a_switch_that_can_replaces_everything_in_one_write(switch: Switch) -> N
 )
 def test_else_it_removes_and_adds(switch: Switch, wanted: set[XC], mode: Mode) -> None:
     driver = MemoryDriver(switch, max_replace=3)
-    driver.converge(straight(1, 2) if wanted == straight(1, 2, 3) else straight(1, 2, 3))
+    converge(driver, straight(1, 2) if wanted == straight(1, 2, 3) else straight(1, 2, 3))
     switch.wire.clear()
-    driver.converge(wanted, mode)
+    converge(driver, wanted, mode)
     assert "replace" not in [kind for kind, _ in switch.wire]
     assert wanted <= set(switch.lit)
 
 
 def test_a_broken_cross_connect_is_not_left_as_it_is_by_a_replacement(switch: Switch) -> None:
     driver = MemoryDriver(switch, max_replace=8)
-    driver.converge(straight(1, 2))
+    converge(driver, straight(1, 2))
     switch.lit[XC(1, 9)] = CrossConnectState.FAILED
-    driver.converge({XC(1, 9), XC(2, 11)}, Mode.REPLACE)
+    converge(driver, {XC(1, 9), XC(2, 11)}, Mode.REPLACE)
     assert switch.lit == {XC(1, 9): CONNECTED, XC(2, 11): CONNECTED}
 
 
@@ -331,54 +332,45 @@ def test_ownership(switch: Switch, driver: MemoryDriver) -> None:
     switch.lit[XC(1, 9)] = CONNECTED
     switch.foreign = {XC(1, 9)}
     with pytest.raises(PortBusy, match="another owner"):
-        driver.converge({XC(1, 10)})
+        converge(driver, {XC(1, 10)})
     with pytest.raises(PortBusy, match="another owner"):
-        driver.converge([], delete=[1])
+        converge(driver, [], delete=[1])
     with pytest.raises(PortBusy):
         driver.plan({XC(1, 10)}, owned=())
-    driver.converge({XC(1, 10)}, owned={XC(1, 9)})
+    converge(driver, {XC(1, 10)}, owned={XC(1, 9)})
     assert set(switch.lit) == {XC(1, 10)}
     switch.foreign = {XC(1, 10)}
-    driver.converge((), Mode.REPLACE)
+    converge(driver, (), Mode.REPLACE)
     assert not switch.lit
 
 
 def test_a_broken_cross_connect_is_made_again(switch: Switch, driver: MemoryDriver) -> None:
     switch.lit = {XC(1, 9): CrossConnectState.FAILED, XC(2, 10): CONNECTED}
-    driver.converge(straight(1, 2), Mode.SAFE)
+    converge(driver, straight(1, 2), Mode.SAFE)
     assert switch.wire == [("remove", (XC(1, 9),)), ("add", (XC(1, 9),))]
     assert set(switch.lit.values()) == {CONNECTED}
 
 
 def test_names_stay(switch: Switch, driver: MemoryDriver) -> None:
-    driver.converge({XC(1, 9, name="red")})
-    driver.converge(straight(2))
+    converge(driver, {XC(1, 9, name="red")})
+    converge(driver, straight(2))
     assert {xc.ingress: xc.name for xc in driver.snapshot().cross_connects} == {1: "red", 2: None}
     writes = len(switch.wire)
-    driver.converge({XC(1, 9, name="blue")})
+    converge(driver, {XC(1, 9, name="blue")})
     assert {xc.name for xc in driver.snapshot().cross_connects} == {"blue", None}
     assert len(switch.wire) == writes
-    driver.converge((), delete=[1])
-    driver.converge(straight(1))
+    converge(driver, (), delete=[1])
+    converge(driver, straight(1))
     assert {xc.name for xc in driver.snapshot().cross_connects} == {None}
-
-
-def test_reachable(switch: Switch, driver: MemoryDriver) -> None:
-    driver.converge(straight(1))
-    switch.disabled, switch.failed = {10, 3}, {11}
-    assert driver.reachable(2) == {12, 13, 14, 15, 16}
-    assert driver.reachable(3) == frozenset()
-    with pytest.raises(WrongSide):
-        driver.reachable(9)
 
 
 # Faults
 
 
 def test_a_failed_read_is_never_an_empty_switch(switch: Switch, driver: MemoryDriver) -> None:
-    driver.converge(straight(1))
+    converge(driver, straight(1))
     switch.read_error = ProtocolError("no list")
-    for call in (driver.snapshot, driver.alarms, lambda: driver.converge(straight(2))):
+    for call in (driver.snapshot, driver.alarms, lambda: converge(driver, straight(2))):
         with pytest.raises(ProtocolError):
             call()
     assert set(switch.lit) == straight(1)
@@ -438,7 +430,7 @@ def test_one_write_that_would_remove_what_others_made_is_preceded_by_a_reading(
 ) -> None:
     monkeypatch.setattr(base, "FRESH_S", 60.0)
     driver = MemoryDriver(switch, max_replace=8)
-    driver.converge(straight(1))
+    converge(driver, straight(1))
     seen = driver.snapshot()
     plan = driver.plan([XC(1, 10)], Mode.REPLACE, snapshot=seen)
     switch.lit[XC(5, 13)] = CONNECTED
@@ -469,11 +461,11 @@ def test_reply_lost_after_effect(switch: Switch, driver: MemoryDriver) -> None:
     with pytest.raises(StaleRevision):
         driver.apply(plan)
     switch.wire.clear()
-    assert driver.converge(straight(1)).deviations == ()
+    assert converge(driver, straight(1)).deviations == ()
     assert switch.wire == []
 
     switch.after_write = lose
-    driver.converge(straight(1, 2))
+    converge(driver, straight(1, 2))
     assert switch.wire == [("add", (XC(2, 10),))]
 
 
@@ -487,7 +479,7 @@ def test_the_next_read_waits_for_a_late_command(switch: Switch) -> None:
         raise Indeterminate("no reply")
 
     switch.on_write = late
-    driver.converge(straight(1))
+    converge(driver, straight(1))
     assert switch.wire == [("add", (XC(1, 9),))]
     assert set(switch.lit) == straight(1)
 
@@ -510,10 +502,10 @@ def test_refused(switch: Switch, driver: MemoryDriver) -> None:
 
     switch.on_write = refuse
     with pytest.raises(Refused, match="-222"):
-        driver.converge(straight(4))
+        converge(driver, straight(4))
     assert not switch.lit
     with pytest.raises(PartialApply) as caught:
-        driver.converge(straight(1, 2, 3, 4))
+        converge(driver, straight(1, 2, 3, 4))
     assert caught.value.result is not None
     bad = caught.value.result.deviations
     assert [(r.ingress, r.state) for r in bad] == [(4, CrossConnectState.ABSENT)]
@@ -526,7 +518,7 @@ def test_read_back_decides_against_the_switchs_no(switch: Switch, driver: Memory
         raise Refused("no")
 
     switch.after_write = lie
-    assert driver.converge(straight(1)).deviations == ()
+    assert converge(driver, straight(1)).deviations == ()
 
 
 @pytest.mark.parametrize("kind", ["remove", "add"])
@@ -542,13 +534,13 @@ def test_read_back_decides_against_the_switchs_yes(switch: Switch, driver: Memor
 
     switch.after_write = undo
     with pytest.raises(ReadBackMismatch) as caught:
-        driver.converge({XC(2, 10)}, Mode.UPDATE, delete=[1])
+        converge(driver, {XC(2, 10)}, Mode.UPDATE, delete=[1])
     assert caught.value.result is not None
     assert [r.action for r in caught.value.result.deviations] == [kind]
 
 
 def test_collateral_damage_and_intruders_are_reported(switch: Switch, driver: MemoryDriver) -> None:
-    driver.converge(straight(1, 2))
+    converge(driver, straight(1, 2))
 
     def vanish(kind: str, batch: Sequence[XC]) -> None:
         del switch.lit[XC(2, 10)]
@@ -556,7 +548,7 @@ def test_collateral_damage_and_intruders_are_reported(switch: Switch, driver: Me
 
     switch.after_write = vanish
     with pytest.raises(ReadBackMismatch) as caught:
-        driver.converge(straight(1, 2, 3), Mode.REPLACE)
+        converge(driver, straight(1, 2, 3), Mode.REPLACE)
     assert caught.value.result is not None
     assert {(r.action, r.ingress) for r in caught.value.result.deviations} == {("keep", 2), ("foreign", 7)}
 
@@ -564,14 +556,14 @@ def test_collateral_damage_and_intruders_are_reported(switch: Switch, driver: Me
 def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
     timing = Timing(dark=Bounds(0.01, 0.02, 0.5))
     driver = MemoryDriver(switch, timing=timing)
-    driver.converge(straight(1))
+    converge(driver, straight(1))
     switch.on_write = lambda kind, batch: time.sleep(0.005)
-    result = driver.converge({XC(1, 10)})
+    result = converge(driver, {XC(1, 10)})
     add = next(r for r in result.results if r.action == "add")
     assert add.t_dark is not None
     assert add.t_lit is not None
     assert 0.5 <= add.t_lit - add.t_dark < 5.0
-    quick = driver.converge({XC(1, 11)}, settle=False)
+    quick = converge(driver, {XC(1, 11)}, settle=False)
     add = next(r for r in quick.results if r.action == "add")
     assert add.t_lit is not None
     assert add.t_dark is not None
@@ -589,11 +581,11 @@ def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch
         threading.Timer(0.06, lambda: switch.lit.update(dict.fromkeys(batch, CONNECTED))).start()
 
     switch.after_write = tune
-    assert driver.converge(straight(1)).results[0].state is CONNECTED
+    assert converge(driver, straight(1)).results[0].state is CONNECTED
     switch.after_write = pend
     with pytest.raises(ReadBackMismatch, match="no light by the deadline"):
-        driver.converge(straight(2), timeout_s=0.2)
-    result = driver.converge(straight(3), settle=False)
+        converge(driver, straight(2), timeout_s=0.2)
+    result = converge(driver, straight(3), settle=False)
     assert {r.state for r in result.results if r.action == "add"} == {CrossConnectState.PENDING_CONNECTION}
 
 
@@ -601,7 +593,7 @@ def test_a_deadline_too_short_writes_nothing(switch: Switch) -> None:
     driver = MemoryDriver(switch, timing=Timing(dark=Bounds(5, 5, 5)))
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="nothing was written"):
-        driver.converge(straight(1), timeout_s=2)
+        converge(driver, straight(1), timeout_s=2)
     assert time.monotonic() - started < 1.5
     assert switch.wire == []
 
@@ -621,7 +613,7 @@ def test_a_held_switch_respects_the_deadline(switch: Switch, driver: MemoryDrive
         time.sleep(0.3)
 
     switch.on_write = hold
-    thread = threading.Thread(target=lambda: driver.converge(straight(1)))
+    thread = threading.Thread(target=lambda: converge(driver, straight(1)))
     thread.start()
     try:
         assert entered.wait(5)
@@ -654,10 +646,10 @@ def test_secrets_stay_out_of_logs_and_errors(switch: Switch, caplog: pytest.LogC
 
     switch.on_write = refuse
     with pytest.raises(Refused) as refused:
-        driver.converge(straight(1))
+        converge(driver, straight(1))
     switch.on_write = lambda kind, batch: None
     switch.after_write = refuse
-    driver.converge(straight(1))
+    converge(driver, straight(1))
     switch.read_error = ProtocolError("odd reply", "hello hunter2")
     with pytest.raises(ProtocolError) as odd:
         driver.snapshot()
@@ -693,7 +685,7 @@ def test_disjoint_changes_from_many_threads_end_in_the_union() -> None:
     driver = MemoryDriver(switch)
     wanted = [XC(p, p % size + 1 + size) for p in range(1, size + 1)]
     with ThreadPoolExecutor(16) as pool:
-        for future in [pool.submit(driver.converge, [xc], Mode.SAFE) for xc in wanted]:
+        for future in [pool.submit(converge, driver, [xc], Mode.SAFE) for xc in wanted]:
             assert future.result(timeout=30).deviations == ()
     assert set(switch.lit) == set(wanted)
 
@@ -715,7 +707,7 @@ def test_of_conflicting_changes_exactly_one_wins() -> None:
     def race(port: int) -> str:
         start.wait(10)
         try:
-            driver.converge([XC(port, 64)], Mode.SAFE)
+            converge(driver, [XC(port, 64)], Mode.SAFE)
         except PortBusy:
             return "busy"
         return "won"
@@ -771,7 +763,7 @@ def test_any_sequence_follows_the_model(
         expected = model(before, wanted, mode)
         writes = len(switch.wire)
         try:
-            result = driver.converge(wanted, mode)
+            result = converge(driver, wanted, mode)
         except PortBusy:
             # After a lost reply a SAFE retry meets only what it made itself.
             assert expected is None

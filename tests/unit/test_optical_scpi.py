@@ -42,6 +42,7 @@ from controller.optical.scpi import (
 )
 from fabric.crossconnect import CrossConnect as XC
 from fabric.crossconnect import Mode
+from tests.drivers import converge
 
 # Lines
 
@@ -289,7 +290,7 @@ def test_questions_are_one_message_only_where_the_switch_answers_so(compound: bo
         else:
             assert script.lines == [*reading, *reading, removal, ":syst:err?", *reading]
         with pytest.raises(Refused, match="port 1 is busy"):
-            driver.converge([XC(1, 6)])
+            converge(driver, [XC(1, 6)])
         assert switch.errors == []
     finally:
         driver.close()
@@ -307,7 +308,7 @@ def test_what_the_reading_in_the_message_of_a_write_says_counts() -> None:
     try:
         driver.open()
         with pytest.raises(ReadBackMismatch, match="1->5: still there"):
-            driver.converge((), delete=[1])
+            converge(driver, (), delete=[1])
         assert script.lines[-1].startswith(":oxc:swit:conn:sub (@1),(@5);*opc?;")
     finally:
         driver.close()
@@ -322,7 +323,7 @@ def test_a_reading_that_cannot_be_understood_in_the_message_of_a_write_is_indete
     try:
         driver.open()
         with pytest.raises(Indeterminate, match="outcome unknown"):
-            driver.converge((), delete=[1], timeout_s=0.5)
+            converge(driver, (), delete=[1], timeout_s=0.5)
     finally:
         driver.close()
         script.close()
@@ -336,7 +337,7 @@ def test_light_that_takes_its_time_is_read_by_itself() -> None:
     try:
         driver.open()
         with pytest.raises(Refused):
-            driver.converge([XC(1, 6)])
+            converge(driver, [XC(1, 6)])
         assert ":oxc:swit:conn:add (@1),(@6);*opc?;:syst:err?" in script.lines
     finally:
         driver.close()
@@ -420,7 +421,7 @@ def test_a_half_refused_plan_names_what_is_missing() -> None:
     driver = driver_on(script)
     try:
         with pytest.raises(PartialApply, match="Hardware error") as caught:
-            driver.converge([XC(1, 6)])
+            converge(driver, [XC(1, 6)])
         assert caught.value.result is not None
         assert [(r.ingress, r.egress, r.action) for r in caught.value.result.deviations] == [(1, 6, "add")]
     finally:
@@ -447,7 +448,7 @@ def test_a_replacement_is_one_line_that_names_the_whole_set() -> None:
     script = Script(reply)
     driver = driver_on(script)
     try:
-        driver.converge([XC(1, 5), XC(2, 7), XC(3, 6)], Mode.REPLACE)
+        converge(driver, [XC(1, 5), XC(2, 7), XC(3, 6)], Mode.REPLACE)
     finally:
         driver.close()
         script.close()

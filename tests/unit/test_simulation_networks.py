@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fabric import wdm
 from fabric.cost import RingJob, ring_rates
-from fabric.paths import Router, nodes_of
+from fabric.paths import Router
 from fabric.schedules import halving_doubling, ring
 from fabric.schema import FabricSpec, build_fabric
 from fabric.steps import Step, frozen, frozen_bool
@@ -25,7 +25,7 @@ from testbed.simulation.networks import (
     scaled,
     without_link,
 )
-from tests.unit.fabrics import circuits, make_fabric, six_gpu_fabric
+from tests.unit.fabrics import circuits, make_fabric, nodes_of, six_gpu_fabric
 
 
 def one_step(pairs: list[tuple[int, int]]) -> Step:

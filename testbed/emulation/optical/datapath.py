@@ -73,10 +73,6 @@ class Counters:
         """Seconds without a packet at the latest change; None before a change between two packets."""
         return (self.lit_ns - self.gone_ns) / 1e9 if self.gone_ns else None
 
-    @property
-    def drops(self) -> int:
-        return self.dark_drops + self.unset_drops + self.blocked_drops + self.unplugged_drops + self.dim_drops
-
 
 _COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
 
