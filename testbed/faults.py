@@ -7,7 +7,7 @@ What each fault does is in docs/faults.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -81,38 +81,48 @@ class FaultClient:
     def close(self) -> None:
         self._http.close()
 
+    def ask(
+        self,
+        do: str,
+        target: str,
+        *,
+        back_after_s: float | None = None,
+        control: Mapping[str, float] | None = None,
+    ) -> str:
+        """``cut``, ``kill``, ``lose``, ``disturb`` or ``restore`` a target (docs/faults.md); the fault's id.
+
+        ``control``: of ``disturb``.
+        """
+        body: dict[str, Any] = {"do": do, "target": target}
+        if back_after_s is not None:
+            body["back_after_s"] = back_after_s
+        if control is not None:
+            body["control"] = dict(control)
+        return str(self._call("POST", body)["id"])
+
     def cut(self, a: str, b: str, *, back_after_s: float | None = None) -> str:
         """Cut the link between two ports; the fault's id."""
-        return self._ask("cut", [a, b], back_after_s)
+        return self.ask("cut", f"link {a} {b}", back_after_s=back_after_s)
 
     def kill(self, target: str, *, back_after_s: float | None = None) -> str:
         """Kill ``switch NAME``, ``agent GPU``, ``worker JOB RANK`` or ``server agent``; the fault's id."""
-        return self._ask("kill", target, back_after_s)
+        return self.ask("kill", target, back_after_s=back_after_s)
 
     def lose(self, target: str, *, back_after_s: float | None = None) -> str:
         """Lose ``gpu NAME`` or ``nic NAME``; the fault's id."""
-        return self._ask("lose", target, back_after_s)
+        return self.ask("lose", target, back_after_s=back_after_s)
 
-    def disturb(
-        self,
-        *,
-        delay_s: float = 0.0,
-        loss: float = 0.0,
-        duplicate: float = 0.0,
-        reorder: float = 0.0,
-        back_after_s: float | None = None,
-    ) -> str:
-        """Disturb the control network of the O-NICs' agents; the fault's id.
+    def disturb(self, control: Mapping[str, float], *, back_after_s: float | None = None) -> str:
+        """Disturb the control network of the O-NICs' agents, in place of an earlier way; the fault's id.
 
-        Every message comes ``delay_s`` seconds (as emulated) later; shares of them, from 0 to 1, are lost,
-        doubled or overtaken.
+        ``control``: every message comes ``delay_s`` seconds (as emulated) later; the shares ``loss``,
+        ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken.
         """
-        control = {"delay_s": delay_s, "loss": loss, "duplicate": duplicate, "reorder": reorder}
-        return self._ask("disturb", "control network", back_after_s, control=control)
+        return self.ask("disturb", "control network", back_after_s=back_after_s, control=control)
 
-    def restore(self, target: str | Sequence[str]) -> str:
-        """End the fault of this target (a link's: its two ports); that fault's id."""
-        return self._ask("restore", target if isinstance(target, str) else list(target), None)
+    def restore(self, target: str) -> str:
+        """End the fault of this target; that fault's id."""
+        return self.ask("restore", target)
 
     def faults(self) -> list[FaultReport]:
         """Every fault since the lab came up, in the order in which they were asked for."""
@@ -123,12 +133,6 @@ class FaultClient:
         if found is None:
             raise FaultError(404, f"there is no fault {fault_id}")
         return found
-
-    def _ask(self, do: str, target: str | list[str], back_after_s: float | None, **more: Any) -> str:
-        body: dict[str, Any] = {"do": do, "target": target, **more}
-        if back_after_s is not None:
-            body["back_after_s"] = back_after_s
-        return str(self._call("POST", body)["id"])
 
     def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:

@@ -24,8 +24,8 @@ Kind = Literal[
 #: At most so many names are told when one is wrong.
 _TOLD = 12
 _KNOWN = (
-    "two ports, 'switch NAME', 'agent GPU', 'worker JOB RANK', 'server agent', 'gpu NAME', 'nic NAME' and "
-    "'control network'"
+    "'link PORT PORT', 'switch NAME', 'agent GPU', 'worker JOB RANK', 'server agent', 'gpu NAME', "
+    "'nic NAME' and 'control network'"
 )
 
 
@@ -51,7 +51,7 @@ class ControlFaults(BaseModel):
 
 
 class FaultRequest(BaseModel):
-    """``target``: two ports for a link, else a word for its kind and a name. ``control``: for ``disturb``."""
+    """``target``: as ``_KNOWN``, or a link's two ports by themselves. ``control``: for ``disturb``."""
 
     model_config = ConfigDict(extra="forbid")
     do: Literal["cut", "kill", "lose", "disturb", "restore"]
@@ -62,7 +62,7 @@ class FaultRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Target:
-    """``text``: how it is told, one way for each target. ``names``: of the thing, then of what it needs.
+    """``text``: one way to write each target; it may be asked for again. ``names``: one, of a worker two.
 
     ``ports``: those that are held down while the fault is in force.
     """
@@ -93,11 +93,11 @@ def read_request(body: Any) -> FaultRequest:
 
 def find_target(fabric: Fabric, request: FaultRequest) -> Target:
     """What a request is about. Raises TargetError, one line that says what there is."""
-    if not isinstance(request.target, str):
-        _allow(request, "cut", "two ports are a link, which can be cut and restored")
-        return _link(fabric, *request.target)
-    words = request.target.split()
+    words = request.target.split() if isinstance(request.target, str) else ["link", *request.target]
     match words:
+        case ["link", a, b]:
+            _allow(request, "cut", "a link can be cut and restored")
+            return _link(fabric, a, b)
         case ["gpu" | "nic" as kind, name]:
             _allow(request, "lose", f"a {kind} can be lost and restored")
             return _gpu(fabric, kind, name)
@@ -142,7 +142,7 @@ def _link(fabric: Fabric, *ends: str) -> Target:
         ]
         leads = found[0] if found else "neither of them is plugged in"
         raise TargetError(404, f"there is no link {a} - {b}; {leads}")
-    return Target("link", f"link {link.a} - {link.b}", (), dark_ports(fabric, [link]))
+    return Target("link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link]))
 
 
 def _gpu(fabric: Fabric, kind: Literal["gpu", "nic"], name: str) -> Target:

@@ -115,6 +115,7 @@ class Faults:
         self._kept = kept
         self._manage = manage
         self._control = ControlFaults()
+        self._control_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._faults: list[_Fault] = []
@@ -132,13 +133,17 @@ class Faults:
         with self._lock:
             if self._closed:
                 raise TargetError(503, "the testbed is stopping")
-            standing = next((f for f in self._faults if f.target.text == target.text and _stands(f)), None)
+            same = (f for f in reversed(self._faults) if f.target.text == target.text and _stands(f))
+            standing = next(same, None)
             if request.do == "restore":
                 if standing is None:
                     raise TargetError(409, f"{target.text}: no fault is in force")
                 standing.over.set()
                 return standing.report(), None
-            if standing is not None:
+            if standing is not None and request.do == "disturb":
+                # Another disturbance takes its place.
+                standing.over.set()
+            elif standing is not None:
                 raise TargetError(409, f"{target.text}: fault {standing.id} ({standing.do}) is in force")
             fault_id = f"f{next(self._numbers)}"
             course = self._course(fault_id, target, request.control)
@@ -301,7 +306,8 @@ class Faults:
             )
             if kept is self._kept.get("agent") and self._manage is not None:
                 # It has forgotten it.
-                self._disturb(name)
+                with self._control_lock:
+                    self._disturb(name)
 
         return _Course(begin, end)
 
@@ -319,7 +325,16 @@ class Faults:
                 if lives[gpu].runs:
                     self._disturb(gpu)
 
-        return _Course(lambda: disturb(control), lambda: disturb(ControlFaults()))
+        def begin() -> None:
+            with self._control_lock:
+                disturb(control)
+
+        def end() -> None:
+            with self._control_lock:
+                if self._control is control:
+                    disturb(ControlFaults())
+
+        return _Course(begin, end)
 
     def _disturb(self, gpu: str) -> None:
         assert self._manage is not None

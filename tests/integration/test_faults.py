@@ -117,8 +117,7 @@ def rig(lab_rig: Rig) -> Iterator[Rig]:
     yield lab_rig
     for fault in lab_rig.faults.faults():
         if fault.state in ("asked", "in force") and not fault.target.startswith("worker"):
-            target = fault.target.removeprefix("link ").split(" - ")
-            lab_rig.faults.restore(target if len(target) == 2 else fault.target)
+            lab_rig.faults.restore(fault.target)
             lab_rig.back(fault.id)
     for worker in lab_rig.agent.get("/v1/workers").json()["workers"]:
         assert lab_rig.agent.delete(f"/v1/workers/{worker['id']}").status_code == 200
@@ -127,18 +126,18 @@ def rig(lab_rig: Rig) -> Iterator[Rig]:
 def test_a_cut_cable_has_no_carrier_until_it_is_restored(rig: Rig) -> None:
     ends = (("tor0", 3), ("tor1", 3))
     fault = rig.done(rig.faults.cut("tor0:3", "tor1:3"))
-    assert (fault.do, fault.target, fault.state) == ("cut", "link tor0:3 - tor1:3", "in force")
+    assert (fault.do, fault.target, fault.state) == ("cut", "link tor0:3 tor1:3", "in force")
     assert not any(rig.carrier(*end) for end in ends)
     for end in ends:
         until(lambda end=end: rig.ovs_link(*end) == "down", 3.0)
     assert all(rig.carrier(node, 4) for node in ("tor0", "tor1"))
     # Either way round it is the same cable.
     with pytest.raises(
-        FaultError, match=rf"link tor0:3 - tor1:3: fault {fault.id} \(cut\) is in force"
+        FaultError, match=rf"link tor0:3 tor1:3: fault {fault.id} \(cut\) is in force"
     ) as refused:
         rig.faults.cut("tor1:3", "tor0:3")
     assert refused.value.status == 409
-    assert rig.faults.restore(["tor1:3", "tor0:3"]) == fault.id
+    assert rig.faults.restore("link tor1:3 tor0:3") == fault.id
     over = rig.back(fault.id)
     assert over.t_asked <= over.t_done <= over.t_back  # type: ignore[operator]
     assert all(rig.carrier(*end) for end in ends)
@@ -223,7 +222,7 @@ def test_a_killed_packet_switch_is_dark_and_forgets_its_flows(rig: Rig) -> None:
     assert all(rig.carrier(node, 3) for node in ("tor0", "tor1"))
     assert rig.nic_carrier("red-0")
     assert not rig.carrier("tor0", 4)
-    rig.faults.restore(["tor0:4", "tor1:4"])
+    rig.faults.restore("link tor0:4 tor1:4")
     rig.back(cut.id)
     assert rig.carrier("tor0", 4)
 
@@ -256,7 +255,7 @@ def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Ri
     assert driver.snapshot().cross_connects.keys() == wanted
     driver.close()
     assert not rig.carrier("ocs0", 2)
-    rig.faults.restore(["ocs0:2", "tor0:2"])
+    rig.faults.restore("link ocs0:2 tor0:2")
     rig.back(cut.id)
     assert rig.carrier("ocs0", 2)
 
@@ -315,7 +314,9 @@ def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a
         def losses() -> list[float]:
             return [ask(site, "emulate")["emulate"]["loss"] for site in sites.values()]
 
-        disturbed = rig.done(faults.disturb(loss=0.25, delay_s=0.001))
+        weaker = rig.done(faults.disturb({"loss": 0.125}))
+        disturbed = rig.done(faults.disturb({"loss": 0.25, "delay_s": 0.001}))
+        rig.back(weaker.id)
         assert losses() == [0.25, 0.25]
         before = testbed.inventory["onics"]["n0"]["pid"]
         fault = rig.done(faults.kill("agent n0"))

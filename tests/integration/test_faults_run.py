@@ -179,7 +179,7 @@ def test_packets_go_another_way_round_a_cut_uplink_of_a_fat_tree() -> None:
         reasons = run.api.get("/v1/health").json()["reasons"]
         assert len(reasons) == 1
         assert all(port in reasons[0] for port in uplink)
-        run.faults.restore(uplink)
+        run.faults.restore(f"link {uplink[0]} {uplink[1]}")
         run.back(fault.id)
         until(lambda: way() == usual, 10.0, lambda: str(way()))
         run.goes_on(job)
