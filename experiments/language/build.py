@@ -36,12 +36,16 @@ from experiments.language.spec import (
     inside,
     keys_of,
 )
-from experiments.language.text import first_problem, resolved
+from experiments.language.text import first_problem, references_in, resolved
 from fabric.schema import Strict, build_fabric
 from fabric.topology import Fabric
 
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
 LEAST_GRADIENT_BYTES = 9640
+#: A section that is left out.
+_NOTHING: dict[str, Any] = {}
+#: Types of sections.
+_KINDS = {name: inside(RunSpec, name) for name in keys_of(RunSpec)}
 #: Of a fabric that is the only one, in place of its name.
 ONLY_FABRIC = "fabric"
 
@@ -81,10 +85,32 @@ def _near(kind: Any, location: Sequence[str | int]) -> str | None:
     return like(str(location[-1]), keys_of(kind))
 
 
+class _Resolver:
+    """``$name`` replaced, once for each section as written and what it refers to: most points of a sweep
+    share most of the file."""
+
+    def __init__(self) -> None:
+        #: The sections themselves are kept, so that no other can get the identity of one of them.
+        self._references: dict[int, tuple[Any, tuple[str, ...]]] = {}
+        self._found: dict[tuple[int, str], tuple[Any, str]] = {}
+
+    def __call__(self, written: Any, where: str, parameters: Any) -> tuple[Any, str]:
+        """The section, and a text that tells it from others."""
+        if id(written) not in self._references:
+            self._references[id(written)] = (written, tuple(sorted(references_in(written))))
+        names = self._references[id(written)][1]
+        key = (id(written), _text([parameters.get(name) for name in names]) if names else "")
+        if key not in self._found:
+            value = resolved(written, where, parameters)
+            self._found[key] = (value, _text(value))
+        return self._found[key]
+
+
 class Builder:
     """Makes run plans; what many runs of a file have in common is made once."""
 
     def __init__(self) -> None:
+        self._resolved = _Resolver()
         self._sections: dict[tuple[str, str], Any] = {}
         self._fabrics: dict[str, Fabric] = {}
         self._settings: dict[str, Setting] = {}
@@ -146,11 +172,11 @@ class Builder:
 
     def _section(self, raw: Mapping[str, Any], name: str) -> Any:
         """A section that may be left out, checked."""
-        return self._checked(name, inside(RunSpec, name), raw.get(name, {}), raw.get("parameters") or {})
+        return self._checked(name, _KINDS[name], raw.get(name, _NOTHING), raw.get("parameters") or _NOTHING)
 
     def _checked(self, where: str, kind: Any, written: Any, parameters: Any) -> Any:
-        value = resolved(written, where, parameters)
-        key = (where, _text(value))
+        value, text = self._resolved(written, where, parameters)
+        key = (where, text)
         if key not in self._sections:
             self._sections[key] = checked(kind, value, written, parameters, where)
         return self._sections[key]
@@ -163,9 +189,9 @@ class Builder:
                 return next(iter(fabrics)), f"fabrics.{next(iter(fabrics))}"
             why = f"; name one of {', '.join(fabrics)}" if fabrics else ""
             raise ValueError(f"fabric: missing{why}")
-        found = resolved(written, "fabric", raw.get("parameters") or {})
-        if isinstance(found, Mapping):
+        if isinstance(written, Mapping):
             return ONLY_FABRIC, "fabric"
+        found = resolved(written, "fabric", raw.get("parameters") or {})
         if found not in fabrics:
             there = f"; there are {', '.join(fabrics)}" if fabrics else "; there is no section fabrics"
             raise ValueError(f"fabric: there is no fabric {found}{there}")
@@ -177,8 +203,7 @@ class Builder:
         """A fabric's section checked, as written for the lab's processes, and what tells it from others."""
         written = raw["fabric"] if where == "fabric" else raw["fabrics"][where.removeprefix("fabrics.")]
         parameters = raw.get("parameters") or {}
-        section = resolved(written, where, parameters)
-        key = _text(section)
+        section, key = self._resolved(written, where, parameters)
         if ("fabric", key) not in self._sections:
             self._sections["fabric", key] = checked(TitledFabricSpec, section, written, parameters, where)
         return (
@@ -216,7 +241,9 @@ class Builder:
 
     def _events(self, raw: Mapping[str, Any], scale: Scale) -> tuple[EventPlan, ...]:
         parameters = raw.get("parameters") or {}
-        written = resolved(raw.get("events") or [], "events", parameters)
+        written = raw.get("events") or []
+        if isinstance(written, str):
+            written = resolved(written, "events", parameters)
         if not isinstance(written, list):
             raise ValueError("events: should be a list")
         names = names_of(written)
@@ -225,21 +252,22 @@ class Builder:
                 raise ValueError(f"events.{name}: two events have this name")
         return tuple(
             _event(name, self._checked(f"events.{name}", EventSpec, entry, parameters), scale)
-            for name, entry in zip(names, raw.get("events") or [], strict=True)
+            for name, entry in zip(names, written, strict=True)
         )
 
     def _jobs(
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
     ) -> tuple[JobPlan, ...]:
         parameters = raw.get("parameters") or {}
-        found: dict[str, JobSpec] = self._checked("jobs", inside(RunSpec, "jobs"), raw["jobs"], parameters)
+        found: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], raw["jobs"], parameters)
         if not found:
             raise ValueError("jobs: there is none")
         plans = []
         for number, (name, job) in enumerate(found.items()):
             where = f"jobs.{name}"
             ranks = tuple(fabric.gpus) if job.ranks == ALL else job.ranks or ()
-            training, own = self._training(raw, name, parameters)
+            own = job.training
+            training = self._training(where, raw.get("training", _NOTHING), own, parameters)
             world_size = len(ranks) or job.gpus or 0
             plans.append(
                 JobPlan(
@@ -266,31 +294,22 @@ class Builder:
             )
         return tuple(plans)
 
-    def _training(
-        self, raw: Mapping[str, Any], job: str, parameters: Any
-    ) -> tuple[TrainingSpec, Mapping[str, Any]]:
-        """What a job trains, and what of it is its own; where both say a thing, its own holds."""
-        where, common = f"jobs.{job}.training", raw.get("training", {})
-        own = (raw["jobs"][job] or {}).get("training") or {}
+    def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
+        """What a job trains: the file's training, and where a job has its own key, that."""
+        if not own:
+            found: TrainingSpec = self._checked("training", TrainingSpec, common, parameters)
+            return found
         if not isinstance(common, Mapping):
             raise ValueError(f"training: should be a mapping, not {common!r}")
         kept = {key: value for key, value in common.items() if EITHER.get(key) not in own}
-        if not own or "training" in raw:
-            unknown = [key for key in own if key not in keys_of(TrainingSpec)]
-            if unknown:
-                raise ValueError(f"{where}.{unknown[0]}: unknown key{_nearest(unknown[0])}")
-        merged = {**kept, **own}
         try:
-            return self._checked("training", TrainingSpec, merged, parameters), own
+            found = self._checked("training", TrainingSpec, {**kept, **own}, parameters)
         except ValueError as error:
-            key = str(error).partition(":")[0].removeprefix("training.").partition(".")[0]
-            if key in own or "training" not in raw:
-                raise ValueError(str(error).replace("training", where, 1)) from None
-            raise
-
-
-def _nearest(key: str) -> str:
-    return f"; the nearest is {like(key, keys_of(TrainingSpec))}"
+            key = str(error).partition(":")[0].removeprefix("training.")
+            if key in common and key not in own:
+                raise
+            raise ValueError(f"{where}.{error}") from None
+        return found
 
 
 def _text(value: Any) -> str:

@@ -114,8 +114,7 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
         {
             **one,
             "over": {
-                path: resolved(values, f"sweep.{path}", parameters) if isinstance(values, str) else values
-                for path, values in one["over"].items()
+                path: resolved(values, f"sweep.{path}", parameters) for path, values in one["over"].items()
             },
         }
         if isinstance(one, Mapping) and isinstance(one.get("over"), Mapping)
@@ -135,11 +134,12 @@ def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int) -> tuple[RunPlan
             if arm not in arms:
                 raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
     found: list[RunPlan] = []
+    put_once = _Put(raw)
     for arm, overrides in arms.items():
         points = _points(spec, arm)
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
-            found.append(_plan(builder, raw, spec, arm, name, [*overrides, *point]))
+            found.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point]))
     names: dict[str, str] = {}
     for plan in found:
         if plan.name in names:
@@ -153,20 +153,33 @@ def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int) -> tuple[RunPlan
     )
 
 
+class _Put:
+    """The file with overrides put into it; what runs begin with in common is put there once."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._found: dict[tuple[str, ...], dict[str, Any]] = {(): dict(raw)}
+
+    def __call__(self, overrides: Sequence[_Override]) -> dict[str, Any]:
+        """Raises ValueError under the key where the user wrote the path."""
+        key = tuple(override.where for override in overrides)
+        if key not in self._found:
+            before, last = self(overrides[:-1]), overrides[-1]
+            try:
+                self._found[key] = put(before, last.path, last.value)
+            except ValueError as error:
+                raise ValueError(f"{last.where}: {error}") from None
+        return self._found[key]
+
+
 def _plan(
     builder: Builder,
-    raw: Mapping[str, Any],
+    put_once: _Put,
     spec: FileSpec,
     arm: str,
     name: str,
     overrides: Sequence[_Override],
 ) -> RunPlan:
-    changed = dict(raw)
-    for override in overrides:
-        try:
-            changed = put(changed, override.path, override.value)
-        except ValueError as error:
-            raise ValueError(f"{override.where}: {error}") from None
+    changed = put_once(overrides)
     point = {override.path: override.value for override in overrides if override.of_point}
     title = str(spec.arms.get(arm, {}).get("title", arm))
     try:

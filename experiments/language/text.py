@@ -88,6 +88,15 @@ def resolved(value: Any, where: str, parameters: Any) -> Any:
     return entry["value"]
 
 
+def references_in(value: Any) -> set[str]:
+    """The parameters that a value refers to."""
+    if isinstance(value, dict):
+        return {name for inner in value.values() for name in references_in(inner)}
+    if isinstance(value, list):
+        return {name for inner in value for name in references_in(inner)}
+    return {value[1:]} if isinstance(value, str) and value.startswith("$") else set()
+
+
 def _yaml_problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
