@@ -230,7 +230,8 @@ class WorkerPlace:
     """What a worker process is to be: its names, its directory on this machine, and its command.
 
     In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it. ``onic``: the
-    directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``.
+    directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``. ``checkpoint``:
+    the directory for the states of its job, beside ``directory``.
     """
 
     id: str
@@ -241,6 +242,7 @@ class WorkerPlace:
     command: tuple[str, ...]
     image: str | None = None
     onic: Path | None = None
+    checkpoint: Path | None = None
 
 
 class WorkerHost(ShellLess):
@@ -256,6 +258,11 @@ class WorkerHost(ShellLess):
         self.place = place
         self.pidfd: int | None = None
         super().__init__(name, **params)
+
+    @property
+    def checkpoint(self) -> str:
+        """The directory for its job's states as the worker sees it."""
+        raise NotImplementedError
 
     def launch(self) -> None:
         """Create and start it. Raises WorkerError."""
@@ -295,7 +302,7 @@ class DockerHost(WorkerHost):
     """A worker in a Docker container without any network but what is plugged into it.
 
     No capabilities, no way to gain any, a read-only root file system, an unprivileged user, bounded memory
-    and processes; its own directory at /job is the only place it can write to.
+    and processes; its own directory at /job is the only place it can write to, and its job's at /checkpoint.
 
     Docker is told that there is no network at all: the container then has an empty network namespace made
     by the kernel, without Docker's own set-up of it, which takes half of the time of a start (measured for
@@ -306,6 +313,10 @@ class DockerHost(WorkerHost):
         self.api = api
         self.container: str | None = None
         super().__init__(name, **params)
+
+    @property
+    def checkpoint(self) -> str:
+        return "/checkpoint"
 
     def launch(self) -> None:
         place = self.place
@@ -335,6 +346,8 @@ class DockerHost(WorkerHost):
         binds = {str(place.directory): {"bind": "/job", "mode": "rw"}}
         if place.onic is not None:
             binds[str(place.onic)] = {"bind": "/onic", "mode": "ro"}
+        if place.checkpoint is not None:
+            binds[str(place.checkpoint)] = {"bind": self.checkpoint, "mode": "rw"}
         limits = self.api.create_host_config(
             network_mode="none",
             ipc_mode="none",
@@ -408,6 +421,11 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
         self.netns: str | None = None
         self.uid = WORKER_UID if program_is_readable() else 0
         super().__init__(name, **params)
+
+    @property
+    def checkpoint(self) -> str:
+        """From its own directory: who may not pass through the lab's can go no other way."""
+        return f"../{self.place.checkpoint.name}" if self.place.checkpoint is not None else ""
 
     def launch(self) -> None:
         place = self.place

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
 from fastapi import FastAPI, Query, Request
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.onics import Onics
-from testbed.emulation.agent.workers import WorkerRequest, Workers
+from testbed.emulation.agent.workers import Name, WorkerRequest, Workers
 from testbed.emulation.onic.tables import Transmitter
 
 
@@ -26,6 +26,13 @@ class ReleaseRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     ids: list[str]
     at: float
+
+
+class ResumeRequest(BaseModel):
+    """What a job is to go on from: ``without`` what these ranks had."""
+
+    model_config = ConfigDict(extra="forbid")
+    without: list[int]
 
 
 class TransmitterSpec(BaseModel):
@@ -60,6 +67,15 @@ def make_app(workers: Workers, onics: Onics, about: Mapping[str, Any]) -> FastAP
     def release(request: ReleaseRequest) -> dict[str, Any]:
         workers.release(request.ids, request.at)
         return {"released": request.ids, "at": request.at}
+
+    @app.post("/v1/checkpoints/{job}/resume")
+    def resume(job: Annotated[str, Name], request: ResumeRequest) -> dict[str, Any]:
+        return {"job": job, "iteration": workers.choose_state(job, request.without)}
+
+    @app.delete("/v1/checkpoints/{job}")
+    def remove_states(job: Annotated[str, Name]) -> dict[str, Any]:
+        workers.remove_states(job)
+        return {"job": job, "removed": True}
 
     @app.get("/v1/onics")
     def counters() -> dict[str, Any]:

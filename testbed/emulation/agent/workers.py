@@ -12,7 +12,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -24,6 +24,12 @@ import requests
 from pydantic import BaseModel, ConfigDict, Field
 
 from fabric.topology import Fabric
+from testbed.emulation.agent.checkpoints import (
+    checkpoint_directory,
+    choose_state,
+    make_directory,
+    remove_directory,
+)
 from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from testbed.emulation.netlink import NetworkError
@@ -41,13 +47,23 @@ Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
 
 
 class WorkerRequest(BaseModel):
-    """One worker to start: ``spec`` is handed to it as it is."""
+    """One worker to start. ``spec`` is handed to it as it is, with the job's directory for ``checkpoint``.
+
+    ``attempt``: how often the job had been started anew before; it makes another worker of the same rank.
+    """
 
     model_config = ConfigDict(extra="forbid")
     job: str = Name
     rank: int = Field(ge=0, lt=1 << 16)
     gpu: str
     spec: dict[str, Any]
+    attempt: int = Field(default=0, ge=0)
+    checkpoint: bool = False
+
+    @property
+    def worker(self) -> str:
+        """The worker's id."""
+        return f"{self.job}-{self.rank}" + (f"-r{self.attempt}" if self.attempt else "")
 
 
 @dataclass
@@ -110,7 +126,7 @@ class Workers:
         """Start workers in parallel, all or none. Raises AgentError naming the rank and the cause."""
         chosen = list(wanted)
         workers = self._reserve(chosen)
-        specs = {f"{r.job}-{r.rank}": r.spec for r in chosen}
+        specs = {request.worker: request.spec for request in chosen}
         try:
             failures = [
                 (worker, error)
@@ -148,7 +164,7 @@ class Workers:
             places: dict[str, WorkerPlace] = {}
             taken = {w.place.gpu: w.place.id for w in self._workers.values()}
             for request in chosen:
-                name = f"{request.job}-{request.rank}"
+                name = request.worker
                 if request.gpu not in self._fabric.gpus:
                     raise AgentError(
                         422, f"job {request.job} rank {request.rank}: there is no GPU {request.gpu}"
@@ -173,6 +189,7 @@ class Workers:
                     command=self._command,
                     image=self._image,
                     onic=self._onic_directory(request.gpu),
+                    checkpoint=self._checkpoint(request.job) if request.checkpoint else None,
                 )
             workers = {name: Worker(self._make_host(place)) for name, place in places.items()}
             self._workers |= workers
@@ -182,6 +199,9 @@ class Workers:
         """Start one worker and plug its NIC; the reason when that fails."""
         place = worker.place
         try:
+            if place.checkpoint is not None:
+                make_directory(place.checkpoint, worker.host.uid)
+                spec = spec | {"checkpoint": worker.host.checkpoint}
             make_worker_directory(place.directory, spec, worker.host.uid)
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
@@ -191,6 +211,9 @@ class Workers:
 
     def _onic_directory(self, gpu: str) -> Path | None:
         return onic_directory(self._directory.parent, gpu) if gpu in self._fabric.onics else None
+
+    def _checkpoint(self, job: str) -> Path:
+        return checkpoint_directory(self._directory, job)
 
     def _neighbours(self, place: WorkerPlace, spec: dict[str, Any]) -> list[tuple[str, str]]:
         peers = spec.get("peers")
@@ -282,6 +305,26 @@ class Workers:
         with self._lock:
             (self._lost.add if lost else self._lost.discard)(gpu)
 
+    # -- states of jobs
+
+    def choose_state(self, job: str, without: Collection[int]) -> int:
+        """The iteration that a job goes on from, not by what the ranks ``without`` had. Raises AgentError."""
+        with self._lock:
+            there = [w.place.id for w in self._workers.values() if w.place.job == job]
+        if there:
+            raise AgentError(409, f"job {job}: worker {there[0]} has not been removed")
+        try:
+            return choose_state(self._checkpoint(job), without)
+        except OSError as error:
+            raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
+
+    def remove_states(self, job: str) -> None:
+        """A job needs its states no more. Raises AgentError."""
+        try:
+            remove_directory(self._checkpoint(job))
+        except OSError as error:
+            raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
+
     # -- the rest of a worker's life
 
     def release(self, ids: Iterable[str], at: float) -> None:
@@ -351,6 +394,8 @@ class Workers:
             self._closed = True
             workers = list(self._workers.values())
         errors = self._remove(workers, unplug=False) if workers else []
+        for job in {worker.place.job for worker in workers}:
+            remove_directory(self._checkpoint(job))
         self._wake()
         self._watcher.join(10)
         self._pool.shutdown()

@@ -1,0 +1,55 @@
+"""The states that a job's workers leave for its next ones (see ``containers.worker.checkpoint``).
+
+A job's directory belongs to its workers, so only names count here: no file is opened, no link followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+_STATE = re.compile(r"(?:rank-(\d{1,9})|resume)\.(\d{1,9})\.npy")
+
+
+def checkpoint_directory(workers: Path, job: str) -> Path:
+    """Beside the workers' own directories, where a worker in a network namespace may go."""
+    return workers / f"{job}.checkpoint"
+
+
+def make_directory(directory: Path, uid: int) -> None:
+    """The directory of one job for workers of user ``uid``; one that is there stays. Raises OSError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chown(directory, uid, uid)
+
+
+def choose_state(directory: Path, without: Collection[int]) -> int:
+    """The iteration to go on from: 0 when there is no state but those of the ranks ``without``.
+
+    The newest state is kept under the name that a worker looks for, all others are removed; so a second call
+    finds the same. Call it when no worker of the job runs. Raises OSError.
+    """
+    found: list[tuple[int, bool, Path]] = []
+    others: list[Path] = []
+    for path in directory.iterdir() if directory.exists() else ():
+        named = _STATE.fullmatch(path.name)
+        if named is None or (named[1] is not None and int(named[1]) in without):
+            others.append(path)
+        else:
+            found.append((int(named[2]), named[1] is None, path))
+    found.sort()
+    iteration = 0
+    if found:
+        iteration, _, newest = found.pop()
+        newest.rename(directory / f"resume.{iteration}.npy")
+    for path in [*others, *(path for _, _, path in found)]:
+        path.unlink()
+    return iteration
+
+
+def remove_directory(directory: Path) -> None:
+    """Of a job that has ended; none is no error. Raises OSError."""
+    if directory.exists():
+        shutil.rmtree(directory)
