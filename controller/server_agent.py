@@ -39,7 +39,10 @@ class AgentClient:
         return dict(self._call("GET", "/v1/health", timeout_s=timeout_s))
 
     def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
-        """Start all these workers or none; each is ``{"job", "rank", "gpu", "spec"}``."""
+        """Start all these workers or none.
+
+        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint"}``.
+        """
         started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=timeout_s)
         return list(started)
 
@@ -49,7 +52,7 @@ class AgentClient:
         self._call("POST", "/v1/workers/release", json=body, timeout_s=timeout_s)
 
     def workers(self, cursor: int, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-        """``{"cursor", "workers", "events"}``: all workers, and the events after ``cursor``."""
+        """``{"cursor", "workers", "events", "lost_gpus"}``: all workers, and the events after ``cursor``."""
         return dict(self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s))
 
     def onic_counters(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
@@ -60,6 +63,15 @@ class AgentClient:
         """Give a ring O-NIC its transmit table, ``{peer's ip: {"port", "wavelength"}}``; what it has now."""
         path = f"/v1/onics/{gpu}/transmit"
         return dict(self._call("PUT", path, json=dict(table), timeout_s=timeout_s))
+
+    def choose_state(self, job: str, without: Sequence[int], *, timeout_s: float = 10.0) -> int:
+        """The iteration that a job goes on from, by what its ranks had but ``without``; 0: none had any."""
+        path, body = f"/v1/checkpoints/{job}/resume", {"without": list(without)}
+        return int(self._call("POST", path, json=body, timeout_s=timeout_s)["iteration"])
+
+    def remove_states(self, job: str, *, timeout_s: float = 10.0) -> None:
+        """A job needs its states no more; there may be none."""
+        self._call("DELETE", f"/v1/checkpoints/{job}", timeout_s=timeout_s)
 
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""

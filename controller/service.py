@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from controller.packets.stats import Statistics
 from controller.rings.site import RingSite
 from controller.server_agent import AgentClient
 from controller.store import Store
+from fabric.paths import Router
 from fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Controller:
             self.bus,
             self._switch_of,
             lights={"ring": self.rings, "grid": self.arbiter},
+            reaches=self._reaches,
             flow_sockets={gpu: inventory.onics[gpu].flow for gpu in fabric.onics},
         )
         scale = inventory.time_dilation * inventory.payload_scale
@@ -142,6 +144,16 @@ class Controller:
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
         }
+
+    def _reaches(self, gpu: str, others: Collection[str]) -> bool:
+        """Whether packets get from a GPU to all of the others and back, as light and links are now."""
+        router = Router(self.fabric, self.forwarding.graph(self.circuits.cross_connects()))
+        try:
+            for other in others:
+                router.path(gpu, other), router.path(other, gpu)
+        except ValueError:
+            return False
+        return True
 
     def _switch_of(self) -> Mapping[str, str | None]:
         """The packet switch that each lit GPU is on."""

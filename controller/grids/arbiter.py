@@ -195,6 +195,8 @@ class Arbiter:
     ``start`` begins to watch the agents: one that has lost its map while its job goes on gets it again.
     """
 
+    whole = False
+
     def __init__(
         self,
         fabric: Fabric,

@@ -14,17 +14,23 @@ from controller.jobs.light import KINDS, Place
 LOST_PEER = 3
 #: How long to wait for the cause once only consequences have been seen, seconds.
 CAUSE_GRACE_S = 2.0
+#: Exit code of a worker that somebody terminated.
+TERMINATED = 128 + signal.SIGTERM
 #: How long to wait for the last events of workers that ended well, seconds.
 EVENT_GRACE_S = 2.0
 
 
 class JobState(StrEnum):
-    """PENDING → STARTING → READY (all ranks connected, held) → RUNNING → one of the last three."""
+    """PENDING → STARTING → READY (all ranks connected, held) → RUNNING → one of the last three.
+
+    A job that lost a GPU and goes on: RUNNING → RECOVERING → READY → RUNNING.
+    """
 
     PENDING = "PENDING"
     STARTING = "STARTING"
     READY = "READY"
     RUNNING = "RUNNING"
+    RECOVERING = "RECOVERING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -53,6 +59,31 @@ class Rank:
             self.state == "exited" and (self.exit_code != 0 or self.signal is not None or self.oom)
         )
 
+    @property
+    def lost(self) -> bool:
+        """Whether it failed by no fault of its own: its GPU, or all of the worker, is gone."""
+        ended = self.signal is not None or self.oom or self.exit_code == TERMINATED
+        return self.failed and (self.state == "gone" or ended)
+
+
+@dataclass
+class Loss:
+    """A GPU that a running job lost, and how the job goes on: None until that is known.
+
+    ``spare``: the GPU in its place, None with fewer ranks; ``ranks``: the GPUs from then on; ``iteration``:
+    the first that they do.
+    """
+
+    rank: int
+    gpu: str
+    reason: str
+    t_lost: float
+    spare: str | None = None
+    ranks: list[str] | None = None
+    iteration: int | None = None
+    t_recovering: float | None = None
+    t_released: float | None = None
+
 
 @dataclass
 class Job:
@@ -60,7 +91,8 @@ class Job:
 
     ``place``: the grid or ring that it runs on, and ``switches``: the WSSs that carry the job's light; None
     and none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed
-    and its GPUs free.
+    and its GPUs free. ``on_loss``: fail, swap or shrink; ``spares``: GPUs kept for it; ``attempt``: how often
+    its workers were started anew. ``told``: events that come from no worker, with their place in ``events``.
     """
 
     id: str
@@ -77,13 +109,18 @@ class Job:
     t_ended: float | None = None
     place: Place | None = None
     switches: list[str] = field(default_factory=list)
+    on_loss: str = "fail"
+    spares: list[str] = field(default_factory=list)
+    attempt: int = 0
+    losses: list[Loss] = field(default_factory=list)
+    told: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     t_first_failure: float | None = None
     t_all_exited: float | None = None
 
     def worker(self, rank: int) -> str:
         """The agent's name of a worker."""
-        return f"{self.id}-{rank}"
+        return f"{self.id}-{rank}" + (f"-r{self.attempt}" if self.attempt else "")
 
     @property
     def workers(self) -> list[str]:
@@ -92,6 +129,17 @@ class Job:
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(rank.gpu for rank in self.ranks)
+
+    @property
+    def iteration(self) -> int:
+        """The first iteration that its present workers do."""
+        return next((loss.iteration for loss in reversed(self.losses) if loss.iteration is not None), 0)
+
+    def tell(self, event: str, t: float, **more: Any) -> None:
+        """Enter an event of its own, which outlives a restart at the same place."""
+        entry = {"t": t, "event": event, "job": self.id, **more}
+        self.told.append((len(self.events), entry))
+        self.events.append(entry)
 
     def document(self) -> dict[str, Any]:
         """The job as the REST API shows it."""
@@ -109,14 +157,18 @@ class Job:
             "switches": self.switches,
             "ranks": ranks,
             "spec": self.spec,
+            "on_loss": self.on_loss,
+            "spares": list(self.spares),
+            "losses": [asdict(loss) for loss in self.losses],
             "t_submitted": self.t_submitted,
             "t_released": self.t_released,
             "t_ended": self.t_ended,
         }
 
     def record(self) -> dict[str, Any]:
-        """What is kept on disk; the events are the agent's to keep."""
-        return self.document() | {"started": self.started, "clean": self.clean}
+        """What is kept on disk; the workers' events are the agent's to keep."""
+        more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.told}
+        return self.document() | more
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:
@@ -137,6 +189,11 @@ class Job:
             t_ended=record["t_ended"],
             place=places[0] if places else None,
             switches=list(record.get("switches", ())),
+            on_loss=record.get("on_loss", "fail"),
+            spares=list(record.get("spares", ())),
+            attempt=record.get("attempt", 0),
+            losses=[Loss(**loss) for loss in record.get("losses", ())],
+            told=[(at, dict(event)) for at, event in record.get("told", ())],
         )
 
 
@@ -147,10 +204,16 @@ def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None
     return [None if target == rank else target for rank, target in enumerate(targets)]
 
 
+def enter_told(job: Job) -> None:
+    """The job's own events at their places, once all that its workers said has been heard again."""
+    for at, event in job.told:
+        job.events.insert(at, event)
+
+
 def note_event(job: Job, event: Mapping[str, Any]) -> None:
     """Take in one event of one of the job's workers."""
     job.events.append(dict(event))
-    rank = _rank_of(job, event)
+    rank = rank_of(job, event)
     if rank is None:
         return
     kind = event.get("event")
@@ -207,11 +270,10 @@ def progress(job: Job, now: float) -> JobState:
         if all(rank.done for rank in job.ranks) or now - job.t_all_exited > EVENT_GRACE_S:
             return JobState.SUCCEEDED
         return job.state
-    if job.state in (JobState.STARTING, JobState.READY) and any(
-        rank.state == "started" for rank in job.ranks
-    ):
+    starting = job.state in (JobState.STARTING, JobState.RECOVERING)
+    if (starting or job.state is JobState.READY) and any(rank.state == "started" for rank in job.ranks):
         return JobState.RUNNING
-    if job.state is JobState.STARTING and all(rank.state not in ("pending", "running") for rank in job.ranks):
+    if starting and all(rank.state not in ("pending", "running") for rank in job.ranks):
         return JobState.READY
     return job.state
 
@@ -238,11 +300,12 @@ def describe_failure(rank: Rank) -> str:
 def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
     """Orders failures: what came from outside first, then by when the worker said so."""
     outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
-    said = [e["t"] for e in job.events if e.get("event") == "failed" and _rank_of(job, e) is rank]
+    said = [e["t"] for e in job.events if e.get("event") == "failed" and rank_of(job, e) is rank]
     return outside, min(said, default=float("inf")), rank.rank
 
 
-def _rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
+def rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
+    """Whose event it is; None for a worker that is the job's no more."""
     worker = event.get("worker")
     return next((rank for rank in job.ranks if job.worker(rank.rank) == worker), None)
 

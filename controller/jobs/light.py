@@ -45,8 +45,11 @@ class LightProvider(Protocol[L]):
     """Plans, sets and takes away the light of jobs on one kind of place. Safe from any thread.
 
     The same nodes (in rank order), settings and place always give the same light, so that after a restart a
-    job's light follows from what is stored of the job.
+    job's light follows from what is stored of the job. ``whole``: a job has all nodes of its place, so it
+    cannot go on on others.
     """
+
+    whole: bool
 
     def plan(
         self,

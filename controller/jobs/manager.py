@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,11 +13,22 @@ from typing import Any
 
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.jobs.job import Job, JobState, Rank, linktest_targets, note_event, note_workers, progress
+from controller.jobs.job import (
+    Job,
+    JobState,
+    Rank,
+    enter_told,
+    linktest_targets,
+    note_event,
+    note_workers,
+    progress,
+)
 from controller.jobs.light import Kind, Light, LightProvider, Place
-from controller.jobs.reservation import reserve
+from controller.jobs.losses import go_on, lose, note_release, pending_losses
+from controller.jobs.reservation import reserve, spares_for
 from controller.server_agent import AgentClient
 from controller.store import Store
+from fabric.schedules import steps_named
 from fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -25,15 +38,20 @@ _JOBS = "jobs"
 _START_S = 120.0
 #: Longest wait for the workers of an ended job to go from GPUs that the next job has, seconds.
 _VACATE_S = 60.0
+#: Longest wait for the light of a job that lost a GPU to be cleared, seconds.
+_CLEAR_S = 30.0
+#: At most so many choices of spares are looked at.
+_CHOICES = 1000
 
 
 class JobManager:
     """Owns the jobs of a fabric.
 
     A job that the store knows is adopted: its workers go on, and the agent replays what they said.
-    ``switch_of``: gives the packet switch each GPU is lit to now. ``lights``: who lights each kind of place
-    for a job; where a request names no place they are asked in this order. ``flow_sockets``: by GPU with an
-    O-NIC, where its worker asks for light.
+    ``switch_of``: gives the packet switch each GPU is lit to now; ``reaches``: whether packets get from a GPU
+    to all of some others and back. ``lights``: who lights each kind of place for a job; where a request names
+    no place they are asked in this order. ``flow_sockets``: by GPU with an O-NIC, where its worker asks for
+    light.
     """
 
     def __init__(
@@ -46,6 +64,7 @@ class JobManager:
         *,
         lights: Mapping[Kind, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
+        reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
         busy_s: float = 0.1,
         idle_s: float = 0.5,
     ) -> None:
@@ -56,6 +75,7 @@ class JobManager:
         self._switch_of = switch_of
         self._providers = lights or {}
         self._flow_sockets = flow_sockets or {}
+        self._reaches = reaches
         #: One submission at a time, so that two do not choose the same nodes.
         self._submitting = threading.Lock()
         self._busy_s = busy_s
@@ -67,6 +87,8 @@ class JobManager:
         #: Light of the jobs that are on a place and have not been cleaned up.
         self._lights: dict[str, Light] = {}
         self._cursor = 0
+        #: GPUs that the agent starts no worker on.
+        self._dead_gpus: frozenset[str] = frozenset()
         self._born = time.monotonic()
         self._agent_error: str | None = None
         self._wake = threading.Event()
@@ -126,30 +148,59 @@ class JobManager:
         *,
         hold: bool,
         place: Place | None = None,
+        on_loss: str = "fail",
+        spares: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Reserve GPUs and have the workers started; the job as a document.
 
         ``wanted``: GPU names in rank order, or how many, then of ``place`` if one is named. The job is
-        PENDING while an ended job's workers are still being removed from its GPUs. Raises InvalidError,
-        ConflictError, UnavailableError.
+        PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``: what becomes
+        of it when a worker dies while it runs (fail, swap, shrink); ``spares``: GPUs kept for that. Raises
+        InvalidError, ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._submitting:
-            return self._submit(name, wanted, spec, hold, self.light_plan(wanted, spec, place), agent)
+            holders = self.holders()
+            self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
+            lit = self.light_plan(wanted, spec, place, holders | dict.fromkeys(spares, name))
+            if lit is not None and on_loss != "fail" and self._providers[lit[0]].whole:
+                where = " ".join(Place(lit[0], lit[1].place))
+                raise InvalidError(
+                    f"on_loss {on_loss}: a job on {where} needs all its nodes; it can only fail"
+                )
+            for gpu in spares:
+                if (gpu in self._fabric.onics) != (lit is not None):
+                    raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
+            return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
+
+    def _check_spares(self, ranks: Sequence[str], spares: Sequence[str], holders: Mapping[str, str]) -> None:
+        for index, gpu in enumerate(spares):
+            if gpu not in self._fabric.gpus:
+                raise InvalidError(f"spares: there is no GPU {gpu}")
+            if gpu in ranks or gpu in spares[:index]:
+                raise InvalidError(f"spares: GPU {gpu} is used twice")
+            if gpu in holders:
+                raise ConflictError(f"spares: GPU {gpu} is reserved by job {holders[gpu]}")
 
     def light_plan(
-        self, wanted: Sequence[str] | int, spec: Mapping[str, Any], place: Place | None = None
+        self,
+        wanted: Sequence[str] | int,
+        spec: Mapping[str, Any],
+        place: Place | None = None,
+        holders: Mapping[str, str] | None = None,
     ) -> tuple[Kind, Light] | None:
         """The light such a job would get, and whose it is, all that it needs asked; None where none is.
 
-        Changes nothing. Raises as :meth:`submit`.
+        ``holders``: the job that has each taken GPU, if not as now. Changes nothing. Raises as
+        :meth:`submit`.
         """
+        holders = self.holders() if holders is None else holders
         providers = self._providers if place is None else {place.kind: self._provider(place)}
         name = None if place is None else place.name
         refusals: list[ControllerError] = []
         for kind, provider in providers.items():
             try:
-                light = provider.plan(wanted, spec, self.holders(), name)
+                light = provider.plan(wanted, spec, holders, name)
             except (InvalidError, ConflictError) as refusal:
                 refusals.append(refusal)
                 continue
@@ -169,12 +220,14 @@ class JobManager:
         hold: bool,
         lit: tuple[Kind, Light] | None,
         agent: AgentClient,
+        on_loss: str,
+        spares: Sequence[str],
     ) -> dict[str, Any]:
         with self._lock:
             if lit is None:
                 # A number of GPUs without a place means those that packet switches join.
-                elsewhere = self._fabric.onics if isinstance(wanted, int) else {}
-                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in elsewhere)
+                out = {*self._fabric.onics, *self._dead_gpus, *spares} if isinstance(wanted, int) else ()
+                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in out)
                 gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
             else:
                 gpus = reserve(lit[1].nodes, self._holders(), {}, lit[1].nodes)
@@ -185,6 +238,8 @@ class JobManager:
                 spec=dict(spec),
                 hold=hold,
                 t_submitted=time.monotonic(),
+                on_loss=on_loss,
+                spares=list(spares),
             )
             if lit is not None:
                 kind, light = lit
@@ -209,7 +264,7 @@ class JobManager:
         agent.release([worker for job in jobs for worker in job.workers], at)
         with self._lock:
             for job in jobs:
-                job.t_released = at
+                note_release(job, at)
                 if job.state is JobState.READY:
                     self._enter(job, JobState.RUNNING)
             self._save()
@@ -275,7 +330,8 @@ class JobManager:
         return job
 
     def _holders(self) -> dict[str, str]:
-        return {gpu: job.id for job in self._jobs.values() if not job.state.ended for gpu in job.gpus}
+        going = [job for job in self._jobs.values() if not job.state.ended]
+        return {gpu: job.id for job in going for gpu in (*job.gpus, *job.spares)}
 
     def _vacated(self, job: Job) -> bool:
         """Whether no worker of an ended job is on this job's GPUs any more."""
@@ -305,12 +361,18 @@ class JobManager:
                 return
             self._starting.add(job.id)
             self._enter(job, JobState.STARTING)
+        self._launch(job, agent)
+
+    def _launch(self, job: Job, agent: AgentClient) -> None:
+        """Light for the job, then its workers; it fails if that cannot be. ``_starting`` must have it."""
         peers = [self._fabric.gpus[gpu].ip for gpu in job.gpus]
         workers = [
             {
                 "job": job.id,
                 "rank": r.rank,
                 "gpu": r.gpu,
+                "attempt": job.attempt,
+                "checkpoint": job.on_loss != "fail",
                 "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu)),
             }
             for r in job.ranks
@@ -324,9 +386,7 @@ class JobManager:
         except ControllerError as failure:
             error = failure
         finally:
-            with self._changed:
-                self._starting.discard(job.id)
-                self._changed.notify_all()
+            self._started(job)
         with self._lock:
             if error is None:
                 job.started = True
@@ -335,6 +395,98 @@ class JobManager:
                 job.error = f"not started: {error}"
                 self._end(job, JobState.FAILED)
         self._wake.set()
+
+    def _started(self, job: Job) -> None:
+        """Nothing of the job is being started any more, well or not."""
+        with self._changed:
+            self._starting.discard(job.id)
+            self._changed.notify_all()
+
+    # A GPU was lost
+
+    def _recover(self, job: Job, agent: AgentClient) -> None:
+        """Stop what is left of a job that lost ranks, then start it anew on others, from its newest state.
+
+        May be repeated after a restart: until the new ranks are on record all is done again, then only what
+        follows.
+        """
+        with self._lock:
+            if job.state.ended:
+                return
+            self._starting.add(job.id)
+            lost = [loss.rank for loss in pending_losses(job)]
+        try:
+            there = [
+                worker["id"] for worker in agent.workers(self._cursor)["workers"] if worker["job"] == job.id
+            ]
+            with ThreadPoolExecutor(max_workers=8) as pool:
+                list(pool.map(self._remove_worker, there))
+            if lost:
+                self._clear_light(job, _CLEAR_S)
+                iteration = agent.choose_state(job.id, lost)
+                with self._submitting:
+                    gpus, lit = self._gpus_after(job, lost)
+                    with self._lock:
+                        go_on(job, gpus, iteration, time.monotonic())
+                        if lit is not None:
+                            self._lights[job.id], job.switches = lit[1], list(lit[1].switches)
+                        self._save()
+        except ControllerError as error:
+            self._started(job)
+            with self._lock:
+                if not job.state.ended:
+                    job.error = f"{job.losses[-1].reason}, and it cannot go on: {error}"
+                    self._end(job, JobState.FAILED)
+            return
+        if self._stop.is_set() or job.state.ended:
+            self._started(job)
+            return
+        self._launch(job, agent)
+
+    def _gpus_after(self, job: Job, lost: Collection[int]) -> tuple[Sequence[str], tuple[Kind, Light] | None]:
+        """The job's GPUs in rank order after it lost these ranks, and their light. Raises ControllerError."""
+        left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
+        with self._lock:
+            others = {gpu: holder for gpu, holder in self._holders().items() if holder != job.id}
+            # Workers of an ended job may still be on its GPUs.
+            busy = {
+                gpu for one in self._jobs.values() if one.state.ended and not one.clean for gpu in one.gpus
+            }
+        if job.on_loss == "shrink":
+            if len(left) < 2:
+                raise ConflictError("one rank is too few")
+            return left, self._plan_again(job, left, others)
+        gone = busy.union(others, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
+        on_place = job.place is not None
+        alike = [gpu for gpu in self._fabric.gpus if (gpu in self._fabric.onics) == on_place]
+        pool = job.spares or alike
+        spares = [gpu for gpu in pool if gpu not in gone]
+        if not on_place:
+            spares = [g for g in spares_for(left, spares, self._switch_of()) if self._reaches(g, left)]
+        if len(spares) < len(lost):
+            among = f" of {', '.join(job.spares)}" if job.spares else ""
+            there = ", ".join(spares) or "none"
+            raise ConflictError(f"spare GPUs needed: {len(lost)}; free and reachable{among}: {there}")
+        refused: ControllerError | None = None
+        for chosen in itertools.islice(itertools.permutations(spares, len(lost)), _CHOICES):
+            instead = dict(zip(lost, chosen, strict=True))
+            gpus = [instead.get(rank.rank, rank.gpu) for rank in job.ranks]
+            try:
+                return gpus, self._plan_again(job, gpus, others)
+            except ControllerError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def _plan_again(
+        self, job: Job, gpus: Sequence[str], others: Mapping[str, str]
+    ) -> tuple[Kind, Light] | None:
+        """The job's light on these GPUs. Raises ControllerError where its collective cannot run there."""
+        try:
+            steps_named(job.spec.get("collective", "ring"), len(gpus))
+        except ValueError as error:
+            raise InvalidError(str(error)) from error
+        return None if job.place is None else self.light_plan(gpus, job.spec, job.place, others)
 
     def _enter(self, job: Job, state: JobState) -> None:
         """A change of state: kept and told."""
@@ -358,6 +510,8 @@ class JobManager:
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(self._remove_worker, job.workers))
         self._clear_light(job)
+        if job.on_loss != "fail":
+            self._until_done(f"states of job {job.id}", lambda agent: agent.remove_states(job.id))
         if self._stop.is_set():
             return
         with self._changed:
@@ -367,22 +521,29 @@ class JobManager:
             self._changed.notify_all()
         self._bus.publish("job_clean", job=job.id, gpus=list(job.gpus))
 
-    def _clear_light(self, job: Job) -> None:
+    def _clear_light(self, job: Job, timeout_s: float = math.inf) -> None:
+        """Tried until it works. Raises UnavailableError after ``timeout_s``."""
         if job.place is None:
             return
         provider, light = self._provider(job.place), self._lights[job.id]
-        pause_s = 0.5
+        pause_s, deadline = 0.5, time.monotonic() + timeout_s
         while not self._stop.is_set() and (problems := provider.clear(job.id, light)):
             log.warning("light of job %s not cleared: %s", job.id, problems[0])
+            if time.monotonic() + pause_s > deadline:
+                raise UnavailableError(f"its light is not cleared after {timeout_s:g} s: {problems[0]}")
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, 10.0)
 
     def _remove_worker(self, worker: str) -> None:
+        self._until_done(f"worker {worker}", lambda agent: agent.remove(worker))
+
+    def _until_done(self, what: str, remove: Callable[[AgentClient], None]) -> None:
+        """Have the agent remove something; tried until it works."""
         while self._agent is not None and not self._stop.is_set():
             try:
-                self._agent.remove(worker)
+                remove(self._agent)
             except ControllerError as error:
-                log.warning("worker %s not removed: %s", worker, error)
+                log.warning("%s not removed: %s", what, error)
                 self._stop.wait(1.0)
             else:
                 return
@@ -447,6 +608,7 @@ class JobManager:
         release: list[Job] = []
         with self._lock:
             self._cursor = answer["cursor"]
+            self._dead_gpus = frozenset(answer["lost_gpus"])
             for event in answer["events"]:
                 job = self._jobs.get(event["job"])
                 if job is not None:
@@ -454,6 +616,7 @@ class JobManager:
             workers = {worker["id"]: worker for worker in answer["workers"]}
             for job in self._jobs.values():
                 if first:
+                    enter_told(job)
                     self._resume(job, workers)
                 if job.state.ended:
                     continue
@@ -461,11 +624,15 @@ class JobManager:
                 state = progress(job, time.monotonic())
                 if state is job.state:
                     continue
+                if state is JobState.FAILED and self._agent and lose(job, self._dead_gpus, time.monotonic()):
+                    self._enter(job, JobState.RECOVERING)
+                    self._spawn(self._recover, job, self._agent)
+                    continue
                 if state.ended:
                     self._end(job, state)
                     continue
                 self._enter(job, state)
-                if state is JobState.READY and not job.hold:
+                if state is JobState.READY and (not job.hold or job.losses):
                     release.append(job)
         for job in release:
             self._spawn(self.release, [job.id], 0.05)
@@ -474,14 +641,16 @@ class JobManager:
         """Once after a restart: finish what the earlier controller had begun."""
         if job.state.ended and not job.clean:
             self._spawn(self._remove_workers, job)
-        elif job.state is JobState.READY and not job.hold:
+        elif job.state is JobState.READY and (not job.hold or job.losses):
             self._spawn(self.release, [job.id], 0.05)
         elif job.state is JobState.PENDING and self._agent is not None:
             if job.t_submitted < self._born:
                 self._spawn(self._start_workers, job, self._agent)
         elif not job.state.ended and not job.started:
-            if all(worker in workers for worker in job.workers):
+            if all(worker in workers for worker in job.workers) and not pending_losses(job):
                 job.started = True
+            elif job.state is JobState.RECOVERING and self._agent is not None:
+                self._spawn(self._recover, job, self._agent)
             elif job.t_submitted < self._born:
                 job.error = "the controller was restarted while the workers were being started"
                 self._end(job, JobState.FAILED)
@@ -490,6 +659,8 @@ class JobManager:
 def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None) -> dict[str, Any]:
     """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket."""
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
+    if job.iteration:
+        spec["resume"] = job.iteration
     if flow_socket is not None:
         spec["onic"] = flow_socket
     linktest = job.spec.get("linktest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from controller.errors import ConflictError, InvalidError
@@ -33,6 +34,12 @@ def reserve(
         if gpu in holders:
             raise ConflictError(f"rank {rank}: GPU {gpu} is reserved by job {holders[gpu]}")
     return tuple(wanted)
+
+
+def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
+    """The GPUs of ``free`` that are lit to a packet switch, first those where most of ``ranks`` are."""
+    beside = Counter(switch_of.get(gpu) for gpu in ranks)
+    return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
 
 
 def _choose(

@@ -503,8 +503,24 @@ class RankDocument(Answer):
     worker: str
 
 
+class LossDocument(Answer):
+    """A GPU that a running job lost. What is None is not known yet: ``spare``, which took its place (None too
+    where ranks became fewer), and the ``iteration`` from which the job goes on, on the GPUs ``ranks``."""
+
+    rank: int
+    gpu: str
+    reason: str
+    t_lost: float
+    spare: str | None
+    ranks: list[str] | None
+    iteration: int | None
+    t_recovering: float | None
+    t_released: float | None
+
+
 class JobDocument(Answer):
-    """``spec``: what its workers are told. ``switches``: the WSSs that carry its light."""
+    """``spec``: what its workers are told. ``switches``: the WSSs that carry its light. ``spares``: GPUs that
+    are kept for it and not used yet."""
 
     id: str
     name: str
@@ -516,6 +532,9 @@ class JobDocument(Answer):
     switches: list[str]
     ranks: list[RankDocument]
     spec: dict[str, Any]
+    on_loss: Literal["fail", "swap", "shrink"]
+    spares: list[str]
+    losses: list[LossDocument]
     t_submitted: float
     t_released: float | None
     t_ended: float | None

@@ -26,7 +26,15 @@ def router(controller: Controller) -> APIRouter:
     )
     def submit(body: JobRequest) -> Any:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
-        return jobs.submit(body.name, body.wanted, body.worker_settings(), hold=body.hold, place=body.place)
+        return jobs.submit(
+            body.name,
+            body.wanted,
+            body.worker_settings(),
+            hold=body.hold,
+            place=body.place,
+            on_loss=body.on_loss,
+            spares=body.spares,
+        )
 
     @routes.get("/jobs", tags=["jobs"], **answers(list[shapes.JobDocument]))
     def list_jobs() -> Any:
@@ -43,7 +51,11 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/jobs/{job_id}/events", tags=["jobs"], **answers(shapes.JobEvents, 404, 422))
     def job_events(job_id: JobId, cursor: Cursor = 0) -> Any:
-        """What the workers said after ``cursor``, and the cursor to go on with."""
+        """What the workers said after ``cursor``, and the cursor to go on with.
+
+        A job that goes on after a loss adds ``lost`` (rank, gpu, reason), ``recovering`` and ``recovered``
+        (iteration, ranks) of its own.
+        """
         return jobs.events(job_id, cursor)
 
     @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(shapes.JobDocument, 404))

@@ -149,13 +149,19 @@ _TRAINING: JsonValue = {
 class JobRequest(Placement):
     """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
-    ``hold``: stay READY until released.
+    ``hold``: stay READY until released. ``on_loss``: what becomes of the job when a worker dies while it
+    runs: it fails; or it goes on from its newest checkpoint, with a spare GPU in the place of the lost one
+    (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
+    ``checkpoint_every``: iterations from one checkpoint to the next.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
     hold: bool = False
+    on_loss: Literal["fail", "swap", "shrink"] = "fail"
+    spares: list[str] = Field(default=[], max_length=4096)
+    checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "linktest"] = "train"
     gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
@@ -177,6 +183,14 @@ class JobRequest(Placement):
             for name in ("gradient_bytes", "compute_s", "iterations"):
                 if getattr(self, name) is None:
                     raise ValueError(f"workload train needs {name}")
+        elif self.on_loss != "fail":
+            raise ValueError(
+                f"workload {self.workload} keeps no state to go on from, so on_loss must be fail"
+            )
+        if self.spares and self.on_loss != "swap":
+            raise ValueError(f"on_loss {self.on_loss} has no use for spares")
+        if self.checkpoint_every is not None and self.on_loss == "fail":
+            raise ValueError("checkpoint_every: with on_loss fail nothing is kept")
         size = self.wanted if isinstance(self.wanted, int) else len(self.wanted)
         to = self.linktest.to if self.linktest is not None else None
         if isinstance(to, list) and len(to) != size:
@@ -188,7 +202,8 @@ class JobRequest(Placement):
 
     def worker_settings(self) -> dict[str, Any]:
         """What the workers are told; keys not given are left to the worker's own defaults."""
-        return self.model_dump(exclude={"name", "ranks", "gpus", "grid", "ring", "hold"}, exclude_none=True)
+        ours = {"name", "ranks", "gpus", "grid", "ring", "hold", "on_loss", "spares"}
+        return self.model_dump(exclude=ours, exclude_none=True)
 
 
 class LightRequest(Placement):

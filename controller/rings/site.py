@@ -40,6 +40,8 @@ class RingSite:
     ``agent``: keeps the nodes' transmit tables. ``sockets``: where each node's flow socket is to be, by GPU.
     """
 
+    whole = True
+
     def __init__(
         self,
         fabric: Fabric,

@@ -192,6 +192,10 @@ class ScriptedAgent:
         self.released: list[tuple[list[str], float]] = []
         self.specs: dict[str, dict[str, Any]] = {}
         self.refuse: Exception | None = None
+        self.lost: list[str] = []
+        self.batches: list[dict[str, Mapping[str, Any]]] = []
+        #: The iteration that every job is to go on from, and what was asked about states.
+        self.state, self.asked = 0, list[Any]()
         self.lock = threading.Lock()
         self.stuck, self.slow = threading.Event(), threading.Event()
         self.stuck.set()
@@ -202,8 +206,11 @@ class ScriptedAgent:
         if self.refuse is not None:
             raise self.refuse
         with self.lock:
+            self.batches.append({})
             for entry in batch:
-                name = f"{entry['job']}-{entry['rank']}"
+                attempt = f"-r{entry['attempt']}" if entry["attempt"] else ""
+                name = f"{entry['job']}-{entry['rank']}{attempt}"
+                self.batches[-1][name] = entry
                 self.alive[name] = {
                     "id": name,
                     "job": entry["job"],
@@ -219,24 +226,39 @@ class ScriptedAgent:
     def workers(self, cursor: int) -> Mapping[str, Any]:
         with self.lock:
             listed = [dict(worker) for worker in self.alive.values()]
-            return {"cursor": len(self.events), "workers": listed, "events": self.events[cursor:]}
+            told = {"cursor": len(self.events), "workers": listed, "events": self.events[cursor:]}
+            return told | {"lost_gpus": list(self.lost)}
 
     def remove(self, worker: str) -> None:
         assert self.stuck.wait(10)
         with self.lock:
             self.alive.pop(worker, None)
 
+    def choose_state(self, job: str, without: Sequence[int]) -> int:
+        assert not [worker for worker in self.alive.values() if worker["job"] == job]
+        self.asked.append((job, list(without)))
+        return self.state
+
+    def remove_states(self, job: str) -> None:
+        self.asked.append((job, "removed"))
+
     def close(self) -> None:
         pass
 
     def say(self, worker: str, event: str, **more: Any) -> None:
         with self.lock:
-            job = worker.rpartition("-")[0]
+            job = worker.partition("-")[0]
             self.events.append({"t": time.monotonic(), "event": event, "job": job, "worker": worker, **more})
 
     def exit(self, worker: str, code: int, signal: int | None = None) -> None:
         with self.lock:
             self.alive[worker] |= {"state": "exited", "exit_code": code, "signal": signal}
+
+    def kill(self, worker: str) -> None:
+        """As when its GPU is gone: the kernel ends it."""
+        self.say(worker, "exited", signal=9)
+        with self.lock:
+            self.alive[worker] |= {"state": "exited", "exit_code": None, "signal": 9}
 
 
 class Site:
@@ -245,6 +267,7 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.agent = ScriptedAgent()
+        self.unreached = ""
         self.manager = self._manager()
 
     def _manager(self) -> JobManager:
@@ -254,6 +277,7 @@ class Site:
             Store(self.directory),
             EventBus(),
             lambda: SWITCHES,
+            reaches=lambda gpu, others: gpu != self.unreached and set(others) <= set(GPUS),
             busy_s=0.005,
             idle_s=0.01,
         )
@@ -264,8 +288,8 @@ class Site:
         self.manager.stop()
         self.manager = self._manager()
 
-    def submit(self, name: str, ranks: list[str], hold: bool = True) -> dict[str, Any]:
-        return self.manager.submit(name, ranks, {"gradient_bytes": 9640}, hold=hold)
+    def submit(self, name: str, ranks: list[str], hold: bool = True, **more: Any) -> dict[str, Any]:
+        return self.manager.submit(name, ranks, {"gradient_bytes": 9640}, hold=hold, **more)
 
     def wait(self, condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 10
@@ -278,11 +302,31 @@ class Site:
         return self.manager.job(job)
 
     def make_ready(self, job: str) -> None:
-        size = len(self.manager.job(job)["ranks"])
         self.wait(lambda: f"{job}-0" in self.agent.alive)
-        for rank in range(size):
-            self.agent.say(f"{job}-{rank}", "ready")
+        for worker in self.workers(job):
+            self.agent.say(worker, "ready")
         self.wait_state(job, JobState.READY)
+
+    def workers(self, job: str) -> list[str]:
+        return [rank["worker"] for rank in self.manager.job(job)["ranks"]]
+
+    def run(self, name: str, ranks: list[str], **more: Any) -> None:
+        self.submit(name, ranks, **more)
+        self.make_ready(name)
+        self.manager.release([name], 0.0)
+        self.wait_state(name, JobState.RUNNING)
+
+    def recovered(self, job: str, attempt: int) -> dict[str, Any]:
+        """Once its workers were started again, and all were ready, and it was released."""
+        self.wait(lambda: self.workers(job)[0].endswith(f"-r{attempt}"))
+        self.wait(lambda: set(self.workers(job)) <= self.agent.alive.keys())
+        for worker in self.workers(job):
+            self.agent.say(worker, "ready")
+        return self.wait_state(job, JobState.RUNNING)
+
+    def own(self, job: str) -> list[dict[str, Any]]:
+        told = self.manager.events(job, 0)["events"]
+        return [event for event in told if event["event"] in ("lost", "recovering", "recovered")]
 
 
 @pytest.fixture
@@ -410,3 +454,192 @@ def test_a_restart_while_workers_were_being_started(site: Site) -> None:
     site.restart()
     assert "restarted" in site.wait_state("red", JobState.FAILED)["error"]
     site.wait(lambda: not site.agent.alive)
+
+
+# A GPU is lost
+
+
+def test_a_lost_rank_goes_to_a_spare(site: Site) -> None:
+    site.run("red", ["g3", "g0", "g1"], on_loss="swap")
+    site.run("blue", ["g4"])
+    site.agent.state = 7
+    site.agent.exit("red-0", 3)
+    site.agent.kill("red-1")
+    job = site.recovered("red", 1)
+    assert [(rank["gpu"], rank["state"]) for rank in job["ranks"]] == [
+        ("g3", "ready"), ("g2", "ready"), ("g1", "ready"),
+    ]  # fmt: skip
+    assert site.agent.asked == [("red", [1])]
+    for name, entry in site.agent.batches[-1].items():
+        assert (entry["attempt"], entry["checkpoint"], entry["spec"]["resume"]) == (1, True, 7)
+        assert entry["spec"]["peers"] == [FABRIC.gpus[gpu].ip for gpu in ("g3", "g2", "g1")]
+        assert name == f"red-{entry['rank']}-r1"
+    (loss,) = job["losses"]
+    assert loss["t_lost"] == next(e["t"] for e in site.agent.events if e["event"] == "exited")
+    assert loss["t_lost"] < loss["t_recovering"] < loss["t_released"]
+    assert job["t_released"] < loss["t_lost"]
+    expected = {"rank": 1, "gpu": "g0", "reason": "rank 1 on GPU g0 was killed by SIGKILL", "spare": "g2"}
+    assert expected.items() <= loss.items()
+    assert (loss["iteration"], loss["ranks"]) == (7, ["g3", "g2", "g1"])
+    lost, recovering, recovered = site.own("red")
+    assert (lost["rank"], lost["gpu"], lost["t"]) == (1, "g0", loss["t_lost"])
+    assert (recovering["iteration"], recovering["ranks"]) == (7, loss["ranks"])
+    assert recovered["t"] == loss["t_released"]
+    assert site.agent.released[-1] == ([f"red-{rank}-r1" for rank in range(3)], loss["t_released"])
+    assert site.manager.job("blue")["state"] == "RUNNING"
+    # Another worker of the lost rank's name would be none of its own.
+    site.agent.say("red-1", "failed", reason="late")
+    for worker in site.workers("red"):
+        site.agent.say(worker, "done")
+        site.agent.exit(worker, 0)
+    assert site.wait_state("red", JobState.SUCCEEDED)["error"] is None
+    site.wait(lambda: ("red", "removed") in site.agent.asked)
+    assert site.submit("green", ["g2", "g0"])["state"] == "PENDING"
+
+
+def test_without_the_lost_rank_the_others_move_up(site: Site) -> None:
+    site.run("red", ["g0", "g1", "g2"], on_loss="shrink")
+    site.agent.kill("red-0")
+    job = site.recovered("red", 1)
+    assert [rank["gpu"] for rank in job["ranks"]] == ["g1", "g2"]
+    assert job["losses"][0]["spare"] is None
+    assert "resume" not in site.agent.specs["red-0-r1"], "no rank had a state: it begins anew"
+    site.agent.kill("red-1-r1")
+    failed = site.wait_state("red", JobState.FAILED)["error"]
+    assert failed == "rank 1 on GPU g2 was killed by SIGKILL, and it cannot go on: one rank is too few"
+    site.wait(lambda: not site.agent.alive)
+
+
+def test_every_loss_takes_another_spare_until_there_is_none(site: Site) -> None:
+    site.run("red", ["g0", "g1"], on_loss="swap")
+    site.run("blue", ["g2", "g3"])
+    site.agent.kill("red-0")
+    # g5 is dark, and only g4 is left.
+    assert [rank["gpu"] for rank in site.recovered("red", 1)["ranks"]] == ["g4", "g1"]
+    site.agent.kill("red-0-r1")
+    error = site.wait_state("red", JobState.FAILED)["error"]
+    assert error.endswith("it cannot go on: spare GPUs needed: 1; free and reachable: none")
+    assert site.manager.job("blue")["state"] == "RUNNING"
+
+
+def test_named_spares_are_kept(site: Site) -> None:
+    site.run("red", ["g0", "g1"], on_loss="swap", spares=["g5", "g4"])
+    with pytest.raises(ConflictError, match="GPU g4 is reserved by job red"):
+        site.submit("blue", ["g4"])
+    with pytest.raises(ConflictError, match="spares: GPU g1 is reserved by job red"):
+        site.submit("blue", ["g2"], on_loss="swap", spares=["g1"])
+    for spares, said in (
+        (["g9"], "there is no GPU g9"),
+        (["g2"], "used twice"),
+        (["g3", "g3"], "used twice"),
+    ):
+        with pytest.raises(InvalidError, match=f"spares: .*{said}"):
+            site.submit("blue", ["g2"], on_loss="swap", spares=spares)
+    site.agent.kill("red-1")
+    job = site.recovered("red", 1)
+    assert ([rank["gpu"] for rank in job["ranks"]], job["spares"]) == (["g0", "g4"], ["g5"])
+    site.agent.kill("red-1-r1")
+    error = site.wait_state("red", JobState.FAILED)["error"]
+    assert error.endswith("spare GPUs needed: 1; free and reachable of g5: none")
+
+
+def test_a_spare_that_nothing_reaches_or_that_is_lost_is_passed_over(site: Site) -> None:
+    site.unreached, site.agent.lost = "g1", ["g2"]
+    site.run("red", ["g0"], on_loss="swap")
+    site.agent.kill("red-0")
+    assert [rank["gpu"] for rank in site.recovered("red", 1)["ranks"]] == ["g3"]
+
+
+def test_gpus_that_are_lost_together_are_replaced_together(site: Site) -> None:
+    site.run("red", ["g0", "g1", "g3"], on_loss="swap")
+    site.agent.lost = ["g0", "g1"]
+    site.agent.kill("red-1")
+    job = site.recovered("red", 1)
+    assert [rank["gpu"] for rank in job["ranks"]] == ["g4", "g2", "g3"]
+    assert [loss["gpu"] for loss in job["losses"]] == ["g0", "g1"]
+    assert site.agent.asked == [("red", [0, 1])]
+
+
+def test_a_worker_that_ends_by_its_own_fault_is_no_loss(site: Site) -> None:
+    site.run("red", ["g0", "g1"], on_loss="swap")
+    site.agent.exit("red-0", 1)
+    site.agent.exit("red-1", 3)
+    assert "exit code 1" in site.wait_state("red", JobState.FAILED)["error"]
+    assert site.manager.job("red")["losses"] == []
+
+
+def test_a_worker_lost_before_the_start_fails_the_job(site: Site) -> None:
+    site.submit("red", ["g0", "g1"], on_loss="swap")
+    site.make_ready("red")
+    site.agent.kill("red-0")
+    assert "killed by SIGKILL" in site.wait_state("red", JobState.FAILED)["error"]
+
+
+def test_a_loss_during_the_recovery_is_one_more(site: Site) -> None:
+    site.run("red", ["g0", "g1", "g3"], on_loss="swap")
+    site.agent.state = 4
+    site.agent.kill("red-1")
+    site.wait(lambda: "red-1-r1" in site.agent.alive)
+    site.agent.kill("red-1-r1")
+    job = site.recovered("red", 2)
+    assert [rank["gpu"] for rank in job["ranks"]] == ["g0", "g4", "g3"]
+    assert [loss["gpu"] for loss in job["losses"]] == ["g1", "g2"]
+    assert len({loss["t_released"] for loss in job["losses"]}) == 1
+    assert [event["event"] for event in site.own("red")] == [
+        "lost", "recovering", "lost", "recovering", "recovered",
+    ]  # fmt: skip
+
+
+def test_a_job_cancelled_while_it_recovers_leaves_nothing(site: Site) -> None:
+    site.run("red", ["g0", "g1"], on_loss="swap")
+    site.agent.slow.clear()
+    site.agent.kill("red-1")
+    site.wait(
+        lambda: site.manager.job("red")["losses"][0]["ranks"] if site.manager.job("red")["losses"] else 0
+    )
+    site.manager.cancel("red")
+    site.agent.slow.set()
+    site.wait(lambda: ("red", "removed") in site.agent.asked)
+    assert not site.agent.alive
+    assert site.manager.job("red")["state"] == "CANCELLED"
+
+
+def test_a_spare_on_which_nothing_starts_fails_the_job(site: Site) -> None:
+    site.run("red", ["g0", "g1"], on_loss="swap")
+    site.agent.refuse = UnavailableError("GPU g2 is lost")
+    site.agent.kill("red-1")
+    assert site.wait_state("red", JobState.FAILED)["error"] == "not started: GPU g2 is lost"
+
+
+@pytest.mark.parametrize("moment", ["stopping", "starting", "ready", "running"])
+def test_a_recovery_outlives_the_controller(site: Site, moment: str) -> None:
+    site.run("red", ["g0", "g1", "g3"], on_loss="swap")
+    site.agent.state = 9
+    {"stopping": site.agent.stuck, "starting": site.agent.slow}.get(moment, threading.Event()).clear()
+    site.agent.kill("red-1")
+    if moment == "stopping":
+        site.wait_state("red", JobState.RECOVERING)
+    else:
+        site.wait(lambda: [event["event"] for event in site.own("red")] == ["lost", "recovering"])
+    if moment in ("ready", "running"):
+        site.wait(lambda: "red-1-r1" in site.agent.alive)
+        site.wait(lambda: site.manager._jobs["red"].started)
+    if moment == "running":
+        site.recovered("red", 1)
+    before = site.manager.events("red", 0)["events"]
+    threading.Timer(0.2, lambda: (site.agent.stuck.set(), site.agent.slow.set())).start()
+    site.restart()
+    if moment == "running":
+        site.wait(lambda: site.manager.events("red", 0)["events"] == before)
+    else:
+        site.recovered("red", 1)
+        assert site.manager.events("red", 0)["events"][: len(before)] == before
+    job = site.manager.job("red")
+    assert [rank["gpu"] for rank in job["ranks"]] == ["g0", "g2", "g3"]
+    assert [event["event"] for event in site.own("red")] == ["lost", "recovering", "recovered"]
+    assert len(job["losses"]) == 1
+    assert set(site.agent.alive) == set(site.workers("red"))
+    for worker in site.workers("red"):
+        site.agent.say(worker, "done")
+        site.agent.exit(worker, 0)
+    site.wait_state("red", JobState.SUCCEEDED)

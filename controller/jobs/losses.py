@@ -1,0 +1,58 @@
+"""A job that loses GPUs while it runs, and goes on. Pure; time is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from controller.jobs.job import LOST_PEER, Job, JobState, Loss, Rank, describe_failure, rank_of
+
+
+def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
+    """Whether a job whose failure :func:`progress` found goes on without the ranks that it lost.
+
+    Then these are entered as lost, and the job is as before its workers were started. ``dead_gpus``: those
+    that the agent knows to be lost.
+    """
+    begun = job.state is JobState.RUNNING or bool(job.losses)
+    failed = [rank for rank in job.ranks if rank.failed]
+    causes = [rank for rank in failed if rank.lost or rank.exit_code != LOST_PEER]
+    if job.on_loss == "fail" or not begun or not causes or not all(rank.lost for rank in causes):
+        return False
+    for rank in job.ranks:
+        if rank in causes or rank.gpu in dead_gpus:
+            reason = describe_failure(rank) if rank.lost else f"GPU {rank.gpu} is lost"
+            said = [e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank]
+            t_lost = min(said, default=now)
+            job.losses.append(Loss(rank.rank, rank.gpu, reason, t_lost))
+            job.tell("lost", t_lost, rank=rank.rank, gpu=rank.gpu, reason=reason)
+    job.error = None
+    job.started = False
+    job.t_first_failure = job.t_all_exited = None
+    return True
+
+
+def pending_losses(job: Job) -> list[Loss]:
+    """Those after which the job has not gone on yet."""
+    return [loss for loss in job.losses if loss.ranks is None]
+
+
+def go_on(job: Job, gpus: Sequence[str], iteration: int, now: float) -> None:
+    """The job after its pending losses: on ``gpus`` in rank order, from ``iteration`` on."""
+    for loss in pending_losses(job):
+        loss.spare = gpus[loss.rank] if len(gpus) == len(job.ranks) else None
+        loss.ranks, loss.iteration, loss.t_recovering = list(gpus), iteration, now
+    job.attempt += 1
+    job.ranks = [Rank(rank, gpu) for rank, gpu in enumerate(gpus)]
+    job.spares = [gpu for gpu in job.spares if gpu not in gpus]
+    job.tell("recovering", now, iteration=iteration, ranks=list(gpus))
+
+
+def note_release(job: Job, at: float) -> None:
+    """The job was let go at ``at``, for the first time or after a loss."""
+    if job.t_released is None:
+        job.t_released = at
+    waiting = [loss for loss in job.losses if loss.t_released is None]
+    for loss in waiting:
+        loss.t_released = at
+    if waiting:
+        job.tell("recovered", at, iteration=job.iteration, ranks=list(job.gpus))
