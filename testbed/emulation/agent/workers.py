@@ -395,7 +395,10 @@ class Workers:
             workers = list(self._workers.values())
         errors = self._remove(workers, unplug=False) if workers else []
         for job in {worker.place.job for worker in workers}:
-            remove_directory(self._checkpoint(job))
+            try:
+                self.remove_states(job)
+            except AgentError as error:
+                errors.append(str(error))
         self._wake()
         self._watcher.join(10)
         self._pool.shutdown()
