@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
 
 @dataclass(frozen=True)
 class RatioInterval:
@@ -58,6 +56,9 @@ def ratio_interval(over: Sequence[float], under: Sequence[float], confidence: fl
     if variance == 0:
         return RatioInterval(ratio, 0.0, confidence)
     freedom = variance**2 / sum(t**2 / (len(s) - 1) for t, s in zip(terms, (over, under), strict=True))
+    # Half a second's import, which only this needs.
+    from scipy.special import stdtrit
+
     quantile = float(stdtrit(freedom, (1 + confidence) / 2))
     return RatioInterval(ratio, quantile * ratio * math.sqrt(variance), confidence)
 

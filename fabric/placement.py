@@ -13,6 +13,7 @@ finishes. The result is never worse than the present placement.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -31,10 +32,14 @@ Circuit = tuple[Port, Port]
 IntArray = npt.NDArray[np.int64]
 Score = tuple[float, int]
 
+#: Placements up to which each is tried: sooner done than the exact solver is imported.
+FEW_PLACEMENTS = 256
 #: Binary choices (movable GPUs of jobs times switches each can reach) up to which the exact solver is tried.
 EXACT_CHOICES = 64
 #: Branch-and-bound nodes per solve; a count, not a time, so that the answer does not depend on the machine.
 EXACT_NODES = 2000
+#: Up to so many switches all ways to swap their bins are tried.
+FEW_SWITCHES = 5
 #: Packing orders tried and best packings refined, by the heuristic.
 PACKINGS = 6
 REFINED = 2
@@ -296,6 +301,8 @@ def _solve(problem: _Problem, seed: int) -> tuple[IntArray, bool]:
     if not np.any(problem.home < 0) and _score(problem, problem.home)[0] <= bound:
         return problem.home.copy(), True
     place = _search(problem, seed)
+    if (best := _try_all(problem, place)) is not None:
+        return best, True
     choices = sum(np.count_nonzero(problem.capacity[o]) for o in problem.group if o >= 0)
     weights = [b for _, b in problem.rings if b > 0]
     # Weights further apart than the solver's tolerance cannot be told apart, so nothing is proven.
@@ -408,15 +415,24 @@ def _relabel(problem: _Problem, place: IntArray) -> IntArray:
         beside = ring[(np.roll(stuck, 1) | np.roll(stuck, -1)) & ~stuck]
         pinned = np.unique(place[beside])
         fits[pinned] = np.eye(count, dtype=bool)[pinned]
-    # Half a second's import, of which a controller that starts has no need.
-    from scipy.optimize import linear_sum_assignment
-
-    rows, columns = linear_sum_assignment(np.where(fits, -stay, 1.0 + len(problem.items)))
-    label = np.empty(count, dtype=np.int64)
-    label[rows] = columns
+    label = _matching(np.where(fits, -stay, 1.0 + len(problem.items)))
     moved = place.copy()
     moved[loose] = label[place[loose]]
     return moved
+
+
+def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
+    """A column for each row of a square matrix, each column once, so that the sum is least."""
+    rows = np.arange(len(cost))
+    if len(rows) <= FEW_SWITCHES:
+        ways = np.array(list(itertools.permutations(rows.tolist())), dtype=np.int64)
+        best: IntArray = ways[cost[rows, ways].sum(axis=1).argmin()]
+        return best
+    # Half a second's import, of which a controller that starts, or has few switches, has no need.
+    from scipy.optimize import linear_sum_assignment
+
+    columns: IntArray = linear_sum_assignment(cost)[1]
+    return columns
 
 
 def _fill(problem: _Problem, place: IntArray) -> None:
@@ -499,7 +515,24 @@ def _refine(problem: _Problem, start: IntArray) -> IntArray:
     return np.array(place, dtype=np.int64)
 
 
-# --- the exact solver --------------------------------------------------------------------------------
+# --- exact solvers ----------------------------------------------------------------------------------
+
+
+def _try_all(problem: _Problem, incumbent: IntArray) -> IntArray | None:
+    """The best placement where there are few; ``incumbent`` among equals. None where there are many."""
+    rings = np.concatenate([ring for ring, _ in problem.rings])
+    items = rings[problem.group[rings] >= 0]
+    reached = [np.flatnonzero(problem.capacity[group]).tolist() for group in problem.group[items]]
+    if math.prod(map(len, reached)) > FEW_PLACEMENTS:
+        return None
+    found = [incumbent]
+    for switches in itertools.product(*reached):
+        place = np.where(problem.group < 0, problem.home, -1)
+        place[items] = switches
+        if np.all(_demand(problem, items, place[items]) <= problem.capacity):
+            _fill(problem, place)
+            found.append(place)
+    return min(found, key=lambda place: _score(problem, place))
 
 
 class _Programme:

@@ -52,6 +52,11 @@ class Port:
         return cls(node, int(number or 0))
 
 
+def canonical(circuits: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
+    """Circuits with port names written in one way (``g0:0``), in order. Raises ValueError."""
+    return sorted((str(Port.parse(a)), str(Port.parse(b))) for a, b in circuits)
+
+
 @dataclass(frozen=True)
 class Gpu:
     """An emulated GPU with one IP address and one MAC address, whatever its NIC's number of ports."""

@@ -15,9 +15,10 @@ from typing import Any
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.processes import Addresses, LabProcesses, RunError, check_ready
 from experiments.backends.emulation.reference import References
-from experiments.backends.emulation.session import Session, canonical
+from experiments.backends.emulation.session import Session
 from experiments.record.environment import describe_environment
 from experiments.runner.progress import Reporter
+from fabric.topology import canonical
 from scenarios.prediction import predict_completions
 from scenarios.records import Kind
 from scenarios.repeats import Repeats

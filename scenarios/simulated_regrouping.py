@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.backends.emulation.session import canonical
 from experiments.runner.progress import Reporter
 from fabric.cost import RingJob
 from fabric.optical_profiles import PROFILES, Profile
 from fabric.placement import Regrouping, regroup
 from fabric.schedules import ring
-from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from fabric.topology import CrossConnects, Fabric, Port, canonical, circuit_cross_connects
 from scenarios.fidelity import SERIES_STEP_S
 from scenarios.runfolder import RunFolder
 from scenarios.runner import Plan, plans

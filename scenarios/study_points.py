@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fabric import wdm
 from fabric.steps import Steps
@@ -211,6 +210,9 @@ def _sign_change(behind: Callable[[float], float]) -> tuple[float | None, float 
     first, last = behind(LEAST_BYTES), behind(MOST_BYTES)
     if first == 0 or last == 0 or (first < 0) == (last < 0):
         return None, float(np.sign(first or last))
+    # Half a second's import, which every scenario would wait for.
+    from scipy.optimize import brentq
+
     # Times grow in proportion to the size, so the first chord of the search nearly hits.
     return float(brentq(behind, LEAST_BYTES, MOST_BYTES, xtol=1e-6, rtol=1e-12)), None
 

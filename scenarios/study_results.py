@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from scipy.optimize import brentq
-
 from fabric.topology import Reconfigure
 from fabric.wrht import exchange_wavelengths, plan
 from scenarios.study import Study, extras, reaches, tasks, usual_costs
@@ -545,4 +543,6 @@ def _root(function: Callable[[float], float]) -> float | None:
     first, last = function(low), function(high)
     if abs(first - last) < 1e-9 or (first < 0) == (last < 0):
         return None
+    from scipy.optimize import brentq
+
     return float(10.0 ** brentq(function, low, high))

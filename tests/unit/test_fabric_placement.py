@@ -3,10 +3,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -231,13 +234,14 @@ def check_with_copper(
 
 
 @settings(max_examples=100, deadline=None)
-@given(problems())
-def test_the_exact_solver_needs_no_good_start(
-    problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],
+@given(problems(), st.sampled_from([0, placement.FEW_PLACEMENTS]))
+def test_an_exact_answer_needs_no_good_start(
+    problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]], few: int
 ) -> None:
     fabric, lit, jobs, movable = problem
     best = brute_force(fabric, lit, jobs, movable)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "FEW_PLACEMENTS", few)
         patch.setattr(placement, "_search", lambda problem, seed: placement._stay(problem))
         try:
             result = regroup(fabric, lit, jobs, movable=movable)
@@ -248,12 +252,39 @@ def test_the_exact_solver_needs_no_good_start(
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.integers(1, placement.FEW_SWITCHES), st.data())
+def test_bins_are_matched_alike_by_trying_and_by_the_solver(count: int, data: st.DataObject) -> None:
+    row = st.lists(st.integers(-5, 9), min_size=count, max_size=count)
+    cost = np.array(data.draw(st.lists(row, min_size=count, max_size=count)), dtype=np.float64)
+    sums = []
+    for few in (0, placement.FEW_SWITCHES):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(placement, "FEW_SWITCHES", few)
+            columns = placement._matching(cost)
+        assert sorted(columns.tolist()) == list(range(count))
+        sums.append(cost[np.arange(count), columns].sum())
+    assert sums[0] == sums[1]
+
+
+def test_regrouping_six_gpus_loads_no_solver() -> None:
+    code = (
+        "import sys\nfrom fabric.cost import RingJob\nfrom fabric.placement import regroup\n"
+        "from tests.unit.fabrics import six_gpu_fabric\nfabric = six_gpu_fabric()\n"
+        "jobs = [RingJob('red', ('g0', 'g3', 'g1', 'g4'), 1e6), RingJob('blue', ('g2', 'g5'), 1e6)]\n"
+        "assert regroup(fabric, fabric.circuits, jobs).optimal\n"
+        "sys.exit('scipy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@settings(max_examples=100, deadline=None)
 @given(problems())
 def test_the_heuristic_alone_keeps_the_promises(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],
 ) -> None:
     fabric, lit, jobs, movable = problem
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "FEW_PLACEMENTS", 0)
         patch.setattr(placement, "EXACT_CHOICES", 0)
         try:
             result = regroup(fabric, lit, jobs, movable=movable)

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.backends.emulation.processes import LabProcesses, RunError
 from experiments.client import ApiError, Unreachable
-from fabric.topology import Port
+from fabric.topology import canonical
 
 #: Deadlines in seconds: containers up and connected, a regroup, GPUs free again, an answer after trouble.
 READY_S, REGROUP_S, FREE_S, ANSWER_S = 60.0, 60.0, 30.0, 15.0
@@ -18,11 +18,6 @@ RELEASE_DELAY_S = 0.3
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 Circuits = Sequence[tuple[str, str]]
-
-
-def canonical(circuits: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Circuits with port names written in one way (``g0:0``), in order."""
-    return sorted((str(Port.parse(a)), str(Port.parse(b))) for a, b in circuits)
 
 
 def rank_of(event: Mapping[str, Any]) -> int:
