@@ -462,6 +462,8 @@ def job_submit(
     ] = False,
     beacon: Annotated[str, typer.Option(help="Pace of UDP beacons between ranks; 0 s: none.")] = "0 s",
     hold: Annotated[bool, typer.Option("--hold", help="Wait for `job release` once connected.")] = False,
+    on_loss: Annotated[str, typer.Option(help="When a GPU is lost: fail, swap or shrink.")] = "fail",
+    spares: Annotated[str, typer.Option(help="GPUs kept for a swap: g4,g5.")] = "",
     as_json: Json = False,
 ) -> None:
     """Submit a training job (sizes and times as emulated)."""
@@ -478,6 +480,8 @@ def job_submit(
     request: dict[str, Any] = {
         "name": name,
         "hold": hold,
+        "on_loss": on_loss,
+        "spares": [gpu.strip() for gpu in spares.split(",")] if spares else [],
         "workload": "train",
         "collective": collective,
         "gradient_bytes": gradient_bytes,

@@ -144,6 +144,7 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
         ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes in order, r0 to r4"),
         ({"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]}, "rank 0 is r1: a job on ring r uses all"),
         ({"ring": "q"}, "there is no ring q"),
+        ({"on_loss": "swap"}, "on_loss swap: a job on ring r needs all its nodes; it can only fail"),
     ],
 )
 def test_what_the_ring_cannot_carry_is_refused(run: Run, body: dict[str, Any], said: str) -> None:

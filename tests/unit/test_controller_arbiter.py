@@ -200,11 +200,12 @@ class Bench:
         raise AssertionError("it did not come about in 10 s")
 
     def submit(self, name: str, wanted: Sequence[str] | int, **more: Any) -> dict[str, Any]:
-        return self.jobs.submit(name, wanted, HD | more, hold=True)
+        about = {key: more.pop(key) for key in ("on_loss", "spares") if key in more}
+        return self.jobs.submit(name, wanted, HD | more, hold=True, **about)
 
-    def run(self, name: str, wanted: Sequence[str] | int) -> None:
+    def run(self, name: str, wanted: Sequence[str] | int, **more: Any) -> None:
         """Submit a job and bring it to RUNNING."""
-        ranks = len(self.submit(name, wanted)["ranks"])
+        ranks = len(self.submit(name, wanted, **more)["ranks"])
         self.wait(lambda: all(f"{name}-{rank}" in self.server.alive for rank in range(ranks)))
         for rank in range(ranks):
             self.server.say(f"{name}-{rank}", "ready")
@@ -514,3 +515,68 @@ def test_a_collective_that_needs_more_wavelengths_is_refused(tmp_path: Path) -> 
             bench.submit("red", 8)
     finally:
         bench.close()
+
+
+# A GPU is lost
+
+
+def on_row(*nodes: str) -> GridPlan:
+    """The light of a ring of nodes of one row."""
+    found = [(nodes[rank], nodes[(rank + 1) % len(nodes)]) for rank in range(len(nodes))]
+    return plan_light(GRID, GRID.grids["n"], nodes, found)
+
+
+def test_a_spare_on_a_grid_gets_the_light_of_the_lost_node(bench: Bench) -> None:
+    bench.run("blue", ["n4", "n5"])
+    bench.run("red", ["n0", "n1", "n2"], collective="ring", on_loss="swap", spares=["n8", "n3"])
+    blue = bench.plan("n4", "n5")
+    with pytest.raises(ConflictError, match="GPU n3 is reserved by job red"):
+        bench.submit("green", ["n3", "n7"])
+    bench.server.kill("red-1")
+    bench.wait(lambda: "red-2-r1" in bench.server.alive)
+    # n8 shares no row with n2.
+    assert [rank["gpu"] for rank in bench.jobs.job("red")["ranks"]] == ["n0", "n3", "n2"]
+    plan = on_row("n0", "n3", "n2")
+    lit = {name: set(group) for name, group in plan.cross_connects.items()}
+    assert bench.lit() == lit | {name: set(group) for name, group in blue.cross_connects.items()}
+    assert bench.has_map(plan, "red")
+    assert bench.has_map(blue, "blue")
+    assert bench.agents["n1"].state["job"] is None
+    assert bench.server.specs["red-1-r1"]["onic"] == "/onic/n3"
+    bench.halt()
+    bench.start()
+    assert bench.jobs.job("red")["switches"] == ["n-r0"]
+    bench.finish("red")
+    bench.wait(lambda: bench.jobs._jobs["red"].clean)
+    assert bench.lit().keys() == blue.cross_connects.keys()
+
+
+def test_a_job_that_no_free_node_of_the_grid_fits_fails_and_leaves_no_light(bench: Bench) -> None:
+    bench.run("red", ["n0", "n1", "n2"], collective="ring", on_loss="swap")
+    bench.server.lost = ["n3"]
+    bench.server.kill("red-1")
+    bench.wait(lambda: bench.jobs.job("red")["state"] == "FAILED")
+    error = bench.jobs.job("red")["error"]
+    assert error.startswith("rank 1 on GPU n1 was killed by SIGKILL, and it cannot go on: collective ring on")
+    assert "share neither row nor column" in error
+    bench.wait(lambda: bench.jobs._jobs["red"].clean)
+    assert bench.lit() == {}
+
+
+def test_fewer_ranks_on_a_grid_are_lit_anew(bench: Bench) -> None:
+    bench.run("red", ["n0", "n1", "n2", "n3"], on_loss="shrink", collective="ring")
+    bench.server.kill("red-0")
+    bench.wait(lambda: "red-2-r1" in bench.server.alive)
+    plan = on_row("n1", "n2", "n3")
+    assert bench.lit() == {name: set(group) for name, group in plan.cross_connects.items()}
+    assert bench.has_map(plan, "red")
+
+
+def test_a_spare_is_where_the_job_runs(bench: Bench) -> None:
+    mixed = Bench(bench.directory / "mixed", grid_fabric(2, 2, **MIXED))
+    try:
+        for ranks, spare in ((["n0", "n1"], "g0"), (["g0"], "n0")):
+            with pytest.raises(InvalidError, match=f"spares: GPU {spare} is not where the job runs"):
+                mixed.submit("red", ranks, on_loss="swap", spares=[spare])
+    finally:
+        mixed.close()

@@ -238,6 +238,10 @@ TRAIN = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.1, "it
         ({"linktest": {"to": 2}}, "linktest.to: there is no rank 2"),
         ({"linktest": {"to": [None, -1]}}, "linktest.to: there is no rank -1"),
         ({"color": 1}, "color"),
+        ({"on_loss": "wait"}, "on_loss"),
+        ({"workload": "linktest", "on_loss": "swap"}, "workload linktest keeps no state"),
+        ({"on_loss": "shrink", "spares": ["g4"]}, "on_loss shrink has no use for spares"),
+        ({"checkpoint_every": 2}, "checkpoint_every: with on_loss fail nothing is kept"),
     ],
 )
 def test_job_requests_are_strict(change: dict[str, Any], said: str) -> None:
