@@ -355,13 +355,16 @@ class Faults:
 
     def _worker(self, job: str, rank: int) -> Worker:
         workers = self._workers.workers()
-        found = next((w for w in workers if (w.place.job, w.place.rank) == (job, rank)), None)
-        if found is None:
-            there = listed(f"{w.place.job} {w.place.rank}" for w in workers if w.outcome is None)
-            raise TargetError(404, f"there is no worker {job} {rank}; there are {there}")
-        if found.outcome is not None:
-            raise TargetError(409, f"worker {job} {rank} has ended already: {describe(found.outcome)}")
-        return found
+        # A job that goes on without a lost GPU has had others of the same rank before.
+        mine = [worker for worker in workers if (worker.place.job, worker.place.rank) == (job, rank)]
+        alive = [worker for worker in mine if worker.outcome is None]
+        if alive:
+            return alive[-1]
+        ended = [worker.outcome for worker in mine if worker.outcome is not None]
+        if ended:
+            raise TargetError(409, f"worker {job} {rank} has ended already: {describe(ended[-1])}")
+        there = listed(f"{w.place.job} {w.place.rank}" for w in workers if w.outcome is None)
+        raise TargetError(404, f"there is no worker {job} {rank}; there are {there}")
 
     def _kill(self, worker: Worker) -> None:
         """Raises TimeoutError when it does not die."""

@@ -53,8 +53,8 @@ class Rig:
         self.testbed, self.faults, self.agent = testbed, faults, agent
         self.lab = testbed.settings.lab
 
-    def start(self, gpu: str, rank: int = 0) -> httpx.Response:
-        body = {"job": "red", "rank": rank, "gpu": gpu, "spec": {}}
+    def start(self, gpu: str, rank: int = 0, attempt: int = 0) -> httpx.Response:
+        body = {"job": "red", "rank": rank, "gpu": gpu, "spec": {}, "attempt": attempt}
         return self.agent.post("/v1/workers", json=body)
 
     def worker(self, name: str) -> dict[str, Any]:
@@ -175,11 +175,17 @@ def test_the_nic_of_a_worker_loses_its_carrier_and_keeps_its_settings(
 
 def test_a_killed_worker_is_told_with_its_signal(rig: Rig) -> None:
     rig.start("g0").raise_for_status()
+    with pytest.raises(FaultError, match=r"there is no worker red 1; there are red 0$"):
+        rig.faults.kill("worker red 1")
     fault = rig.done(rig.faults.kill("worker red 0"))
     assert (fault.state, fault.t_back) == ("over", None)
     assert rig.worker("red-0")["signal"] == 9
     with pytest.raises(FaultError, match="worker red 0 has ended already: killed by SIGKILL"):
         rig.faults.kill("worker red 0")
+    # Its job is started anew elsewhere before the dead one has been removed.
+    rig.start("g1", attempt=1).raise_for_status()
+    rig.done(rig.faults.kill("worker red 0"))
+    assert rig.worker("red-0-r1")["signal"] == 9
 
 
 def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(rig: Rig) -> None:
