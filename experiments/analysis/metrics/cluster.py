@@ -1,0 +1,57 @@
+"""Several jobs on one fabric: how long they wait, how they are placed, and whether they are treated alike."""
+
+from __future__ import annotations
+
+import itertools
+
+from experiments.analysis.metrics import Context, metric
+from experiments.analysis.statistics import jain
+from experiments.record.runs import JobRun
+from fabric.topology import Port, circuit_cross_connects, electrical_graph
+
+
+@metric("makespan", "s", "from the release of the first jobs to the end of the last")
+def makespan(context: Context) -> float | None:
+    ends = [job.end for job in context.run.jobs.values() if job.end is not None]
+    return max(ends) - context.run.released if ends else None
+
+
+@metric("queueing_delay", "s", "from a job's arrival to its release; 0 for those of the beginning", of="job")
+def queueing_delay(context: Context, job: JobRun) -> float | None:
+    if job.arrived is None or job.released is None:
+        return None
+    return max(0.0, job.released - max(job.arrived, context.run.released))
+
+
+@metric(
+    "slowdown", "1", "from a job's arrival to its end, over what the model says that it takes alone", of="job"
+)
+def slowdown(context: Context, job: JobRun) -> float | None:
+    waited, alone = queueing_delay(context, job), context.alone.get(job.name)
+    if job.jct_s is None or alone is None:
+        return None
+    return ((waited or 0.0) + job.jct_s) / alone.jct_s
+
+
+@metric("fairness", "1", "Jain's index of the jobs' slowdowns: 1 where all are slowed down alike")
+def fairness(context: Context) -> float | None:
+    found = [slowdown(context, job) for job in context.run.jobs.values()]
+    known = [value for value in found if value is not None]
+    return jain(known) if len(known) > 1 else None
+
+
+@metric(
+    "fragmentation",
+    "1",
+    "share of a job's neighbouring ranks that are on different packet switches, as it is lit at the end",
+    of="job",
+)
+def fragmentation(context: Context, job: JobRun) -> float | None:
+    fabric = context.run.plan.setting.fabric
+    if len(fabric.packet_switches) < 2 or not job.gpus:
+        return None
+    lit = [(Port.parse(a), Port.parse(b)) for a, b in context.run.circuits]
+    graph = electrical_graph(fabric, circuit_cross_connects(fabric, lit))
+    on = [next(iter(graph.successors(gpu)), None) if gpu in graph else None for gpu in job.gpus]
+    pairs = list(itertools.pairwise([*on, on[0]]))
+    return float(sum(a != b for a, b in pairs) / len(pairs))

@@ -1,0 +1,215 @@
+"""What moving light under running jobs costs.
+
+The blackout is seen in three ways, and is the worst of them: the longest silence of UDP beacons between two
+ranks of which at least one was moved; the longest time for which an optical switch reports a moved
+cross-connect dark; and the longest time in which no byte of an all-reduce moved at some rank.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.analysis.metrics import LIGHT, Context, metric
+from experiments.analysis.prediction import predict_jobs
+from experiments.record.runs import Action, JobRun, Run
+from fabric.optical_profiles import PROFILES
+from fabric.topology import Port
+
+
+def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:
+    """Names of the GPUs whose fibres a regroup moves."""
+    return {Port.parse(move["gpu"]).node for move in (regroup.get("plan") or {}).get("moves", ())}
+
+
+def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """(phase, when it was reached) of a regroup, in order; the lab's clock."""
+    found = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
+    return sorted(found, key=lambda entry: entry[1])
+
+
+def window(action: Action) -> tuple[float, float]:
+    """From when to when an event took, by its own timeline where it has one; the lab's clock."""
+    times = [t for _, t in phases(action.result)]
+    if not times:
+        return action.begun, action.begun if action.ended is None else action.ended
+    return min(times), max(times)
+
+
+def light_window(action: Action) -> tuple[float, float]:
+    """From the command that removes light to the end of a regroup."""
+    begin, end = window(action)
+    return dict(phases(action.result)).get("remove_light", begin), end
+
+
+def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """(cross-connect, dark from, lit again) of every cross-connect that was made, as its optical switch's
+    driver reports them. Empty where nothing is reported."""
+    return [
+        (f"{switch} {entry['ingress']}→{entry['egress']}", entry["t_dark"], entry["t_lit"])
+        for switch, results in (regroup.get("results") or {}).items()
+        for entry in results
+        if entry.get("t_dark") is not None and entry.get("t_lit") is not None
+    ]
+
+
+def beacon_gaps(run: Run, action: Action) -> list[dict[str, Any]]:
+    """Silences of beacons that touch a moved GPU, as receiver or sender, while light moved; longest first."""
+    moved, (begin, end) = moved_gpus(action.result), light_window(action)
+    gaps = []
+    for job in run.jobs.values():
+        for rank, done in job.done.items():
+            for gap in done.beacon_gaps or ():
+                pair = (job.gpus[gap["peer"]], job.gpus[rank])
+                if moved & set(pair) and gap["t_end"] >= begin and gap["t_start"] <= end:
+                    times = {"t_start": gap["t_start"], "t_end": gap["t_end"]}
+                    gaps.append({"job": job.name, "from": pair[0], "to": pair[1], **times})
+    return sorted(gaps, key=lambda gap: gap["t_start"] - gap["t_end"])
+
+
+def moves_light(context: Context, action: Action) -> bool:
+    """Whether jobs ran while light moved."""
+    return action.plan.do in LIGHT and action.begun > context.run.released
+
+
+@metric("reconfiguration", "s", "from the request to move light to the end of it", of="event")
+def reconfiguration(_: Context, action: Action) -> float | None:
+    if action.plan.do not in LIGHT or action.ended is None or action.error is not None:
+        return None
+    begin, end = window(action)
+    return end - begin
+
+
+@metric("fibres_moved", "count", "GPUs whose fibre was moved", of="event")
+def fibres_moved(_: Context, action: Action) -> int | None:
+    return len(action.result["plan"]["moves"]) if "plan" in action.result else None
+
+
+@metric(
+    "light_off", "s", "from the command to remove light until the new light is known to be there", of="event"
+)
+def light_off(_: Context, action: Action) -> float | None:
+    """An upper bound of the dark time on the wire but for the receivers' re-training."""
+    reached = dict(phases(action.result))
+    if "remove_light" not in reached or "light_added" not in reached:
+        return None
+    return reached["light_added"] - reached["remove_light"]
+
+
+@metric(
+    "beacon_gap",
+    "s",
+    "longest silence of beacons of a moved GPU while light moved; 0 if below 20 ms",
+    of="event",
+)
+def beacon_gap(context: Context, action: Action) -> float | None:
+    run = context.run
+    listened = any(job.plan.beacon_s and job.done for job in run.jobs.values())
+    if not listened or not moves_light(context, action):
+        return None
+    gaps = beacon_gaps(run, action)
+    return float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
+
+
+@metric(
+    "wire_dark", "s", "longest time that an optical switch reports a moved cross-connect dark", of="event"
+)
+def wire_dark(_: Context, action: Action) -> float | None:
+    return max((lit - off for _, off, lit in dark_intervals(action.result)), default=None)
+
+
+@metric(
+    "tcp_stall", "s", "longest time without a byte of an all-reduce at a rank while light moved", of="event"
+)
+def tcp_stall(context: Context, action: Action) -> float | None:
+    if not moves_light(context, action):
+        return None
+    dark_from, lit_by = light_window(action)
+    return max(
+        (
+            end - max(begin, dark_from)
+            for job in context.run.jobs.values()
+            for it in job.iterations
+            for begin, end in it.stalls
+            if end > dark_from and begin < lit_by
+        ),
+        default=0.0,
+    )
+
+
+@metric(
+    "tcp_stall_usual",
+    "s",
+    "the same without moving light: median over earlier iterations of their worst",
+    of="event",
+)
+def tcp_stall_usual(context: Context, action: Action) -> float | None:
+    if not moves_light(context, action):
+        return None
+    begin, _ = window(action)
+    worst: dict[tuple[str, int], float] = {}
+    for job in context.run.jobs.values():
+        for it in job.iterations:
+            if it.allreduce_end < begin:
+                key = job.name, it.i
+                worst[key] = max(worst.get(key, 0.0), it.max_stall_s)
+    return statistics.median(worst.values()) if worst else 0.0
+
+
+@metric("blackout", "s", "worst of beacon gap, dark wire and TCP stall", of="event")
+def blackout(context: Context, action: Action) -> float | None:
+    if not moves_light(context, action):
+        return None
+    seen = (of(context, action) for of in (beacon_gap, wire_dark, tcp_stall))
+    return max(value for value in seen if value is not None)
+
+
+@metric(
+    "dark_declared",
+    "s",
+    "longest time that the optical switches declare themselves dark",
+    of="event",
+    analytic=True,
+)
+def dark_declared(context: Context, action: Action) -> float | None:
+    if action.plan.do not in LIGHT:
+        return None
+    setting = context.run.plan.setting
+    switches = setting.fabric.optical_switches.values()
+    profiles = (PROFILES[switch.profile].dilated(setting.scale.time) for switch in switches)
+    return max((profile.dark_bounds_s()[2] for profile in profiles), default=None)
+
+
+def _predicted(
+    context: Context, action: Action, job: JobRun, circuits: tuple[tuple[str, str], ...]
+) -> float | None:
+    if not moves_light(context, action) or not all(other.gpus for other in context.run.jobs.values()):
+        return None
+    gpus = {name: other.gpus for name, other in context.run.jobs.items()}
+    try:
+        return predict_jobs(context.run.plan, gpus, circuits)[job.name].jct_s / job.plan.iterations
+    except ValueError:
+        return None
+
+
+@metric(
+    "iteration_predicted_before",
+    "s",
+    "iteration time by the model as it was lit before",
+    of="event job",
+    analytic=True,
+)
+def iteration_predicted_before(context: Context, action: Action, job: JobRun) -> float | None:
+    return _predicted(context, action, job, context.run.circuits_before)
+
+
+@metric(
+    "iteration_predicted_after",
+    "s",
+    "iteration time by the model as it is lit after",
+    of="event job",
+    analytic=True,
+)
+def iteration_predicted_after(context: Context, action: Action, job: JobRun) -> float | None:
+    return _predicted(context, action, job, context.run.circuits)

@@ -1,0 +1,224 @@
+"""Records read back as runs, jobs and what was made to happen. No judgement here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from experiments.language.plan import EventPlan, JobPlan, RunPlan
+from experiments.language.text import ScenarioError
+from experiments.record.events import (
+    ENDED,
+    ActionBegun,
+    ActionEnded,
+    Circuits,
+    Iteration,
+    JobArrived,
+    JobRecovered,
+    JobState,
+    Record,
+    Reference,
+    Released,
+    Repeated,
+    RunEnded,
+    RunStarted,
+    WorkerDone,
+    WorkerLost,
+    WorkerReady,
+    by_run,
+)
+
+#: Added to the name of a run that was made once more.
+AGAIN = "-again"
+SUCCEEDED = "SUCCEEDED"
+
+Kind = TypeVar("Kind", bound=Record)
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One job in one run. Times are of the lab's clock, None for what did not come.
+
+    ``gpus``: in rank order, as it began; ``recoveries`` have later ones. ``placed``: when its workers were
+    ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more.
+    ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
+    process.
+    """
+
+    plan: JobPlan
+    gpus: tuple[str, ...]
+    state: str
+    reason: str | None
+    arrived: float | None
+    placed: float | None
+    released: float | None
+    end: float | None
+    iterations: tuple[Iteration, ...]
+    redone: tuple[Iteration, ...]
+    ready: Mapping[int, WorkerReady]
+    done: Mapping[int, WorkerDone]
+    reference: str | None
+    losses: tuple[WorkerLost, ...]
+    recoveries: tuple[JobRecovered, ...]
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def jct_s(self) -> float | None:
+        """Job completion time: seconds from its release to its end, if it succeeded."""
+        if self.state != SUCCEEDED or self.released is None or self.end is None:
+            return None
+        return self.end - self.released
+
+    @property
+    def last_gpus(self) -> tuple[str, ...]:
+        """In rank order, as it ended."""
+        return tuple(self.recoveries[-1].gpus) if self.recoveries else self.gpus
+
+    @cached_property
+    def by_index(self) -> tuple[tuple[Iteration, ...], ...]:
+        """Each iteration of all its ranks, in order."""
+        return tuple(tuple(group) for _, group in itertools.groupby(self.iterations, key=lambda it: it.i))
+
+
+@dataclass(frozen=True)
+class Action:
+    """An event of the timeline as it happened. ``ended``: None when its end is not on record."""
+
+    plan: EventPlan
+    begun: float
+    ended: float | None
+    result: Mapping[str, Any]
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run plan as it was carried out. ``name``: of its records. ``released``: when its first jobs were.
+
+    ``circuits_before`` and ``circuits``: pairs of port names lit at the start and at the end. ``records``:
+    all of the run, in order.
+    """
+
+    plan: RunPlan
+    name: str
+    released: float
+    ended: float
+    jobs: Mapping[str, JobRun]
+    actions: tuple[Action, ...]
+    circuits_before: tuple[Pair, ...]
+    circuits: tuple[Pair, ...]
+    records: tuple[Record, ...]
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """Its records of one kind, in order."""
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
+    """The whole runs that count, in the order of ``plans``. One without its end is left out, and so is one
+    that was set aside in favour of its repetition, or the other way round.
+
+    Raises ScenarioError, one line, for a whole run of which something is missing.
+    """
+    records = list(records)
+    aside = {record.set_aside for record in records if isinstance(record, Repeated)}
+    found = by_run(records)
+    return [
+        _run(plan, name, found[name])
+        for plan in plans
+        for name in (plan.name, plan.name + AGAIN)
+        if name in found and name not in aside and any(isinstance(record, RunEnded) for record in found[name])
+    ]
+
+
+def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
+    started = next((record for record in records if isinstance(record, RunStarted)), None)
+    if started is None:
+        raise ScenarioError(f"events.jsonl: run {name} has ended and has no event run_started")
+    first = next((record.at for record in records if isinstance(record, Released)), started.t)
+    before = _pairs(started.circuits)
+    lit = [record for record in records if isinstance(record, Circuits)]
+    return Run(
+        plan=plan,
+        name=name,
+        released=first,
+        ended=max(record.t for record in records if isinstance(record, RunEnded)),
+        jobs={job.name: _job(job, name, started.jobs.get(job.name, ()), records) for job in plan.jobs},
+        actions=tuple(_actions(plan, records)),
+        circuits_before=before,
+        circuits=_pairs(lit[-1].circuits) if lit else before,
+        records=tuple(records),
+    )
+
+
+def _pairs(circuits: Iterable[Sequence[str]]) -> tuple[Pair, ...]:
+    return tuple((a, b) for a, b in circuits)
+
+
+def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]) -> JobRun:
+    mine = [record for record in records if getattr(record, "job", None) == plan.name]
+    states = [record for record in mine if isinstance(record, JobState)]
+    last = states[-1] if states else None
+    gpus = gpus or next((record.gpus for record in states if record.gpus), ())
+    recoveries = tuple(record for record in mine if isinstance(record, JobRecovered))
+    kept, redone = _counted([record for record in mine if isinstance(record, Iteration)], recoveries)
+    succeeded = last is not None and last.state == SUCCEEDED
+    if succeeded and (silent := set(range(plan.gpus if not gpus else len(gpus))) - {it.rank for it in kept}):
+        raise ScenarioError(
+            f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"
+        )
+    arrived = (record.t for record in mine if isinstance(record, JobArrived))
+    released = (record.at for record in records if isinstance(record, Released) and plan.name in record.jobs)
+    ended = (record.t for record in states if record.state in ENDED)
+    return JobRun(
+        plan=plan,
+        gpus=tuple(gpus),
+        state=last.state if last else "",
+        reason=last.reason if last else None,
+        arrived=next(arrived, None),
+        placed=next((record.t for record in states if record.state == "READY"), None),
+        released=next(released, None),
+        end=max(it.allreduce_end for it in kept) if succeeded else next(ended, None),
+        iterations=kept,
+        redone=redone,
+        ready={record.rank: record for record in mine if isinstance(record, WorkerReady)},
+        done={record.rank: record for record in mine if isinstance(record, WorkerDone)},
+        reference=next((record.sha256 for record in mine if isinstance(record, Reference)), None),
+        losses=tuple(record for record in mine if isinstance(record, WorkerLost)),
+        recoveries=recoveries,
+    )
+
+
+def _counted(
+    iterations: Sequence[Iteration], recoveries: Sequence[JobRecovered]
+) -> tuple[tuple[Iteration, ...], tuple[Iteration, ...]]:
+    """Iterations by index and rank: those that count, and those that a recovery did once more."""
+
+    def again(it: Iteration) -> bool:
+        return any(it.i >= back.iteration and it.allreduce_end <= back.at for back in recoveries)
+
+    ordered = sorted(iterations, key=lambda it: (it.i, it.rank))
+    kept = tuple(it for it in ordered if not again(it))
+    return kept, tuple(it for it in ordered if again(it))
+
+
+def _actions(plan: RunPlan, records: Sequence[Record]) -> Iterable[Action]:
+    begins = {record.name: record for record in records if isinstance(record, ActionBegun)}
+    ends = {record.name: record for record in records if isinstance(record, ActionEnded)}
+    for event in plan.events:
+        begun, end = begins.get(event.name), ends.get(event.name)
+        if first := begun or end:
+            yield Action(
+                event,
+                first.t,
+                end.t if end else None,
+                end.result if end else {},
+                end.error if end else None,
+            )
