@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeGuard
 
-from scipy.special import stdtrit
+from experiments.analysis.rows import Row, Value
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -19,6 +22,9 @@ def half_width(values: Sequence[float], confidence: float = 0.95) -> float | Non
     """Half the width of the confidence interval of the mean, by Student's t; None for fewer than two."""
     if len(values) < 2:
         return None
+    # Slow to import, and few experiments are repeated.
+    from scipy.special import stdtrit
+
     quantile = float(stdtrit(len(values) - 1, (1 + confidence) / 2))
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
@@ -29,3 +35,36 @@ def jain(values: Sequence[float]) -> float:
     if not squares:
         raise ValueError("fairness among nothing")
     return math.fsum(values) ** 2 / (len(values) * squares)
+
+
+def over_repeats(rows: Iterable[Row]) -> list[Row]:
+    """The rows of single runs, and for each figure one that stands for all repeats: of numbers the mean, with
+    the 95 % interval as its spread; of truths whether all are; of words the one they have in common. Where
+    there was one run, its row alone, as that of all."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        key = (row.arm, json.dumps(row.point, sort_keys=True), row.subject, row.metric, row.label)
+        groups.setdefault(key, []).append(row)
+    found = []
+    for group in groups.values():
+        if len(group) > 1:
+            found += group
+        found += _whole(group)
+    return found
+
+
+def _whole(group: Sequence[Row]) -> list[Row]:
+    values = [row.value for row in group]
+    numbers = [value for value in values if is_number(value)]
+    if len(group) == 1:
+        return [replace(group[0], repeat=None)]
+    if len(numbers) == len(values):
+        return [replace(group[0], repeat=None, value=statistics.fmean(numbers), spread=half_width(numbers))]
+    if all(isinstance(value, bool) for value in values):
+        return [replace(group[0], repeat=None, value=all(values))]
+    return [replace(group[0], repeat=None)] if len(set(values)) == 1 else []
+
+
+def is_number(value: Value) -> TypeGuard[float]:
+    """Truths are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

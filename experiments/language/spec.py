@@ -328,7 +328,7 @@ class BreakEvenSpec(Strict):
 
     arm: str
     baseline: str
-    metric: Words = "allreduce"
+    metric: Words = "exchange"
     tolerance: Annotated[float, Field(gt=1)] = 1.05
 
 

@@ -145,10 +145,9 @@ def counted(run: Run, name: str) -> float | None:
         return sum(
             _total(now[name]) - _total(before["onics"][gpu][name]) for gpu, now in after["onics"].items()
         )
-    return sum(
-        int(now.get(name, 0)) - before["switches"][switch].get(name, 0)
-        for switch, now in after["switches"].items()
-    )
+    old: dict[str, dict[str, int]] = before["switches"]
+    new: dict[str, dict[str, int]] = after["switches"]
+    return sum(now.get(name, 0) - old[switch].get(name, 0) for switch, now in new.items())
 
 
 def _counters() -> None:
@@ -204,7 +203,7 @@ def agents_restarted(context: Context) -> int | None:
     if agents is None:
         return 0 if context.run.of(OnicsSimulated) else None
     before, after = agents
-    return sum(entry["epoch"] != before[gpu]["epoch"] for gpu, entry in after.items() if gpu in before)
+    return sum(int(entry["epoch"] != before[gpu]["epoch"]) for gpu, entry in after.items() if gpu in before)
 
 
 @metric("control_faults", "count", "control messages lost, doubled or held back on purpose", of="each")

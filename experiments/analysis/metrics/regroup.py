@@ -162,7 +162,7 @@ def blackout(context: Context, action: Action) -> float | None:
     if not moves_light(context, action):
         return None
     seen = (of(context, action) for of in (beacon_gap, wire_dark, tcp_stall))
-    return max(value for value in seen if value is not None)
+    return max((value for value in seen if value is not None), default=None)
 
 
 @metric(

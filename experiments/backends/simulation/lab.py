@@ -205,6 +205,9 @@ class SimulatedLab:
         return sorted(found, key=lambda record: record.t)
 
     def end(self) -> Sequence[Record]:
+        if self._plane is not None:
+            # The last flows are still being released, which takes two messages.
+            self._sim.run(self.now_s() + 4 * (CONTROL_S + HANDLE_S + self._plan.control.delay_s))
         now_s, run = self.now_s(), self._plan.name
         if self._plane is not None:
             self._note(

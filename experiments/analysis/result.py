@@ -1,0 +1,134 @@
+"""result.json: all figures of an experiment as tidy rows, and whether they can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.analysis import rows as tidy
+from experiments.analysis.compare import break_even_rows, comparison_rows, told_apart_rows
+from experiments.analysis.fidelity import judged
+from experiments.analysis.metrics import rows_of
+from experiments.analysis.published import agreement_rows, published_rows, standings
+from experiments.analysis.rows import Label, Row
+from experiments.analysis.statistics import over_repeats
+from experiments.language.expand import Experiment
+from experiments.record.events import LinkRate, LinkRateDisturbed, PortRate, Record, RunFailed
+from experiments.record.runs import Run, runs_of
+
+SCHEMA_VERSION = 3
+#: Of environment.json, what a reader of figures needs beside them.
+_ENVIRONMENT = (
+    "code",
+    "started",
+    "duration_s",
+    "processor",
+    "processors",
+    "kernel",
+    "distribution",
+    "python",
+)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All that is known of an experiment that was run. ``label``: how its figures are known."""
+
+    experiment: Experiment
+    runs: tuple[Run, ...]
+    rows: tuple[Row, ...]
+    fidelity: Mapping[str, Any]
+    label: Label
+
+
+def analyse(
+    experiment: Experiment, records: Iterable[Record], label: Label, rates: Iterable[PortRate] = ()
+) -> Analysis:
+    """``rates``: ports' throughput, which a run folder keeps by itself. Raises ScenarioError."""
+    records = list(records)
+    runs = runs_of(records, experiment.plans)
+    single = [row for run in runs for row in rows_of(run, label)]
+    rows = over_repeats([*single, *_link_rows(records, label)])
+    rows = _with_comparisons(experiment, rows, runs, label)
+    spec = experiment.spec
+    fidelity: Mapping[str, Any] = {"verdict": label, "reasons": []}
+    if label == "measured":
+        short = {spec.break_even.arm, spec.break_even.baseline} if spec.break_even else set()
+        timed = {arm for compare in spec.compare for arm in (compare.baseline, *(compare.arms or ()))}
+        fidelity = judged(
+            runs,
+            records,
+            rates,
+            baselines={compare.baseline for compare in spec.compare},
+            untimed=short - timed,
+        )
+    return Analysis(experiment, tuple(runs), tuple(rows), fidelity, label)
+
+
+def _with_comparisons(
+    experiment: Experiment, rows: Sequence[Row], runs: Sequence[Run], label: Label
+) -> list[Row]:
+    """The rows with those that follow from them, and what is published beside them."""
+    spec, plans = experiment.spec, experiment.plans
+    published = published_rows(spec, plans)
+    made: list[Row] = []
+    for compare in spec.compare:
+        published += _named(compare.name, comparison_rows(compare, published), published)
+        made += _named(compare.name, comparison_rows(compare, rows), made)
+        if label == "measured":
+            made += _named(compare.name, told_apart_rows(compare, runs), made)
+    if spec.break_even is not None:
+        made += break_even_rows(spec.break_even, rows, runs)
+    made += agreement_rows(spec, [*rows, *made], plans)
+    return [*standings([*rows, *made], published), *published]
+
+
+def _named(name: str | None, found: Sequence[Row], before: Sequence[Row]) -> list[Row]:
+    """An arm's figures against a second baseline have the comparison's name behind a dot."""
+    taken = {(row.arm, row.subject, row.metric) for row in before}
+    return [
+        replace(row, metric=f"{row.metric}.{name}")
+        if name and (row.arm, row.subject, row.metric) in taken
+        else row
+        for row in found
+    ]
+
+
+def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
+    """What links gave before the runs, of no arm."""
+    for rate in records:
+        if isinstance(rate, LinkRate) and not isinstance(rate, LinkRateDisturbed):
+            subject = f"link {rate.fabric} {rate.link} {rate.direction}"
+            yield Row("", subject, "link_rate", rate.measured_bps, "bit/s", label)
+            yield Row("", subject, "link_rate_share", rate.measured_bps / rate.set_bps, "1", label)
+
+
+def build(
+    experiment: Experiment,
+    records: Iterable[Record],
+    environment: Mapping[str, Any],
+    rates: Iterable[PortRate] = (),
+) -> dict[str, Any]:
+    """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
+    ``label``, ``arms``, ``not_run`` and facts on machine and code are used. Raises ScenarioError."""
+    records = list(records)
+    label: Label = "simulated" if environment.get("label") == "simulated" else "measured"
+    found = analyse(experiment, records, label, rates)
+    whole = {run.plan.name for run in found.runs}
+    arms = environment.get("arms") or experiment.arms
+    wanted = {plan.name for plan in experiment.plans if plan.arm in arms}
+    return {
+        "schema": SCHEMA_VERSION,
+        "experiment": experiment.spec.name,
+        "run": environment.get("run"),
+        "backend": environment.get("backend"),
+        "complete": wanted <= whole,
+        "rows": tidy.as_json(found.rows),
+        "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
+        "failed": [
+            {"run": record.run, "why": record.reason} for record in records if isinstance(record, RunFailed)
+        ],
+        "fidelity": found.fidelity,
+        "environment": {key: environment[key] for key in _ENVIRONMENT if key in environment},
+    }
