@@ -81,7 +81,9 @@ def read_request(body: Any) -> FaultRequest:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "request"
         if key.startswith("target"):
-            raise TargetError(422, "target: write two ports, or words such as 'switch tor0'") from None
+            raise TargetError(
+                422, "target: write words such as 'switch tor0' or 'link tor0:5 tor1:5'"
+            ) from None
         raise TargetError(422, f"{key}: {first['msg']}") from None
     if request.do == "restore" and request.back_after_s is not None:
         raise TargetError(422, "back_after_s: what is restored is back at once")

@@ -79,8 +79,8 @@ NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
             422,
             "target: 'tor0:x' is not a port; write node:number, such as tor0:3",
         ),
-        ("cut", ["tor0:5"], 422, "target: write two ports, or words such as 'switch tor0'"),
-        ("cut", 7, 422, "target: write two ports, or words such as 'switch tor0'"),
+        ("cut", ["tor0:5"], 422, "target: write words such as 'switch tor0' or 'link tor0:5 tor1:5'"),
+        ("cut", 7, 422, "target: write words such as 'switch tor0' or 'link tor0:5 tor1:5'"),
         ("cut", "switch tor0", 422, "do: cut: a switch can be killed and restored"),
         ("kill", ["tor0:5", "tor1:5"], 422, "do: kill: a link can be cut and restored"),
         ("kill", "switch x", 404, "there is no switch x; there are ocs0, tor0, tor1"),
@@ -109,7 +109,7 @@ def test_a_wrong_target_gets_one_line_that_says_what_there_is(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"do": "cut"}, "target: write two ports"),
+        ({"do": "cut"}, "target: write words"),
         ({"target": "gpu g0"}, "do: Field required"),
         ({"do": "lose", "target": "gpu g0", "back_after_s": -1}, "back_after_s: Input should be greater"),
         ({"do": "lose", "target": "gpu g0", "back_after_s": "nan"}, "back_after_s: Input should be"),
