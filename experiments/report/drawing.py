@@ -36,6 +36,8 @@ STYLE: Any = {
     "axes.titlecolor": INK,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
+    # Said here, it need not be found out from everything above the axes, which takes a sixth of the drawing.
+    "axes.titley": 1.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -80,7 +82,8 @@ def save(figure: Figure, folder: Path, name: str, caption: str) -> Plot:
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)
-    figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")
+    # Level 6, the default, takes twice as long for a sixth less.
+    figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white", pil_kwargs={"compress_level": 2})
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", transparent=True, metadata={"Date": None})
     return Plot(name, caption, page_svg((folder / f"{name}.svg").read_text(encoding="utf-8"), name))
