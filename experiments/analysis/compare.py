@@ -7,7 +7,6 @@ A row of a comparison is called after the metric: ``jct_ratio`` is the arm's ove
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Any
 from experiments.analysis.metrics import selected
 from experiments.analysis.metrics.training import exchanges
 from experiments.analysis.prediction import break_even_set_up, nic_rate_bps, set_ups
-from experiments.analysis.rows import Row, Standing, where
+from experiments.analysis.rows import Row, Standing, key_of, where
 from experiments.analysis.statistics import half_width, is_number
 from experiments.language.spec import BreakEvenSpec, CompareSpec
 from experiments.record.runs import JobRun, Run
@@ -45,7 +44,7 @@ def at_points(rows: Iterable[Row]) -> list[At]:
     """The rows by arm and point."""
     found: dict[tuple[str, str], At] = {}
     for row in rows:
-        key = row.arm, json.dumps(row.point, sort_keys=True)
+        key = row.arm, key_of(row.point)
         found.setdefault(key, At(row.arm, row.point)).rows.append(row)
     return list(found.values())
 
@@ -148,14 +147,14 @@ def told_apart_rows(spec: CompareSpec, runs: Sequence[Run]) -> list[Row]:
     that would make so small a difference to the training."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.plan.arm, json.dumps(run.plan.point, sort_keys=True)), []).append(run)
+        groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
     found = [At(group[0].plan.arm, group[0].plan.point) for group in groups.values()]
     made: list[Row] = []
     for mine, group in zip(found, groups.values(), strict=True):
         base = baseline_of(found, spec.baseline, mine.point)
         if base is None or mine.arm == spec.baseline or mine.arm not in (spec.arms or [mine.arm]):
             continue
-        under = groups[base.arm, json.dumps(base.point, sort_keys=True)]
+        under = groups[base.arm, key_of(base.point)]
         for name in group[0].jobs if spec.job is None else [spec.job]:
             made += _told_apart(name, mine, group, under)
     return made

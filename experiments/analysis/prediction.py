@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -75,9 +76,17 @@ def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, light
 def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> float:
     """Seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no waiting."""
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in gpus)
-    steps = steps_named(job.collective, len(gpus))
-    lightpaths = ring_of(setting.fabric) is not None
-    return all_reduce_time(steps, job.gradient_bytes, rate_bps, lightpaths=lightpaths)
+    return (
+        job.gradient_bytes
+        * _byte_time(job.collective, len(gpus), ring_of(setting.fabric) is not None)
+        / rate_bps
+    )
+
+
+@lru_cache
+def _byte_time(collective: str, ranks: int, lightpaths: bool) -> float:
+    """:func:`all_reduce_time` of one byte at one bit per second."""
+    return all_reduce_time(steps_named(collective, ranks), 1.0, 1.0, lightpaths=lightpaths)
 
 
 def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:

@@ -60,6 +60,11 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
+def key_of(point: Mapping[str, Any]) -> str:
+    """What tells a point of a sweep from others."""
+    return str(sorted(point.items())) if point else ""
+
+
 def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
     """The rows whose fields are as wanted, in order."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from experiments.analysis.rows import Row, Value
+from experiments.analysis.rows import Row, Value, key_of
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -43,7 +42,7 @@ def over_repeats(rows: Iterable[Row]) -> list[Row]:
     there was one run, its row alone, as that of all."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        key = (row.arm, json.dumps(row.point, sort_keys=True), row.subject, row.metric, row.label)
+        key = (row.arm, key_of(row.point), row.subject, row.metric, row.label)
         groups.setdefault(key, []).append(row)
     found = []
     for group in groups.values():

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from experiments.language.plan import EventPlan, JobPlan, RunPlan
 from experiments.language.text import ScenarioError
@@ -39,7 +39,7 @@ Kind = TypeVar("Kind", bound=Record)
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobRun:
     """One job in one run. Times are of the lab's clock, None for what did not come.
 
@@ -98,7 +98,7 @@ class Action:
     error: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run plan as it was carried out. ``name``: of its records. ``released``: when its first jobs were.
 
@@ -116,9 +116,16 @@ class Run:
     circuits: tuple[Pair, ...]
     records: tuple[Record, ...]
 
+    @cached_property
+    def _by_kind(self) -> Mapping[type[Record], list[Record]]:
+        found: dict[type[Record], list[Record]] = {}
+        for record in self.records:
+            found.setdefault(type(record), []).append(record)
+        return found
+
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Its records of one kind, in order."""
-        return [record for record in self.records if isinstance(record, kind)]
+        return cast(list[Kind], self._by_kind.get(kind, []))
 
 
 def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:

@@ -41,12 +41,14 @@ class Context:
 
     @cached_property
     def predicted(self) -> Mapping[str, Predicted]:
-        """What the models say of each job that had GPUs: of those of the beginning together, of others alone,
-        and nothing where light moved while they ran or a job has no path."""
+        """What the models say of each job that had GPUs: of those of the beginning together, of others alone.
+
+        Nothing of one that lost a GPU, and nothing at all where light moved meanwhile or one has no path.
+        """
         run = self.run
         if any(action.plan.do in LIGHT and action.begun > run.released for action in run.actions):
             return {}
-        placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus}
+        placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus and not job.losses}
         first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
         groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
         return {name: found for group in groups for name, found in self._predict(group).items()}
@@ -54,6 +56,8 @@ class Context:
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
         """The same of each job as if it were the only one."""
+        if len(self.run.jobs) == 1:
+            return self.predicted
         jobs = self.run.jobs.items()
         return {k: v for name, job in jobs if job.gpus for k, v in self._predict({name: job.gpus}).items()}
 

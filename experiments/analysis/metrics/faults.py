@@ -32,8 +32,15 @@ def when(action: Action, it: Iteration) -> str:
     return "after" if it.compute_start >= end - _SAME_S else "during"
 
 
+def under(context: Context, action: Action, job: JobRun) -> bool:
+    """Whether the job ran when the event came."""
+    if job.released is None or job.end is None or action.begun <= context.run.released:
+        return False
+    return job.released <= action.begun <= job.end + _SAME_S
+
+
 def _times(context: Context, action: Action, job: JobRun, wanted: str) -> list[float]:
-    if action.plan.do in _QUIET or action.begun <= context.run.released:
+    if action.plan.do in _QUIET or not under(context, action, job):
         return []
     return [it.allreduce_end - it.compute_start for it in job.iterations if when(action, it) == wanted]
 
@@ -57,7 +64,7 @@ for _when in ("before", "during", "after"):
 
 @metric("recovery", "s", "from the fault to the end of the next iteration of all ranks", of="event job")
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
-    if action.plan.do not in FAULTS or action.begun <= context.run.released:
+    if action.plan.do not in FAULTS or not under(context, action, job):
         return None
     ends = (max(it.allreduce_end for it in group) for group in job.by_index)
     return min((end - action.begun for end in ends if end > action.begun + _SAME_S), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 
@@ -39,6 +40,7 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
     )
 
 
+@functools.lru_cache(maxsize=1)
 def activities(context: Context, job: JobRun) -> list[Activity]:
     """Of every GPU of a job that has ended, as recorded. Bytes stand still in the pauses that a worker
     reports (20 ms and more)."""
