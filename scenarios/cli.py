@@ -32,7 +32,7 @@ BUNDLED = Path(__file__).resolve().parent / "disaggregation.yaml"
 
 #: Errors that are a line for the user, not a fault of the program; by module, so that none is imported early.
 _USER_ERRORS = {
-    "experiments.backends.emulation.processes": ("RunError",),
+    "experiments.backends.protocol": ("BackendError",),
     "experiments.language.text": ("ScenarioError",),
     "experiments.client": ("ApiError", "Unreachable"),
     "experiments.cli.common": ("UserError",),

@@ -83,7 +83,7 @@ def run_crosscheck(
     """Simulate, emulate unless there is a run, compare; the folder and the object of crosscheck.json.
 
     ``fabrics`` and ``iterations`` shorten a run that is yet to be made, so they go without ``emulated``.
-    Raises ScenarioError for input that is wrong, RunError and the like where the emulation did not work.
+    Raises ScenarioError for input that is wrong, BackendError and the like where the emulation did not work.
     """
     checked = load(path)
     if emulated is not None:

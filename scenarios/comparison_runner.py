@@ -16,9 +16,10 @@ from typing import Any
 
 from experiments.backends.emulation import disturbance
 from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.processes import LabProcesses, RunError, check_ready
+from experiments.backends.emulation.processes import LabProcesses, check_ready
 from experiments.backends.emulation.reference import References
 from experiments.backends.emulation.session import Session
+from experiments.backends.protocol import BackendError
 from experiments.client import ApiError
 from experiments.record.environment import describe_environment
 from experiments.record.writing import writing
@@ -72,8 +73,8 @@ def run_comparison(
 ) -> tuple[Path, dict[str, Any]]:
     """Run it all; the run folder and the object of result.json.
 
-    Raises RunError, ApiError, Unreachable or WriteError with one line. Whatever happens, nothing of the labs
-    is left.
+    Raises BackendError, ApiError, Unreachable or WriteError with one line. Whatever happens, nothing of
+    the labs is left.
     """
     settings = comparison.settings
     check_ready(options.runtime, options.addresses)
@@ -90,7 +91,7 @@ def run_comparison(
                 with writing(logs):
                     logs.mkdir()
                 with LabProcesses(
-                    setting, options.runtime, options.addresses, logs, notice=reporter.say
+                    setting.lab_setting, options.runtime, options.addresses, logs, notice=reporter.say
                 ) as processes:
                     reporter.say(f"lab {processes.lab.id} is up: {_described(comparison, name, options)}")
                     environment["labs"][name] = processes.lab.id
@@ -236,7 +237,7 @@ class _LabRunner:
 
     def everything(self, plans: list[Plan]) -> dict[str, Any]:
         """Make all runs; the declared timings of the O-NICs' agents, by fabric."""
-        links = LinkTest(self.setting, self.session, self.folder, self.reporter)
+        links = LinkTest(self.setting.lab_setting, self.session, self.folder.record, self.reporter.say)
         links.measure(())
         timings: dict[str, Any] = {}
         if self.has_agents:
@@ -249,7 +250,7 @@ class _LabRunner:
             if not failures and plan.kind == "fabric":
                 failures = repeats.settle(plan.name, self.expected_s(plan), partial(self._again, plan))
             if failures:
-                raise RunError(f"{plan.title}: {failures[0]}")
+                raise BackendError(f"{plan.title}: {failures[0]}")
             links.repeat()
         links.repeat(last=True)
         return timings
@@ -436,7 +437,7 @@ class _Trouble:
         self._replaced = (pid, time.monotonic() + disturbance.BACK_S)
 
     def _look_for_agent(self, gpu: str) -> None:
-        """Note it once the killed agent's successor answers. Raises RunError when that takes too long."""
+        """Note it once the killed agent's successor answers. Raises BackendError when that takes too long."""
         if self._replaced is None:
             return
         pid, deadline = self._replaced
@@ -447,17 +448,19 @@ class _Trouble:
                 disturbance.emulate_one(self._runner.processes, gpu, self._plan.faults)
             self._note("back", what=f"agent of {gpu}")
         elif time.monotonic() > deadline:
-            raise RunError(f"no new agent of O-NIC {gpu} within {disturbance.BACK_S:.0f} s: {reason}")
+            raise BackendError(f"no new agent of O-NIC {gpu} within {disturbance.BACK_S:.0f} s: {reason}")
 
     def check_happened(self) -> None:
         """Once the run is over: wait for a killed agent, which the next run needs.
 
-        Raises RunError when the run was over before the trouble came.
+        Raises BackendError when the run was over before the trouble came.
         """
         if self._spec is None or self._spec.kill is None:
             return
         if not self._killed:
-            raise RunError(f"{self._plan.title}: the job had ended before {self._spec.kill} could be killed")
+            raise BackendError(
+                f"{self._plan.title}: the job had ended before {self._spec.kill} could be killed"
+            )
         while self._replaced is not None:
             self._look_for_agent(self._spec.kill)
             time.sleep(0.02)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments.language.text import ScenarioError, read_text
+from experiments.record.events import Record
 from experiments.record.writing import DISK_FULL, Lines, WriteError, write_json, write_whole, writing
 from scenarios.comparison import Comparison
 from scenarios.comparison_results import build_comparison
@@ -100,6 +101,11 @@ class RunFolder:
     def copy(self, event: Mapping[str, Any]) -> None:
         """Append an event of someone else as it is."""
         self._events.append(json.dumps(event, separators=(",", ":")) + "\n")
+
+    def record(self, record: Record) -> None:
+        """Append a typed event; what it does not have is left out."""
+        fields = {key: value for key, value in vars(record).items() if value not in (None, "")}
+        self.copy({"t": record.t, "event": record.event, **fields})
 
     def samples(self, run: str, samples: Sequence[Mapping[str, Any]]) -> None:
         """Append throughput samples of a run."""

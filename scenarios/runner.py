@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.processes import Addresses, LabProcesses, RunError, check_ready
+from experiments.backends.emulation.processes import Addresses, LabProcesses, check_ready
 from experiments.backends.emulation.reference import References
 from experiments.backends.emulation.session import Session
+from experiments.backends.protocol import BackendError
 from experiments.record.environment import describe_environment
 from experiments.runner.progress import Reporter
 from fabric.topology import canonical
@@ -57,8 +58,8 @@ class Plan:
 def run_scenario(scenario: Scenario, options: Options, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
     """Run it all; the run folder and the object of result.json.
 
-    Raises RunError, ApiError, Unreachable or WriteError with one line. Whatever happens, nothing of the lab
-    is left.
+    Raises BackendError, ApiError, Unreachable or WriteError with one line. Whatever happens, nothing of
+    the lab is left.
     """
     check_ready(options.runtime, options.addresses)
     with RunFolder(options.folder, scenario) as folder:
@@ -66,7 +67,11 @@ def run_scenario(scenario: Scenario, options: Options, reporter: Reporter) -> tu
         reporter.say(f"{scenario.spec.name}: run folder {folder.path}")
         try:
             with LabProcesses(
-                scenario, options.runtime, options.addresses, folder.logs, notice=reporter.say
+                scenario.lab_setting,
+                options.runtime,
+                options.addresses,
+                folder.logs,
+                notice=reporter.say,
             ) as processes:
                 reporter.say(
                     f"lab {processes.lab.id} is up: {len(scenario.fabric.packet_switches)} packet switches, "
@@ -132,7 +137,7 @@ def optical_profiles(processes: LabProcesses) -> dict[str, Any]:
     """Declared timing of each optical switch, as the controller shows it."""
     return {
         name: processes.inventory["optical_switches"][name].get("profile", {})
-        for name in processes.scenario.fabric.optical_switches
+        for name in processes.setting.fabric.optical_switches
     }
 
 
@@ -155,7 +160,7 @@ class _Runner:
         self.start = canonical((str(a), str(b)) for a, b in scenario.fabric.circuits)
 
     def everything(self) -> None:
-        links = LinkTest(self.scenario, self.session, self.folder, self.reporter)
+        links = LinkTest(self.scenario.lab_setting, self.session, self.folder.record, self.reporter.say)
         links.measure(self.start)
         repeats = Repeats(self.folder, self.reporter, self.scenario.compute_s)
         for plan in plans(self.scenario, self.options.repeat):
@@ -164,7 +169,7 @@ class _Runner:
                 again = partial(self._again, plan)
                 failures = repeats.settle(plan.name, self.expected_s(plan), again)
             if failures:
-                raise RunError(f"{plan.title}: {failures[0]}")
+                raise BackendError(f"{plan.title}: {failures[0]}")
             links.repeat()
         links.repeat(last=True)
 
@@ -264,13 +269,13 @@ class _LiveRegroup:
                 runner.note_regroup(self._plan, found)
 
     def check_done(self) -> None:
-        """Raises RunError where the jobs ended before it was asked for, or before it was done."""
+        """Raises BackendError where the jobs ended before it was asked for, or before it was done."""
         if self._live is None or self._regrouped:
             return
         if self._id is None:
             watched = self._runner.scenario.spec.cases[self._live.case].watched
-            raise RunError(
+            raise BackendError(
                 f"{self._plan.title}: job {watched} had ended before the regroup after "
                 f"{self._live.after_iterations} of its iterations (live.after_iterations) could be asked for"
             )
-        raise RunError(f"{self._plan.title}: {self._id} was not done when the jobs ended")
+        raise BackendError(f"{self._plan.title}: {self._id} was not done when the jobs ended")

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from experiments.language import plan
 from experiments.language.profiles import MODELS, compute_seconds, scaled_gradient_bytes
 from experiments.language.text import (
     parse_yaml,
@@ -275,6 +276,21 @@ class Setting(Document):
     def frames(self) -> Frames:
         """Frame size and queues as emulated. Raises ValueError naming a link that cannot be filled."""
         return choose_frames(self.fabric, self.time_scale, self.spec.scale.payload)
+
+    @cached_property
+    def lab_setting(self) -> plan.Setting:
+        """What its lab is built from, as every experiment has it."""
+        spec = self.spec
+        return plan.Setting(
+            name=spec.name,
+            title=spec.name,
+            fabric=self.fabric,
+            section=self.raw_fabric,
+            scale=plan.Scale(spec.scale.time, spec.scale.payload),
+            tcp=plan.Tcp(spec.tcp.congestion_control, spec.tcp.rto_min),
+            link_test_s=spec.link_test.duration,
+            onic_faults=self.onic_faults,
+        )
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from experiments.backends.emulation.processes import RunError
 from experiments.backends.emulation.session import ENDED, Session, rank_of
+from experiments.backends.protocol import BackendError
 from experiments.runner.progress import Reporter
 from scenarios.runfolder import RunFolder
 from testbed.load import ProcessorLoad
@@ -57,7 +57,7 @@ class Watch:
         return min(self._done[job])
 
     def to_the_end(self) -> list[str]:
-        """One line for each job that did not succeed. Raises RunError at the deadline."""
+        """One line for each job that did not succeed. Raises BackendError at the deadline."""
         failures: list[str] = []
         while self.left:
             time.sleep(POLL_S)
@@ -70,7 +70,7 @@ class Watch:
             self._each_round(self)
             self._reporter.advance({name: self.done(name) for name in self._done}, self._totals)
             if self.left and time.monotonic() > self._deadline:
-                raise RunError(f"job {', '.join(self.left)} had not ended after {self._patience_s:.0f} s")
+                raise BackendError(f"job {', '.join(self.left)} had not ended after {self._patience_s:.0f} s")
         self.ended_at = max(self.ends.values(), default=time.monotonic())
         return failures
 

@@ -20,8 +20,8 @@ _FILE = "standing.json"
 def start_standing_lab(
     scenario: Setting, runtime: str, addresses: Addresses, notice: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Build the lab and leave its processes running; what ``up --json`` prints. Raises RunError."""
-    processes = LabProcesses(scenario, runtime, addresses, None, follow=False, notice=notice)
+    """Build the lab and leave its processes running; what ``up --json`` prints. Raises BackendError."""
+    processes = LabProcesses(scenario.lab_setting, runtime, addresses, None, follow=False, notice=notice)
     processes.start()
     document = {
         "lab": processes.lab.id,

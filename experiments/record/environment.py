@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.language.plan import Setting
 from fabric.frames import choose_frames, describe
 from fabric.topology import Fabric
 from fabric.units import format_rate
@@ -42,6 +43,22 @@ def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime:
             line for fabric, chosen in zip(fabrics, frames, strict=True) for line in describe(fabric, chosen)
         ],
         "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
+    }
+
+
+def describe_setting(setting: Setting) -> dict[str, Any]:
+    """Scales and rates of one lab. Rates are emulated ones, with their unit."""
+    fabric, scale = setting.fabric, setting.scale
+    return {
+        "fabric": setting.name,
+        "time_dilation": scale.time,
+        "payload_scale": scale.payload,
+        "mtu_bytes": setting.frames.mtu_bytes,
+        "short_queues": list(describe(fabric, setting.frames)),
+        "emulated_rates": {
+            format_rate(rate): format_rate(rate / scale.rate)
+            for rate in sorted({link.rate_bps for link in fabric.links})
+        },
     }
 
 

@@ -34,7 +34,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     assert isinstance(scenario, Comparison)
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     logs = tmp_path_factory.mktemp("logs")
-    with LabProcesses(scenario.settings["two"], "namespace", addresses, logs) as processes:
+    with LabProcesses(scenario.settings["two"].lab_setting, "namespace", addresses, logs) as processes:
         lab = processes.lab
         yield Session(processes)
     assert traces(lab) == []

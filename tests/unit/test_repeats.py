@@ -196,7 +196,7 @@ def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the
 ) -> None:
     lab = SimpleNamespace(processes=SimpleNamespace(lab=SimpleNamespace(id="none")))
     with RunFolder(tmp_path, scenario) as folder:
-        test = LinkTest(scenario, cast(Session, lab), folder, Reporter())
+        test = LinkTest(scenario.lab_setting, cast(Session, lab), folder.record, print)
         left = list(found)
 
         def fill() -> None:

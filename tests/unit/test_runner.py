@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.backends.emulation.processes import RunError
+from experiments.backends.protocol import BackendError
 from experiments.language.text import ScenarioError
 from scenarios.records import read_runs
 from scenarios.runner import _LiveRegroup, plans
@@ -34,7 +34,7 @@ def test_a_job_that_ends_before_its_regroup_is_one_line(scenario: Scenario) -> N
     regroup = _LiveRegroup(cast(Any, SimpleNamespace(scenario=scenario)), plan)
     # Between two looks all iterations were done, and the jobs had ended.
     regroup(cast(Watch, SimpleNamespace(done=lambda job: 18, left={})))
-    with pytest.raises(RunError, match=r"job red had ended before the regroup after 6 of its iterations"):
+    with pytest.raises(BackendError, match=r"job red had ended before the regroup after 6 of its iterations"):
         regroup.check_done()
 
 

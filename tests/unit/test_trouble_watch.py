@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from experiments.backends.emulation import disturbance
-from experiments.backends.emulation.processes import RunError
+from experiments.backends.protocol import BackendError
 from scenarios import comparison_runner
 from scenarios.comparison_runner import Plan, _Trouble
 from testbed.lab import ENVIRONMENT, Lab
@@ -89,7 +89,7 @@ def test_an_agent_that_does_not_come_back_ends_the_run(
 ) -> None:
     monkeypatch.setattr(disturbance, "BACK_S", 0.05)
     lookout.trouble.look(lookout.watch)
-    with pytest.raises(RunError, match=r"no new agent of O-NIC g0 within 0 s: .*No such file"):
+    with pytest.raises(BackendError, match=r"no new agent of O-NIC g0 within 0 s: .*No such file"):
         lookout.trouble.check_happened()
 
 

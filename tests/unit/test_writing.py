@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.backends.emulation.processes import RunError
+from experiments.backends.protocol import BackendError
 from experiments.record.writing import Lines, WriteError, write_whole, writing
 from scenarios.records import read_lines
 from scenarios.runfolder import RunFolder, finish
@@ -92,9 +92,9 @@ def test_the_error_that_ended_a_run_is_told_also_on_a_full_disk(disk: Path, scen
     def run() -> None:
         with RunFolder(disk / "runs", scenario):
             leave(disk, 0)
-            raise RunError("job red failed")
+            raise BackendError("job red failed")
 
-    with pytest.raises(RunError, match=r"^job red failed$"):
+    with pytest.raises(BackendError, match=r"^job red failed$"):
         run()
     empty(disk)
 

@@ -16,7 +16,9 @@ import httpx
 
 from controller.errors import ControllerError
 from controller.grids.onics import OnicEntry, ask
-from experiments.backends.emulation.processes import LabProcesses, RunError, belongs_to
+from experiments.backends.emulation.processes import LabProcesses, belongs_to
+from experiments.backends.protocol import BackendError
+from experiments.language.plan import ControlFaults
 
 #: Deadlines in seconds: the server agent's answer, the return of an agent that was killed, one look for it.
 ANSWER_S, BACK_S, GLANCE_S = 10.0, 30.0, 0.1
@@ -30,20 +32,20 @@ def inventory(processes: LabProcesses) -> dict[str, Any]:
 
 
 def light_counters(processes: LabProcesses) -> dict[str, Any]:
-    """What the O-NICs and WSSs have counted in the kernel since they were made. Raises RunError."""
+    """What the O-NICs and WSSs have counted in the kernel since they were made. Raises BackendError."""
     address = inventory(processes)["agent"]
     transport = httpx.HTTPTransport(uds=address.removeprefix("unix:"))
     try:
         with httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S) as client:
             answer = client.get("/v1/onics").raise_for_status()
     except httpx.HTTPError as error:
-        raise RunError(f"the counters of the light cannot be read: {error}") from None
+        raise BackendError(f"the counters of the light cannot be read: {error}") from None
     found: dict[str, Any] = answer.json()
     return found
 
 
 def emulate(processes: LabProcesses, faults: Mapping[str, Any]) -> None:
-    """Have every agent delay or lose its control messages from now on. Raises RunError.
+    """Have every agent delay or lose its control messages from now on. Raises BackendError.
 
     ``faults``: keys of the agent's ``emulate``; one not named stays. Agents are seeded apart.
     """
@@ -56,17 +58,19 @@ def emulate_one(processes: LabProcesses, gpu: str, faults: Mapping[str, Any]) ->
     try:
         found = ask(_entry(processes, gpu), "emulate", **faults)["emulate"]
     except ControllerError as error:
-        raise RunError(f"faults cannot be set: {error}") from None
+        raise BackendError(f"faults cannot be set: {error}") from None
     wrong = [name for name, value in faults.items() if found.get(name) != value]
     if wrong:
-        raise RunError(f"O-NIC agent of {gpu}: {wrong[0]} is {found.get(wrong[0])}, not {faults[wrong[0]]}")
+        raise BackendError(
+            f"O-NIC agent of {gpu}: {wrong[0]} is {found.get(wrong[0])}, not {faults[wrong[0]]}"
+        )
 
 
 def kill_agent(processes: LabProcesses, gpu: str) -> int:
-    """Kill (SIGKILL) the agent of a GPU's O-NIC; its process id. Raises RunError."""
+    """Kill (SIGKILL) the agent of a GPU's O-NIC; its process id. Raises BackendError."""
     pid = int(inventory(processes)["onics"][gpu]["pid"])
     if not belongs_to(processes.lab, pid):
-        raise RunError(f"the agent of O-NIC {gpu} (process {pid}) does not run")
+        raise BackendError(f"the agent of O-NIC {gpu} (process {pid}) does not run")
     os.kill(pid, signal.SIGKILL)
     return pid
 
@@ -86,3 +90,40 @@ def why_no_other_agent(processes: LabProcesses, gpu: str, pid: int) -> str | Non
 def _entry(processes: LabProcesses, gpu: str) -> OnicEntry:
     place = inventory(processes)["onics"][gpu]
     return OnicEntry(gpu, place["manage"], place["control"], place.get("flow", ""))
+
+
+class ControlNetwork:
+    """The O-NICs' agents of a lab, as they were last told to disturb their messages and to tune their lasers.
+
+    They are told only what differs. Methods raise BackendError.
+    """
+
+    def __init__(self, processes: LabProcesses) -> None:
+        self._processes = processes
+        setting = processes.setting
+        self._usual = {
+            gpu: {**_settings_of(ControlFaults()), "tuning_s": onic.tuning_s * setting.scale.time}
+            for gpu, onic in setting.fabric.onics.items()
+            if onic.transmitters == "tunable"
+        }
+        self._told = dict(self._usual)
+
+    def tell(self, faults: ControlFaults, tuning_s: Mapping[str, float] | None = None) -> None:
+        """From now on. ``tuning_s``: by GPU, emulated seconds; else as it is."""
+        for number, gpu in enumerate(self._told, start=1):
+            wanted = {**self._told[gpu], **_settings_of(faults)}
+            if tuning_s is not None:
+                wanted["tuning_s"] = tuning_s.get(gpu, self._usual[gpu]["tuning_s"])
+            if wanted != self._told[gpu]:
+                emulate_one(self._processes, gpu, {**wanted, "seed": number})
+                self._told[gpu] = wanted
+
+    def tell_again(self, gpu: str) -> None:
+        """An agent that was started anew knows nothing of what it was told."""
+        if self._told[gpu] != self._usual[gpu]:
+            emulate_one(self._processes, gpu, self._told[gpu])
+
+
+def _settings_of(faults: ControlFaults) -> dict[str, float]:
+    shares = {"loss": faults.loss, "duplicate": faults.duplicate, "reorder": faults.reorder}
+    return {"control_delay_s": faults.delay_s, **shares}

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.backends.emulation.processes import RunError
 from experiments.backends.emulation.session import Circuits, Session, rank_of
-from experiments.runner.progress import Reporter
+from experiments.backends.protocol import BackendError
+from experiments.language.plan import Setting
+from experiments.record.events import LinkRate, LinkRateDisturbed, Record, Repeated
 from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Hop, Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
 from scenarios.fidelity import TAKEN, Reason, missed_links
-from scenarios.runfolder import RunFolder
-from scenarios.schema import Setting
 from testbed.load import ProcessorLoad, Shares
 
 if TYPE_CHECKING:
@@ -40,18 +40,24 @@ class _Doubt:
 
 
 class LinkTest:
-    """Fills links with TCP and writes a ``link_rate`` event for each.
+    """Fills links with TCP and emits a ``LinkRate`` for each.
 
-    Links that missed their setting while others had the processors get ``link_rate_disturbed`` first, and are
+    Links that missed their setting while others had the processors get ``LinkRateDisturbed`` first, and are
     measured once more by :meth:`repeat` when those have gone: one long disturbance would spoil a second
     attempt right after the first.
     """
 
-    def __init__(self, scenario: Setting, session: Session, folder: RunFolder, reporter: Reporter) -> None:
-        self.scenario = scenario
+    def __init__(
+        self,
+        setting: Setting,
+        session: Session,
+        emit: Callable[[Record], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.setting = setting
         self.session = session
-        self.folder = folder
-        self.reporter = reporter
+        self.emit = emit
+        self.say = say
         self._circuits: Circuits = ()
         self._doubts: list[_Doubt] = []
         self._since = ProcessorLoad(session.processes.lab.id)
@@ -64,18 +70,18 @@ class LinkTest:
         full; then each direction of each link between packet switches, those at once that share no link;
         then the O-NICs of each grid, all at once along rings in the rows, then in the columns; then those of
         each ring of wavelengths, all to their neighbour one way round, then the other."""
-        for line in describe(self.scenario.fabric, self.scenario.frames):
-            self.reporter.say(line)
-        self.reporter.say("measuring the links")
+        for line in describe(self.setting.fabric, self.setting.frames):
+            self.say(line)
+        self.say("measuring the links")
         self._circuits = circuits
         self._light()
         ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
-        graph = electrical_graph(self.scenario.fabric, circuit_cross_connects(self.scenario.fabric, ports))
+        graph = electrical_graph(self.setting.fabric, circuit_cross_connects(self.setting.fabric, ports))
         self._settle("NICs", partial(self._nics, graph))
         self._settle("links between switches", partial(self._trunks, graph))
-        for grid in self.scenario.fabric.grids.values():
+        for grid in self.setting.fabric.grids.values():
             self._settle(f"O-NICs of {grid.name}", partial(self._onics, grid))
-        for ring in self.scenario.fabric.rings.values():
+        for ring in self.setting.fabric.rings.values():
             self._settle(f"O-NICs of {ring.name}", partial(self._ring, ring))
         self._since.shares()
 
@@ -87,19 +93,21 @@ class LinkTest:
         quiet = self._since.shares().taken < TAKEN
         if not self._doubts or not (quiet or last):
             return
-        self.reporter.say("measuring links once more")
+        self.say("measuring links once more")
         self._light()
         for doubt in self._doubts:
             again, load = self._attempt(doubt.fill)
             better = load.taken < doubt.load.taken
-            self.folder.event(
-                "repeated",
-                what="links",
-                name=doubt.what,
-                reasons=[reason.as_json() for reason in doubt.missed],
-                first=_figures(doubt.rates, doubt.load),
-                second=_figures(again, load),
-                counts="second" if better else "first",
+            self.emit(
+                Repeated(
+                    t=time.monotonic(),
+                    what="links",
+                    name=doubt.what,
+                    reasons=[reason.as_json() for reason in doubt.missed],
+                    first=_figures(doubt.rates, doubt.load),
+                    second=_figures(again, load),
+                    counts="second" if better else "first",
+                )
             )
             self._write(*((again, load) if better else (doubt.rates, doubt.load)))
         self._doubts.clear()
@@ -115,22 +123,24 @@ class LinkTest:
         missed = missed_links(rates)
         if missed and load.taken >= TAKEN:
             share = f"{100 * load.taken:.0f} % of the processors"
-            self.reporter.say(f"  others took {share}, and {missed[0].text}; once more later")
+            self.say(f"  others took {share}, and {missed[0].text}; once more later")
             self._doubts.append(_Doubt(what, fill, rates, load, missed))
-            self._note("link_rate_disturbed", rates, load)
+            self._note(LinkRateDisturbed, rates, load)
         else:
             self._write(rates, load)
 
-    def _note(self, event: str, rates: Sequence[dict[str, Any]], load: Shares) -> None:
-        shares = {"stolen": round(load.stolen, 4), "others": round(load.others, 4)}
+    def _note(self, kind: type[LinkRate], rates: Sequence[dict[str, Any]], load: Shares) -> None:
+        stolen, others = round(load.stolen, 4), round(load.others, 4)
         for rate in rates:
-            self.folder.event(event, **rate, **shares)
+            self.emit(
+                kind(t=time.monotonic(), fabric=self.setting.name, **rate, stolen=stolen, others=others)
+            )
 
     def _write(self, rates: Sequence[dict[str, Any]], load: Shares) -> None:
-        self._note("link_rate", rates, load)
+        self._note(LinkRate, rates, load)
         ratios = [100 * rate["measured_bps"] / rate["set_bps"] for rate in rates]
         if ratios:
-            self.reporter.say(
+            self.say(
                 f"  {len(ratios)} rates, {min(ratios):.1f} to {max(ratios):.1f} % of their settings, median "
                 f"{statistics.median(ratios):.1f} %"
             )
@@ -141,7 +151,7 @@ class LinkTest:
         return self._rates, self._load
 
     def _nics(self, graph: nx.MultiDiGraph[str]) -> None:
-        fabric = self.scenario.fabric
+        fabric = self.setting.fabric
         rings: list[Test] = []
         for switch in fabric.packet_switches:
             gpus = [gpu for gpu in fabric.gpus if graph.has_edge(gpu, switch)]
@@ -156,11 +166,11 @@ class LinkTest:
             self._keep(f"NICs of {source}, {destination}", f"{source} to {destination}", min(rates), rate)
 
     def _trunks(self, graph: nx.MultiDiGraph[str]) -> None:
-        fabric = self.scenario.fabric
+        fabric = self.setting.fabric
         batches, unmeasured = trunk_tests(fabric, Router(fabric, graph))
         for out in unmeasured:
             to = fabric.link_at[out].other(out)
-            self.reporter.say(f"  {out} to {to} is not measured: no two GPUs send over it")
+            self.say(f"  {out} to {to} is not measured: no two GPUs send over it")
         for batch in batches:
             gpus = list(dict.fromkeys(gpu for pair in batch for gpu in pair))
             receiver = {source: gpus.index(destination) for source, destination in batch}
@@ -184,7 +194,7 @@ class LinkTest:
             test: Test = (f"light-{name}s", list(grid.nodes), [*next_in[name]])
             for source, destination, rate in self._run([test]):
                 ends = [Port(gpu, port) for gpu in (source, destination)]
-                setting = min(self.scenario.fabric.link_at[end].rate_bps for end in ends)
+                setting = min(self.setting.fabric.link_at[end].rate_bps for end in ends)
                 self._keep(f"O-NIC ports {ends[0]}, {ends[1]}", f"{source} to {destination}", setting, rate)
 
     def _ring(self, ring: WdmRing) -> None:
@@ -196,18 +206,18 @@ class LinkTest:
                 continue
             test: Test = (f"ring-{way}", list(ring.nodes), [(i + step) % count for i in range(count)])
             for source, destination, rate in self._run([test]):
-                setting = self.scenario.fabric.link_at[Port(source, port)].rate_bps
+                setting = self.setting.fabric.link_at[Port(source, port)].rate_bps
                 link = f"{source}:{port} to {destination}, one wavelength"
                 self._keep(link, f"{source} to {destination}", setting, rate)
 
     def _keep(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
-        set_bps = real_bps / self.scenario.rate_scale
+        set_bps = real_bps / self.setting.scale.rate
         rate = {"link": link, "direction": direction, "set_bps": set_bps, "measured_bps": measured_bps}
         self._rates.append(rate)
 
     def _run(self, tests: Sequence[Test]) -> list[tuple[str, str, float]]:
         """Run tests at once: (from, to, bits per second of TCP payload)."""
-        seconds = self.scenario.spec.link_test.duration
+        seconds = self.setting.link_test_s
         ids = {
             name: self.session.submit(
                 {
@@ -228,7 +238,7 @@ class LinkTest:
         failures = self.session.wait_ended(ids, seconds + 30.0)
         self._load = max(self._load, load.shares(), key=lambda shares: shares.taken)
         if failures:
-            raise RunError(f"link test: {failures[0]}")
+            raise BackendError(f"link test: {failures[0]}")
         return [
             (gpus[event["peer"]], gpus[rank_of(event)], float(event["rate_bps"]))
             for name, gpus, _ in tests

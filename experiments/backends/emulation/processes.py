@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from experiments.backends.protocol import BackendError
 from experiments.client import Api, ApiError, Unreachable
+from experiments.language.plan import Setting
 from experiments.record.writing import writing
-from scenarios.schema import Setting
 from testbed.lab import ENVIRONMENT, Lab, new_lab
 from testbed.supervision import ended
 
@@ -29,10 +32,6 @@ log = logging.getLogger(__name__)
 UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 20.0
 #: How often a controller that died is started again.
 RESTARTS = 3
-
-
-class RunError(RuntimeError):
-    """A run cannot go on; the message is one line that says what is wrong and where."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,15 @@ class Addresses:
 
 
 def split_address(text: str, what: str) -> tuple[str, int]:
-    """``host:port``. Raises RunError naming ``what``."""
+    """``host:port``. Raises BackendError naming ``what``."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise RunError(f"{what}: {text!r} is not host:port, such as 127.0.0.1:8080")
+        raise BackendError(f"{what}: {text!r} is not host:port, such as 127.0.0.1:8080")
     return host.strip("[]"), int(port)
 
 
 def check_free(address: str, what: str) -> None:
-    """Raise RunError when another program holds a TCP port that the controller needs."""
+    """Raise BackendError when another program holds a TCP port that the controller needs."""
     host, port = split_address(address, what)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,33 +60,33 @@ def check_free(address: str, what: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             reason = error.strerror or str(error)
-            raise RunError(
+            raise BackendError(
                 f"port {port} ({what}) cannot be used: {reason}; stop its user or choose another with {what}"
             ) from None
 
 
 def check_machine(runtime: str) -> None:
-    """Raise RunError, one line with the remedy, for what a lab needs and the machine lacks now."""
+    """Raise BackendError, one line with the remedy, for what a lab needs and the machine lacks now."""
     from testbed import services
 
     if os.geteuid() != 0:
-        raise RunError("root is needed to build networks; run again with sudo")
+        raise BackendError("root is needed to build networks; run again with sudo")
     if not services.open_vswitch_running():
-        raise RunError("Open vSwitch is not running; start it with: ringlight setup")
+        raise BackendError("Open vSwitch is not running; start it with: ringlight setup")
     if runtime != "docker":
         return
     if not services.docker_running():
-        raise RunError(
+        raise BackendError(
             "Docker is not running; start it with: ringlight setup  (or choose --runtime namespace)"
         )
     from containers.image import image_present, image_tag
 
     if not image_present():
-        raise RunError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
+        raise BackendError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
 
 
 def check_ready(runtime: str, addresses: Addresses) -> None:
-    """Raise RunError, one line, for what stands in a lab's way now. Makes nothing."""
+    """Raise BackendError, one line, for what stands in a lab's way now. Makes nothing."""
     check_machine(runtime)
     check_free(addresses.rest, "--rest")
     check_free(addresses.openflow, "--openflow")
@@ -102,7 +101,7 @@ class LabProcesses:
 
     def __init__(
         self,
-        scenario: Setting,
+        setting: Setting,
         runtime: str,
         addresses: Addresses,
         logs: Path | None,
@@ -110,7 +109,7 @@ class LabProcesses:
         follow: bool = True,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
-        self.scenario = scenario
+        self.setting = setting
         self.runtime = runtime
         self.addresses = addresses
         self.lab: Lab = new_lab()
@@ -119,6 +118,8 @@ class LabProcesses:
         self.inventory: dict[str, Any] = {}
         self.restarts = 0
         self._away_until = 0.0
+        #: Held by who starts or kills the controller while jobs run.
+        self._tending = threading.Lock()
         self._follow = follow
         self._notice = notice
         self._testbed: subprocess.Popen[bytes] | None = None
@@ -144,13 +145,13 @@ class LabProcesses:
         self.stop()
 
     def start(self) -> None:
-        """Start both and wait until the controller says that it is healthy. Raises RunError, WriteError."""
+        """Start both and wait until the controller is healthy. Raises BackendError, WriteError."""
         check_ready(self.runtime, self.addresses)
         try:
             with writing(self.state):
                 self._lock = self.lab.hold()
                 fabric = self.state / "fabric.json"
-                fabric.write_text(json.dumps(self.scenario.raw_fabric), encoding="utf-8")
+                fabric.write_text(json.dumps(self.setting.section), encoding="utf-8")
                 if self.addresses.token:
                     token = self.state / "token"
                     token.touch(mode=0o600)
@@ -158,21 +159,21 @@ class LabProcesses:
             self._testbed = self._spawn("testbed", self._testbed_command())
             self._controller = self._spawn("controller", self._controller_command())
             self._wait_for_inventory()
-            self._wait_for_controller()
+            self.wait_healthy()
         except BaseException:
             self.stop()
             raise
 
     def _testbed_command(self) -> list[str]:
-        scale, tcp = self.scenario.spec.scale, self.scenario.spec.tcp
+        scale, tcp = self.setting.scale, self.setting.tcp
         return [
             *(sys.executable, "-m", "testbed.emulation"),
             *("--fabric", str(self.state / "fabric.json"), "--lab", self.lab.id),
             *("--state", str(self.state), "--runtime", self.runtime),
             *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
             *("--openflow", self.addresses.openflow, "--congestion-control", tcp.congestion_control),
-            *("--rto-min", repr(tcp.rto_min * scale.time)),
-            *(["--onic-faults"] if self.scenario.onic_faults else []),
+            *("--rto-min", repr(tcp.rto_min_s * scale.time)),
+            *(["--onic-faults"] if self.setting.onic_faults else []),
         ]
 
     def _controller_command(self) -> list[str]:
@@ -210,13 +211,14 @@ class LabProcesses:
         while not path.exists():
             self.check()
             if time.monotonic() > deadline:
-                raise RunError(
+                raise BackendError(
                     f"the testbed was not up after {UP_S:.0f} s; its last words: {self._last('testbed')}"
                 )
             time.sleep(0.02)
         self.inventory = json.loads(path.read_text(encoding="utf-8"))
 
-    def _wait_for_controller(self) -> None:
+    def wait_healthy(self) -> None:
+        """Wait until the controller says that all is well. Raises BackendError."""
         deadline = time.monotonic() + ANSWER_S
         while True:
             self.check()
@@ -229,55 +231,80 @@ class LabProcesses:
                     return
                 reason = "; ".join(health.get("reasons") or [str(health)])
             if time.monotonic() > deadline:
-                raise RunError(f"the controller was not ready after {ANSWER_S:.0f} s: {reason}")
+                raise BackendError(f"the controller was not ready after {ANSWER_S:.0f} s: {reason}")
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Raise RunError when the testbed or, before it first answered, the controller has ended."""
+        """Raise BackendError when the testbed or, before it first answered, the controller has ended."""
         self._check("testbed", self._testbed)
         self._check("controller", self._controller)
 
     def _check(self, name: str, process: subprocess.Popen[bytes] | None) -> None:
         if process is not None and process.poll() is not None:
-            raise RunError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+            raise BackendError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
 
-    def kill_controller(self, absence_s: float) -> None:
+    def kill_controller(self, absence_s: float = math.inf) -> None:
         """Kill the controller (SIGKILL); :meth:`tend` starts it again, but not before ``absence_s``."""
-        controller = self._controller
-        if controller is None:
-            raise RunError("there is no controller to kill")
-        controller.kill()
-        controller.wait(5.0)
-        self._away_until = time.monotonic() + absence_s
+        with self._tending:
+            controller = self._controller
+            if controller is None or controller.poll() is not None:
+                raise BackendError("there is no controller to kill")
+            controller.kill()
+            controller.wait(5.0)
+            self._away_until = time.monotonic() + absence_s
+
+    def start_controller(self) -> None:
+        """Start the controller that was killed; returns once it answers. Raises BackendError."""
+        with self._tending:
+            self._controller = self._spawn("controller", self._controller_command())
+            self._away_until = 0.0
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            self._check("controller", self._controller)
+            try:
+                self.api.get("/v1/health")
+            except (Unreachable, ApiError) as error:
+                if time.monotonic() > deadline:
+                    raise BackendError(
+                        f"the controller is not back after {ANSWER_S:.0f} s: {error}"
+                    ) from None
+                time.sleep(0.03)
+            else:
+                return
 
     @property
     def controller_away(self) -> bool:
         """Whether the controller was killed on purpose and is to stay away for now."""
         return time.monotonic() < self._away_until
 
-    def tend(self) -> None:
+    def tend(self, *, wait: bool = True) -> str | None:
         """While jobs run: start a controller that died again, so that they can be watched to their end.
 
-        Raises RunError when the testbed has ended, or the controller too often.
+        Why it had ended, if nobody killed it on purpose. ``wait``: until it is healthy. Raises BackendError
+        when the testbed has ended, or the controller too often.
         """
         self._check("testbed", self._testbed)
-        controller = self._controller
-        if controller is None or controller.poll() is None or self.controller_away:
-            return
-        if self._away_until:
+        with self._tending:
+            controller = self._controller
+            if controller is None or controller.poll() is None or self.controller_away:
+                return None
+            reason = None if self._away_until else self._unasked_end(controller)
             self._away_until = 0.0
             self._controller = self._spawn("controller", self._controller_command())
-            self._wait_for_controller()
-            return
+        if wait:
+            self.wait_healthy()
+        return reason
+
+    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> str:
+        """Why a controller ended by itself. Raises BackendError when it has done so too often."""
         # A process that was killed had no say in it; what it last logged explains nothing.
         said = f": {self._last('controller')}" if controller.returncode > 0 else ""
         reason = ended(controller.returncode) + said
         if self.restarts >= RESTARTS:
-            raise RunError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
+            raise BackendError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
         self.restarts += 1
         self._notice(f"the controller ended ({reason}); starting it again, jobs go on")
-        self._controller = self._spawn("controller", self._controller_command())
-        self._wait_for_controller()
+        return reason
 
     def switches_restarted(self) -> dict[str, int]:
         """How often the testbed has started each optical switch again since last asked, if it has."""

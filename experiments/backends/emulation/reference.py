@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.backends.emulation.processes import LabProcesses, RunError
+from experiments.backends.emulation.processes import LabProcesses
+from experiments.backends.protocol import BackendError
 from experiments.record.writing import writing
 
 #: Deadline of one such training, seconds.
@@ -31,7 +32,7 @@ class References:
     def hash_of(
         self, processes: LabProcesses, request: Mapping[str, Any], fewer: Sequence[tuple[int, int]] = ()
     ) -> str:
-        """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises RunError.
+        """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises BackendError.
 
         ``fewer``: how many ranks it went on with, and from which iteration on, where it lost GPUs.
         """
@@ -44,7 +45,7 @@ class References:
 
 def _train(processes: LabProcesses, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
     name, gpus = request["name"], request["ranks"]
-    addresses = [processes.scenario.fabric.gpus[gpu].ip for gpu in gpus]
+    addresses = [processes.setting.fabric.gpus[gpu].ip for gpu in gpus]
     spec = {"job": name, "rank": 0, "world_size": len(gpus), "peers": addresses}
     spec |= {key: request[key] for key in _DECISIVE}
     path = processes.state / f"reference-{len(gpus)}.json"
@@ -63,10 +64,10 @@ def _train(processes: LabProcesses, request: Mapping[str, Any], segments: Sequen
             cwd=Path(__file__).resolve().parents[3],
         )
     except subprocess.TimeoutExpired:
-        raise RunError(
+        raise BackendError(
             f"the one-process reference of job {name} took more than {REFERENCE_S:.0f} s"
         ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"the one-process reference of job {name} failed: {last}")
+        raise BackendError(f"the one-process reference of job {name} failed: {last}")
     return str(json.loads(done.stdout)["parameters_sha256"])

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.backends.emulation.processes import LabProcesses, RunError
+from experiments.backends.emulation.processes import LabProcesses
+from experiments.backends.protocol import BackendError
 from experiments.client import ApiError, Unreachable
 from fabric.topology import canonical
 
@@ -26,7 +27,7 @@ def rank_of(event: Mapping[str, Any]) -> int:
 
 
 class Session:
-    """Calls to one controller. Methods raise RunError with one line where something did not come about."""
+    """Calls to one controller. Methods raise BackendError, one line, where something did not come about."""
 
     def __init__(self, processes: LabProcesses) -> None:
         self.processes = processes
@@ -49,13 +50,13 @@ class Session:
                 time.sleep(0.1)
 
     def set_circuits(self, circuits: Circuits) -> None:
-        """Light exactly these circuits and read them back. Raises RunError where they do not stand."""
+        """Light exactly these circuits and read them back. Raises BackendError where they do not stand."""
         answer = self.api.put("/v1/circuits", {"circuits": [list(c) for c in circuits], "dry_run": False})
         lit = self.lit_circuits()
         if lit != canonical(circuits):
             missing = [f"{a}-{b}" for a, b in canonical(circuits) if (a, b) not in lit]
             problems = answer.get("problems") or [f"missing {', '.join(missing) or 'none, but more is lit'}"]
-            raise RunError(f"circuits do not stand as asked: {problems[0]}")
+            raise BackendError(f"circuits do not stand as asked: {problems[0]}")
 
     def lit_circuits(self) -> list[tuple[str, str]]:
         answer = self.api.get("/v1/circuits")
@@ -70,7 +71,7 @@ class Session:
                 return str(self.api.post("/v1/jobs", request)["id"])
             except ApiError as error:
                 if error.status != 409 or time.monotonic() > deadline:
-                    raise RunError(f"job {request['name']}: {error}") from None
+                    raise BackendError(f"job {request['name']}: {error}") from None
                 time.sleep(0.05)
 
     def wait_ready(self, ids: Mapping[str, str]) -> None:
@@ -82,9 +83,9 @@ class Session:
                 if job["state"] == "READY":
                     del waiting[name]
                 elif job["state"] in ENDED:
-                    raise RunError(f"job {name} {job['state'].lower()}: {job['error']}")
+                    raise BackendError(f"job {name} {job['state'].lower()}: {job['error']}")
             if waiting and time.monotonic() > deadline:
-                raise RunError(f"job {', '.join(waiting)} was not ready after {READY_S:.0f} s")
+                raise BackendError(f"job {', '.join(waiting)} was not ready after {READY_S:.0f} s")
             self.processes.check()
             time.sleep(0.03)
 
@@ -98,10 +99,10 @@ class Session:
         return str(self.api.post("/v1/regroup", {"jobs": list(ids), "dry_run": False})["id"])
 
     def regroup_done(self, regroup_id: str) -> dict[str, Any] | None:
-        """The regroup resource once it has ended well, else None. Raises RunError when it failed."""
+        """The regroup resource once it has ended well, else None. Raises BackendError when it failed."""
         found: dict[str, Any] = self.api.get(f"/v1/regroup/{regroup_id}")
         if found["state"] == "FAILED":
-            raise RunError(f"{regroup_id} failed: {found.get('error')}")
+            raise BackendError(f"{regroup_id} failed: {found.get('error')}")
         return found if found["state"] not in ("PLANNED", "APPLYING") else None
 
     def regroup_now(self, ids: Iterable[str]) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class Session:
         regroup_id = self.begin_regroup(ids)
         while (found := self.regroup_done(regroup_id)) is None:
             if time.monotonic() > deadline:
-                raise RunError(f"{regroup_id} was not done after {REGROUP_S:.0f} s")
+                raise BackendError(f"{regroup_id} was not done after {REGROUP_S:.0f} s")
             time.sleep(0.02)
         return found
 
@@ -126,6 +127,6 @@ class Session:
                     if job["state"] != "SUCCEEDED":
                         failures.append(f"job {name} {job['state'].lower()}: {job['error']}")
             if left and time.monotonic() > deadline:
-                raise RunError(f"job {', '.join(left)} had not ended after {patience_s:.0f} s")
+                raise BackendError(f"job {', '.join(left)} had not ended after {patience_s:.0f} s")
             time.sleep(0.05)
         return failures

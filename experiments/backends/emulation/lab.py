@@ -1,0 +1,405 @@
+"""One emulated lab, as an experiment sees it: jobs through the controller's REST API, as a user has it.
+
+What the workers, the controller, the agents and the processors say is looked up at intervals and handed on as
+records; events of the timeline are carried out meanwhile (``actions``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from experiments.backends.emulation import disturbance
+from experiments.backends.emulation.actions import Actions
+from experiments.backends.emulation.flows import FlowLog
+from experiments.backends.emulation.linktest import LinkTest
+from experiments.backends.emulation.processes import LabProcesses
+from experiments.backends.emulation.reference import References
+from experiments.backends.emulation.requests import job_request
+from experiments.backends.emulation.session import RELEASE_DELAY_S, Session
+from experiments.backends.protocol import BackendError
+from experiments.client import ApiError, Unreachable
+from experiments.language.plan import ControlFaults, EventPlan, JobPlan, RunPlan
+from experiments.record.events import (
+    ENDED,
+    Circuits,
+    ControllerRestarted,
+    GridLit,
+    JobRecovered,
+    JobState,
+    LightCounters,
+    PortRate,
+    ProcessorLoad,
+    Record,
+    Reference,
+    Released,
+    RingSetUps,
+    SwitchRestarted,
+    record_of,
+)
+from testbed import load
+from testbed.faults import FaultError
+
+#: Seconds between two looks at everything; at what somebody waits for; at the processors' load.
+LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
+#: Deadlines in seconds: the controller's answer when nobody killed it, a release that it refuses, the
+#: end of cancelled jobs.
+ANSWER_S, RELEASE_S, CANCEL_S = 15.0, 5.0, 30.0
+#: Besides the ends: what is on record of a job's states.
+_TOLD = ("READY", "RUNNING", "RECOVERING", *ENDED)
+
+
+@dataclass
+class _Job:
+    """A submitted job. ``segments``: numbers of ranks, each from an iteration on."""
+
+    plan: JobPlan
+    id: str
+    request: Mapping[str, Any]
+    state: str = "PENDING"
+    released: bool = False
+    cursor: int = 0
+    segments: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for its next state."""
+        return not self.released and not self.ended
+
+
+@dataclass
+class _Release:
+    jobs: list[_Job]
+    until_s: float
+
+
+@dataclass
+class _Run:
+    plan: RunPlan
+    flows: FlowLog
+    load: load.ProcessorLoad
+    jobs: dict[str, _Job] = field(default_factory=dict)
+    releases: list[_Release] = field(default_factory=list)
+    #: Where the series goes on: from the first release.
+    since_s: float | None = None
+    next_look_s: float = 0.0
+    next_load_s: float = 0.0
+    silent_since_s: float | None = None
+    #: Submissions that nobody answered.
+    unanswered: set[str] = field(default_factory=set)
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {name: job.id for name, job in self.jobs.items() if not job.ended}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the controller or the testbed refuses is the end of the run, in one line."""
+    try:
+        yield
+    except (ApiError, Unreachable, FaultError) as error:
+        raise BackendError(str(error)) from None
+
+
+class EmulatedLab:
+    """``closed`` is called once, when all of it is gone."""
+
+    real_time = True
+
+    def __init__(
+        self,
+        processes: LabProcesses,
+        session: Session,
+        links: LinkTest,
+        references: References,
+        closed: Callable[[], None],
+    ) -> None:
+        self.setting = processes.setting
+        self.processes, self._session, self._api = processes, session, session.api
+        self._links, self._references, self._closed = links, references, closed
+        self._actions = Actions(processes, session)
+        self._now: _Run | None = None
+        self._found: list[Record] = []
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    @property
+    def _run(self) -> _Run:
+        if self._now is None:
+            raise BackendError("no run has begun")
+        return self._now
+
+    def begin(self, plan: RunPlan) -> None:
+        with _told():
+            self._links.repeat()
+            if plan.circuits or self._session.lit_circuits():
+                self._session.set_circuits(plan.circuits)
+            self._actions.control.tell(plan.control, plan.tuning_s)
+            flows = FlowLog(self._api, plan.name, self.setting.fabric)
+            self._now = _Run(plan, flows, load.ProcessorLoad(self.processes.lab.id))
+            self._found += self._light("before")
+
+    def submit(self, job: JobPlan) -> bool:
+        run = self._run
+        request = job_request(run.plan, job)
+        with _told():
+            try:
+                document = self._answered(job.name) or self._api.post("/v1/jobs", request)
+            except Unreachable:
+                # It may have been killed while it answered; whether it is back is for the next look.
+                run.unanswered.add(job.name)
+                return False
+            except ApiError as error:
+                if error.status != 409:
+                    raise BackendError(f"job {job.name}: {error}") from None
+                return False
+        run.unanswered.discard(job.name)
+        run.jobs[job.name] = _Job(job, str(document["id"]), request)
+        return True
+
+    def _answered(self, name: str) -> dict[str, Any] | None:
+        """The job that an earlier submission made, though nobody answered it."""
+        if name not in self._run.unanswered:
+            return None
+        found: Iterable[dict[str, Any]] = self._api.get("/v1/jobs")
+        return next((job for job in found if job["name"] == name and job["state"] not in ENDED), None)
+
+    def release(self, jobs: Sequence[str]) -> None:
+        run = self._run
+        run.releases.append(_Release([run.jobs[name] for name in jobs], time.monotonic() + RELEASE_S))
+        self._look()
+
+    def perform(self, event: EventPlan) -> None:
+        run = self._run
+        self._found.append(self._actions.begin(event, run.plan.name, run.ids))
+
+    def next(self, until_s: float) -> Sequence[Record]:
+        while True:
+            self._look()
+            if self._found:
+                return self._taken()
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return []
+            quiet_s = self._run.next_look_s - time.monotonic()
+            time.sleep(max(0.0, min(GLANCE_S if self._awaits() else quiet_s, left_s)))
+
+    def _taken(self) -> list[Record]:
+        found, self._found = sorted(self._found, key=lambda record: record.t), []
+        return found
+
+    def end(self) -> Sequence[Record]:
+        run = self._run
+        with _told():
+            self._found += self._actions.settle()
+            self._cancel()
+            self._actions.control.tell(ControlFaults())
+            run.next_look_s = 0.0
+            self._look()
+            self._found += run.flows.read()
+            self._found += self._light("after")
+            self._found += self._rings()
+            lit = [list(pair) for pair in self._session.lit_circuits()]
+            self._note(Circuits, circuits=lit)
+            for job in run.jobs.values():
+                if job.state == "SUCCEEDED":
+                    self._note(Reference, job=job.plan.name, sha256=self._reference(job))
+        self._now = None
+        return self._taken()
+
+    def close(self) -> None:
+        try:
+            self._actions.stop()
+            # Not where a run was broken off: then nobody knows what the lab is like.
+            if self._now is None:
+                with _told():
+                    self._links.repeat(last=True)
+        finally:
+            self.processes.stop()
+            self._closed()
+
+    # -- looking
+
+    def _awaits(self) -> bool:
+        run = self._run
+        awaited = any(job.awaited for job in run.jobs.values())
+        return awaited or bool(run.releases) or self._actions.busy
+
+    def _look(self) -> None:
+        run, now_s = self._run, time.monotonic()
+        reason = self.processes.tend(wait=False)
+        if reason is not None:
+            self._note(ControllerRestarted, reason=reason)
+        self._found += self._actions.over()
+        whole = now_s >= run.next_look_s
+        if whole:
+            run.next_look_s = now_s + LOOK_S
+            self._processors(now_s)
+        if self.processes.controller_away:
+            run.silent_since_s = None
+            return
+        try:
+            for job in run.jobs.values():
+                if not job.ended and (whole or job.awaited):
+                    self._look_at(job)
+            self._let_go()
+            if whole:
+                self._samples()
+                self._found += run.flows.look()
+        except Unreachable as error:
+            run.silent_since_s = run.silent_since_s or now_s
+            if now_s - run.silent_since_s > ANSWER_S:
+                raise BackendError(str(error)) from None
+        except ApiError as error:
+            raise BackendError(str(error)) from None
+        else:
+            run.silent_since_s = None
+
+    def _look_at(self, job: _Job) -> None:
+        # The state first: what it says is then already in the events.
+        found = self._api.get(f"/v1/jobs/{job.id}")
+        caught_up = self._events(job)
+        state = found["state"]
+        if state == job.state or not caught_up:
+            return
+        job.state = state
+        gpus = [rank["gpu"] for rank in found["ranks"]]
+        job.segments = job.segments or [(len(gpus), 0)]
+        # A job that goes on after a loss is let go by the controller.
+        if state not in _TOLD or (state == "READY" and job.released):
+            return
+        self._note(
+            JobState,
+            t=found["t_ended"] if job.ended else time.monotonic(),
+            job=job.plan.name,
+            state=state,
+            gpus=gpus,
+            reason=found["error"] if job.ended else None,
+        )
+
+    def _events(self, job: _Job) -> bool:
+        """Whether the controller has all that was heard of the job before."""
+        answer = self._api.get(f"/v1/jobs/{job.id}/events", cursor=job.cursor)
+        if answer["cursor"] < job.cursor:
+            # One that was started again is still catching up with the workers.
+            return False
+        job.cursor = answer["cursor"]
+        for event in answer["events"]:
+            told = {**event, "run": self._run.plan.name, "job": job.plan.name}
+            if event["event"] == JobRecovered.event:
+                job.segments = goes_on(job.segments, len(event["ranks"]), event["iteration"])
+                told |= {"gpus": event["ranks"], "at": event["t"]}
+            record = record_of(told)
+            if record is not None:
+                self._found.append(record)
+        return True
+
+    def _let_go(self) -> None:
+        """Release what is to be released; refused, it is tried again for a while."""
+        run = self._run
+        for asked in list(run.releases):
+            documents = [self._api.get(f"/v1/jobs/{job.id}") for job in asked.jobs]
+            going = [document for document in documents if document["state"] not in ENDED]
+            if any(document["t_released"] is None for document in going):
+                for name in self.setting.fabric.grids:
+                    self._note(GridLit, grid=self._api.get(f"/v1/grids/{name}"))
+                body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
+                try:
+                    going = self._api.post("/v1/jobs/release", body)
+                except ApiError as error:
+                    # One may have failed in between.
+                    if error.status != 409 or time.monotonic() > asked.until_s:
+                        raise
+                    continue
+            run.releases.remove(asked)
+            for job in asked.jobs:
+                job.released = True
+            if going:
+                at = max(float(document["t_released"]) for document in going)
+                run.since_s = run.since_s or time.monotonic()
+                self._note(Released, jobs=[job.plan.name for job in asked.jobs], at=at)
+
+    def _samples(self) -> None:
+        run = self._run
+        if run.since_s is None:
+            return
+        for sample in self._api.get("/v1/series", since=run.since_s):
+            self._found.append(PortRate(run=run.plan.name, **sample))
+            run.since_s = max(run.since_s, sample["t"])
+
+    def _processors(self, now_s: float) -> None:
+        run = self._run
+        if now_s >= run.next_load_s:
+            run.next_load_s = now_s + LOAD_S
+            shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
+            self._note(ProcessorLoad, **shares)
+        for switch, times in self.processes.switches_restarted().items():
+            asked = min(times, self._actions.restarts_asked[switch])
+            self._actions.restarts_asked[switch] -= asked
+            if times > asked:
+                # The testbed starts a dead optical switch again by itself; a person should know.
+                self._note(SwitchRestarted, switch=switch, times=times - asked)
+
+    # -- around a run
+
+    def _light(self, moment: str) -> list[Record]:
+        """The kernel's counters of the light and the agents', where there are O-NICs."""
+        if not self.setting.fabric.onics:
+            return []
+        kernel = disturbance.light_counters(self.processes)
+        agents = {
+            entry["gpu"]: {"epoch": entry["status"]["epoch"], "counters": entry["status"]["counters"]}
+            for entry in self._api.get("/v1/onics")
+            if entry.get("status")
+        }
+        name = self._run.plan.name
+        return [LightCounters(t=time.monotonic(), run=name, moment=moment, kernel=kernel, agents=agents)]
+
+    def _rings(self) -> list[Record]:
+        """How long the light between two steps took to set, as the controller counted."""
+        found: list[Record] = []
+        for name in self.setting.fabric.rings:
+            ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
+            t = time.monotonic()
+            found.append(RingSetUps(t=t, run=self._run.plan.name, ring=ring, set_ups=set_ups))
+        return found
+
+    def _cancel(self) -> None:
+        """Jobs that still go on have been given up; the next run needs their GPUs."""
+        run = self._run
+        for job_id in run.ids.values():
+            self._api.delete(f"/v1/jobs/{job_id}")
+        deadline = time.monotonic() + CANCEL_S
+        while run.ids:
+            if time.monotonic() > deadline:
+                raise BackendError(f"job {', '.join(run.ids)} was not cancelled within {CANCEL_S:.0f} s")
+            self._look()
+            time.sleep(GLANCE_S)
+
+    def _reference(self, job: _Job) -> str:
+        (ranks, _), *fewer = job.segments
+        # Where it ran has no bearing on it.
+        request = {**job.request, "ranks": list(self.setting.fabric.gpus)[:ranks]}
+        return self._references.hash_of(self.processes, request, fewer)
+
+    def _note(self, kind: type[Record], t: float | None = None, **fields: Any) -> None:
+        at = time.monotonic() if t is None else t
+        self._found.append(kind(t=at, run=self._run.plan.name, **fields))
+
+
+def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:
+    """Numbers of ranks, each from an iteration on, of a job that goes on with ``ranks`` from ``first`` on.
+
+    What it did from that iteration on before, it does anew.
+    """
+    kept = [segment for segment in segments if segment[1] < first]
+    return kept if kept and kept[-1][0] == ranks else [*kept, (ranks, first)]

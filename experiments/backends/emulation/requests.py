@@ -1,0 +1,84 @@
+"""What the controller is asked for, for each job of a run plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.analysis.prediction import all_reduce_time
+from experiments.language.plan import ControlFaults, JobPlan, RunPlan
+from fabric.schedules import steps_named
+
+#: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
+USUAL_PATIENCE_S = 15.0
+#: And so many times the all-reduce: a rank may have nothing to do in most steps of a tree.
+EXCHANGE_PATIENCE = 2
+#: At least so long where something is made to go wrong, and after it is to be well again.
+TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
+#: The most that the controller takes.
+MOST_PATIENCE_S = 3600.0
+#: Events after which jobs go on as they were.
+HARMLESS = ("regroup", "cancel", "start")
+
+
+def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
+    """The body of ``POST /v1/jobs``, held."""
+    request: dict[str, Any] = {
+        "name": job.name,
+        **_where(plan, job),
+        "hold": True,
+        "workload": "train",
+        "collective": job.collective,
+        "gradient_bytes": job.gradient_bytes,
+        "compute_s": job.compute_s,
+        "iterations": job.iterations,
+        "batch": job.batch,
+        "seed": job.seed,
+        "learning_rate": job.learning_rate,
+        "beacon_interval_s": job.beacon_s,
+        "peer_timeout_s": peer_timeout_s(plan, job),
+    }
+    if job.on_loss != "fail":
+        request |= {"on_loss": job.on_loss, "spares": list(job.spares)}
+    return request
+
+
+def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
+    """GPUs by name; or how many, of the one grid or ring where no packet switch joins any."""
+    if job.ranks:
+        return {"ranks": list(job.ranks)}
+    fabric = plan.setting.fabric
+    places = [("grid", name) for name in fabric.grids] + [("ring", name) for name in fabric.rings]
+    if len(places) == 1 and fabric.gpus.keys() <= fabric.onics.keys():
+        return {"gpus": job.gpus, **dict(places)}
+    return {"gpus": job.gpus}
+
+
+def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
+    """Emulated seconds that a worker waits for a peer before it takes it for lost."""
+    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_all_reduce_s(plan, job)
+    harmful = [event for event in plan.events if event.do not in HARMLESS]
+    if harmful or plan.control != ControlFaults():
+        away_s = max((event.back_after_s for event in harmful), default=0.0)
+        patience_s = max(patience_s, TROUBLE_PATIENCE_S, away_s + RETURN_PATIENCE_S)
+    return min(patience_s, MOST_PATIENCE_S)
+
+
+def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
+    """No all-reduce takes longer where nothing is wrong: emulated seconds, far more than most take.
+
+    On packet switches as if all that every job sends in a step passed the slowest link; on a grid each step
+    waits for its light.
+    """
+    setting = plan.setting
+    fabric = setting.fabric
+    slowest_bps = min(link.rate_bps for link in fabric.links) / setting.scale.rate
+    lit = not fabric.packet_switches or bool(job.ranks and fabric.onics.keys() >= set(job.ranks))
+    alongside = 1 if lit else sum(other.gpus for other in plan.jobs)
+    steps = steps_named(job.collective, job.gpus)
+    alone_s = all_reduce_time(steps, job.gradient_bytes, slowest_bps)
+    return alone_s * alongside + (steps.steps * _light_s(plan) if fabric.grids else 0.0)
+
+
+def _light_s(plan: RunPlan) -> float:
+    """From the wish for a flow to its light, by what the run adds to it: two messages and the laser."""
+    return 2 * plan.control.delay_s + max(plan.tuning_s.values(), default=0.0)

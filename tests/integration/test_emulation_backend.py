@@ -1,0 +1,296 @@
+"""The emulation as a backend of experiments: what happens in its labs, and what it puts on record."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from experiments.analysis.prediction import expected_s
+from experiments.backends.emulation.backend import EmulationBackend
+from experiments.backends.emulation.lab import EmulatedLab
+from experiments.backends.emulation.processes import Addresses
+from experiments.language.expand import parse
+from experiments.language.plan import RunPlan
+from experiments.record.events import (
+    ActionEnded,
+    Circuits,
+    Flow,
+    GridLit,
+    Iteration,
+    JobArrived,
+    JobState,
+    LightCounters,
+    LinkRate,
+    LinkRateDisturbed,
+    PortRate,
+    ProcessorLoad,
+    Record,
+    Reference,
+    Released,
+    SwitchRestarted,
+    WorkerDone,
+    line_of,
+    record_of,
+)
+from experiments.runner.progress import Reporter
+from experiments.runner.timeline import run_group
+from testbed.lab import Lab
+from tests.integration.controller_rig import free_port
+from tests.integration.labs import traces
+
+pytestmark = pytest.mark.root
+
+Kind = TypeVar("Kind", bound=Record)
+#: Four GPUs on two packet switches through an optical switch, with a thin link between them.
+SWITCHED = """
+name: switched
+description: Four GPUs.
+scale: {time: 1, payload: 400}
+fabric:
+  servers: {s0: {gpus: {g0: test, g1: test, g2: test, g3: test}}}
+  packet_switches: {tor0: {ports: 3}, tor1: {ports: 3}}
+  optical_switches: {ocs0: {size: 8, profile: mems}}
+  links:
+    - {ends: [g0, "ocs0:1"], rate: 40 Gbit/s}
+    - {ends: [g1, "ocs0:2"], rate: 40 Gbit/s}
+    - {ends: [g2, "ocs0:3"], rate: 40 Gbit/s}
+    - {ends: [g3, "ocs0:4"], rate: 40 Gbit/s}
+    - {ends: ["tor0:1", "ocs0:5"], rate: 40 Gbit/s}
+    - {ends: ["tor0:2", "ocs0:6"], rate: 40 Gbit/s}
+    - {ends: ["tor1:1", "ocs0:7"], rate: 40 Gbit/s}
+    - {ends: ["tor1:2", "ocs0:8"], rate: 40 Gbit/s}
+    - {ends: ["tor0:3", "tor1:3"], rate: 12.9 Gbit/s}
+  circuits: [[g0, "tor0:1"], [g1, "tor0:2"], [g2, "tor1:1"], [g3, "tor1:2"]]
+training: {model: resnet50, gradient: 40 MB, compute: 50 ms, batch: 8, iterations: 8}
+tcp: {rto_min: 20 ms}
+link_test: {duration: 300 ms}
+arms:
+  live:
+    jobs: {red: {ranks: [g0, g2], beacon: 5 ms, training: {iterations: 12}}, blue: {ranks: [g1, g3]}}
+    events: [{when: {job: red, iteration: 3}, do: regroup}]
+  queue:
+    jobs:
+      red: {ranks: [g0, g1]}
+      blue: {ranks: [g1, g2], start: {at: 100 ms}}
+      late: {gpus: 2, start: {after: blue}}
+  ends:
+    training.iterations: 500
+    jobs: {red: {ranks: [g0, g1]}, blue: {ranks: [g2, g3], may_fail: true}}
+    events:
+      - {name: end, when: {job: red, iteration: 2}, do: cancel, target: job red}
+      - {name: void, when: {ended: red}, do: regroup, jobs: [red]}
+      - {name: hit, when: {after: void}, do: kill, target: worker blue 1}
+  away:
+    jobs: {red: {ranks: [g0, g1], training: {iterations: 60}}, late: {ranks: [g2, g3], start: {at: 500 ms}}}
+    events: [{when: {job: red, iteration: 2}, do: kill, target: controller, back_after: 1 s}]
+  broken:
+    training.iterations: 60
+    jobs: {red: {ranks: [g0, g1]}}
+    events:
+      - {name: cut, when: {at: 300 ms}, do: cut, target: link tor0:3 tor1:3}
+      - {name: whole, when: {after: cut}, do: restore, target: link tor0:3 tor1:3}
+      - {name: ocs, when: {after: whole}, do: kill, target: switch ocs0, back_after: 500 ms}
+      - {name: again, when: {after: ocs}, do: cut, target: link tor0:3 tor1:3}
+  whole:
+    training.iterations: 3
+    jobs: {red: {ranks: [g0, g2]}}
+"""
+GRID = """
+name: grid
+description: A grid of four.
+scale: {time: 1, payload: 1600}
+fabric:
+  grids: {n: {rows: 2, columns: 2, gpu: test, rate: 100 Gbit/s, wavelengths: 2, wss: {profile: ideal}}}
+training:
+  {model: resnet50, gradient: 150 MB, compute: 200 ms, batch: 8, iterations: 8, collective: halving-doubling}
+link_test: {duration: 300 ms}
+jobs: {red: {gpus: 4}}
+arms:
+  hurt:
+    control: {loss: 0.1, duplicate: 0.1}
+    fabric.grids.n.tuning: 300 ms
+    events:
+      - {name: hit, when: {job: red, iteration: 2}, do: kill, target: agent n1, back_after: 300 ms}
+      - {when: {after: hit}, do: disturb, control: {reorder: 0.2}}
+  usual: {training.iterations: 3}
+"""
+
+
+class Found:
+    """The records of one run."""
+
+    def __init__(self, plan: RunPlan, records: tuple[Record, ...], failures: tuple[str, ...]) -> None:
+        self.plan, self.records, self.failures = plan, records, failures
+
+    def of(self, kind: type[Kind], **fields: object) -> list[Kind]:
+        return [
+            record
+            for record in self.records
+            if type(record) is kind and fields.items() <= vars(record).items()
+        ]
+
+    def states(self, job: str) -> list[str]:
+        return [record.state for record in self.of(JobState, job=job)]
+
+    def at(self, job: str, state: str) -> float:
+        return self.of(JobState, job=job, state=state)[0].t
+
+    def exact(self, job: str) -> bool:
+        """Whether all ranks and the reference ended with the same parameters."""
+        (reference,) = self.of(Reference, job=job)
+        return {done.parameters_sha256 for done in self.of(WorkerDone, job=job)} == {reference.sha256}
+
+
+def backend_here() -> EmulationBackend:
+    rest, openflow = free_port(), free_port()
+    return EmulationBackend("namespace", Addresses(f"127.0.0.1:{rest}", f"127.0.0.1:{openflow}"))
+
+
+def runs_of(text: str) -> tuple[dict[str, Found], list[Record]]:
+    """All runs of an experiment with one fabric, in one lab, and what is of no run. Nothing may be left."""
+    plans = parse(text, "experiment.yaml").plans
+    backend = backend_here()
+    assert [backend.refuses(plan) for plan in plans] == [None] * len(plans)
+    written: list[Record] = []
+    found = {
+        outcome.plan.name: Found(outcome.plan, outcome.records, outcome.failures)
+        for outcome in run_group(backend, plans, written.extend, Reporter(), expected_s)
+    }
+    (facts,) = backend.facts()["labs"]
+    assert facts["controller_restarts"] == 0
+    assert traces(Lab(facts["lab"])) == []
+    for record in written:
+        assert record_of(json.loads(line_of(record))) == record
+    return found, [record for record in written if not record.run]
+
+
+@pytest.fixture(scope="module")
+def switched() -> tuple[dict[str, Found], list[Record]]:
+    return runs_of(SWITCHED)
+
+
+@pytest.fixture(scope="module")
+def runs(switched: tuple[dict[str, Found], list[Record]]) -> Mapping[str, Found]:
+    return switched[0]
+
+
+def test_its_links_are_measured_before_all_else(switched: tuple[dict[str, Found], list[Record]]) -> None:
+    _, records = switched
+    measured = [record for record in records if isinstance(record, LinkRate)]
+    assert len({(rate.link, rate.direction) for rate in measured}) == 6
+    doubted = {rate.link for rate in measured if isinstance(rate, LinkRateDisturbed)}
+    assert doubted <= {rate.link for rate in measured if not isinstance(rate, LinkRateDisturbed)}
+
+
+def test_two_jobs_are_regrouped_while_they_train(runs: Mapping[str, Found]) -> None:
+    found = runs["live"]
+    (ended,) = found.of(ActionEnded)
+    assert (ended.name, ended.do, ended.error) == ("1", "regroup", None)
+    assert len(ended.result["plan"]["moves"]) == 2
+    (lit,) = found.of(Circuits)
+    assert {tuple(pair) for pair in lit.circuits} != set(found.plan.circuits)
+    (released,) = found.of(Released)
+    assert sorted(released.jobs) == ["blue", "red"]
+    for job, iterations in (("red", 12), ("blue", 8)):
+        assert found.states(job) == ["READY", "RUNNING", "SUCCEEDED"]
+        assert len(found.of(Iteration, job=job)) == 2 * iterations
+        assert found.exact(job)
+    assert min(record.compute_start for record in found.of(Iteration)) >= released.at
+    assert found.of(JobState, job="red", state="READY")[0].gpus == ["g0", "g2"]
+    assert all(done.max_beacon_gap_s for done in found.of(WorkerDone, job="red"))
+    assert {rate.switch for rate in found.of(PortRate)} == {"tor0", "tor1"}
+    assert found.of(ProcessorLoad)
+
+
+def test_a_job_waits_for_taken_gpus_and_one_is_placed_by_the_controller(runs: Mapping[str, Found]) -> None:
+    found = runs["queue"]
+    jobs = ("red", "blue", "late")
+    assert all(found.states(job)[-1] == "SUCCEEDED" and found.exact(job) for job in jobs)
+    assert found.of(JobArrived, job="blue")[0].t < found.at("red", "SUCCEEDED") < found.at("blue", "READY")
+    assert found.at("blue", "SUCCEEDED") < found.at("late", "READY")
+    assert len(found.of(JobState, job="late", state="READY")[0].gpus) == 2
+    assert len(found.of(Released)) == 3
+
+
+def test_a_cancelled_job_and_one_that_lost_a_worker_are_results(runs: Mapping[str, Found]) -> None:
+    found = runs["ends"]
+    assert found.states("red")[-1] == "CANCELLED"
+    (failed,) = found.of(JobState, job="blue", state="FAILED")
+    assert failed.reason == "rank 1 on GPU g3 was killed by SIGKILL"
+    errors = {record.name: record.error for record in found.of(ActionEnded)}
+    assert errors == {"end": None, "void": "job red does not run", "hit": None}
+    assert not found.of(Reference)
+    assert found.failures == ("ends: events.void: job red does not run",)
+
+
+def test_jobs_go_on_while_the_controller_is_away(runs: Mapping[str, Found]) -> None:
+    found = runs["away"]
+    (ended,) = found.of(ActionEnded)
+    assert ended.error is None
+    t_done, t_back = ended.result["t_done"], ended.result["t_back"]
+    assert t_back - t_done >= 1.0
+    for job, iterations in (("red", 60), ("late", 8)):
+        assert found.states(job)[-1] == "SUCCEEDED"
+        assert found.exact(job)
+        done = found.of(Iteration, job=job)
+        assert len(done) == len({(r.rank, r.i) for r in done}) == 2 * iterations
+    assert [record for record in found.of(Iteration, job="red") if t_done < record.t < t_back]
+
+
+def test_what_is_broken_in_a_run_is_whole_in_the_next(runs: Mapping[str, Found]) -> None:
+    found = runs["broken"]
+    errors = {record.name: record.error for record in found.of(ActionEnded)}
+    assert errors == dict.fromkeys(["cut", "whole", "ocs", "again"])
+    assert found.of(ActionEnded, name="ocs")[0].result["t_back"]
+    # It was killed on purpose, so nobody needs to be told that it was started again.
+    assert not found.of(SwitchRestarted)
+    assert runs["whole"].exact("red")
+
+
+def test_a_grid_whose_agent_is_killed_in_a_disturbed_control_network() -> None:
+    runs, _ = runs_of(GRID)
+    found = runs["hurt"]
+    assert [(record.do, record.error) for record in found.of(ActionEnded)] == [
+        ("kill", None),
+        ("disturb", None),
+    ]
+    assert found.states("red")[-1] == "SUCCEEDED"
+    assert found.exact("red")
+    counters = found.of(LightCounters)
+    assert [record.moment for record in counters] == ["before", "after"]
+    assert counters[0].agents["n1"]["epoch"] != counters[1].agents["n1"]["epoch"]
+    assert found.of(GridLit)[0].grid["name"] == "n"
+    flows = found.of(Flow)
+    assert {flow.gpu for flow in flows} == {f"n{i}" for i in range(4)}
+    # Each laser is tuned once: it has one peer in its row or column.
+    assert max(flow.t_lit - flow.t_grant for flow in flows if flow.t_lit and flow.t_grant) >= 0.3
+    assert runs["usual"].exact("red")
+
+
+@contextmanager
+def lab_of(text: str) -> Iterator[tuple[EmulatedLab, dict[str, RunPlan]]]:
+    plans = {plan.name: plan for plan in parse(text, "experiment.yaml").plans}
+    lab = backend_here().open(next(iter(plans.values())).setting, lambda _: None)
+    try:
+        yield lab, plans
+    finally:
+        lab.close()
+        assert traces(lab.processes.lab) == []
+
+
+def test_a_lab_that_is_given_up_in_the_middle_leaves_nothing() -> None:
+    with lab_of(SWITCHED) as (lab, plans):
+        plan = plans["away"]
+        lab.begin(plan)
+        assert lab.submit(plan.job("red"))
+        lab.perform(plan.events[0])
+        until = partial(lab.next, lab.now_s() + 0.2)
+        until()
+        began = time.monotonic()
+    assert time.monotonic() - began < 20

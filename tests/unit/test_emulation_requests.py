@@ -1,0 +1,81 @@
+"""What the emulation asks the controller for, job by job, and how a job's ranks changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.backends.emulation.lab import goes_on
+from experiments.backends.emulation.requests import job_request, peer_timeout_s
+from experiments.language.expand import parse
+from experiments.language.plan import RunPlan
+
+HEAD = """
+name: small
+description: Four GPUs.
+scale: {time: 1, payload: 400}
+training: {model: resnet50, gradient: 40 MB, compute: 20 ms, batch: 4, iterations: 6}
+"""
+SWITCH = """
+fabric:
+  servers: {s0: {gpus: {g0: t, g1: t, g2: t, g3: t}}}
+  packet_switches: {tor0: {ports: 4}}
+  links:
+    - {ends: [g0, "tor0:1"], rate: 4 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 4 Gbit/s}
+    - {ends: [g2, "tor0:3"], rate: 4 Gbit/s}
+    - {ends: [g3, "tor0:4"], rate: 4 Gbit/s}
+"""
+GRID = "fabric: {grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
+
+
+HALVING = GRID + "jobs: {red: {ranks: all, training: {collective: halving-doubling}}}\n"
+
+
+def plan_of(text: str) -> RunPlan:
+    (plan,) = parse(HEAD + text, "small.yaml").plans
+    return plan
+
+
+def test_a_number_of_gpus_is_asked_of_the_one_grid_or_of_packet_switches() -> None:
+    for text, where in ((SWITCH, {}), (GRID, {"grid": "n"})):
+        plan = plan_of(text + "jobs: {red: {gpus: 4}}\n")
+        request = job_request(plan, plan.job("red"))
+        places = {key: request[key] for key in ("ranks", "gpus", "grid", "ring") if key in request}
+        assert places == {"gpus": 4, **where}
+    plan = plan_of(GRID + "jobs: {red: {ranks: [n0, n1]}}\n")
+    request = job_request(plan, plan.job("red"))
+    assert request["ranks"] == ["n0", "n1"]
+    assert "grid" not in request
+
+
+@pytest.mark.parametrize(
+    ("text", "least_s", "most_s"),
+    [
+        # 2 * 3/4 of 100 kB at 10 Mbit/s are 0.12 s; twice, with all four on one link, 0.96 s.
+        (SWITCH, 15.96, 15.97),
+        # Each of 4 steps waits for two messages of 10 s, and that twice.
+        (HALVING + "control: {delay: 10 s}\n", 175.2, 175.4),
+        (
+            SWITCH + "events: [{when: {at: 1 s}, do: kill, target: switch tor0, back_after: 50 s}]\n",
+            80.0,
+            80.0,
+        ),
+        (SWITCH + "events: [{when: {at: 1 s}, do: cut, target: link g0 tor0:1}]\n", 60.0, 60.0),
+        (SWITCH + "events: [{when: {at: 1 s}, do: cancel, target: job train}]\n", 15.96, 15.97),
+    ],
+)
+def test_a_worker_waits_for_its_peers_as_long_as_what_happens_needs(
+    text: str, least_s: float, most_s: float
+) -> None:
+    plan = plan_of(text)
+    assert least_s <= peer_timeout_s(plan, plan.jobs[0]) <= most_s
+
+
+def test_a_jobs_ranks_after_losses() -> None:
+    begun = [(4, 0)]
+    assert goes_on(begun, 4, 5) == begun
+    assert goes_on(begun, 3, 5) == [(4, 0), (3, 5)]
+    assert goes_on([(4, 0), (3, 5)], 2, 9) == [(4, 0), (3, 5), (2, 9)]
+    # Lost again before its first new state, it goes on from the one before.
+    assert goes_on([(4, 0), (3, 5)], 2, 5) == [(4, 0), (2, 5)]
+    assert goes_on(begun, 3, 0) == [(3, 0)]
