@@ -78,7 +78,11 @@ class Actions:
         self._hurry.set()
         # Only the server agent cannot be hurried: while it is gone nobody hears.
         patience_s = REGROUP_S + FAULT_S + max((e.event.back_after_s for e in self._under_way), default=0.0)
-        _, late = wait([entry.future for entry in self._under_way], patience_s)
+        deadline = time.monotonic() + patience_s
+        late = {entry.future for entry in self._under_way}
+        while late and time.monotonic() < deadline:
+            _, late = wait(late, PAUSE_S)
+            self._processes.tend(wait=False)
         if late:
             names = ", ".join(e.event.name for e in self._under_way if e.future in late)
             raise BackendError(f"event {names} is not over {patience_s:.0f} s after the run")
@@ -143,7 +147,8 @@ class Actions:
         self._hurry.wait(absence_s)
         if self._stop.is_set():
             raise BackendError("the lab is taken down")
-        self._processes.start_controller()
+        self._processes.let_controller_back()
+        self._ask(lambda: self._api.get("/v1/health"))
         return {"t_done": t_done, "t_back": time.monotonic()}
 
     def _fault(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
@@ -153,9 +158,10 @@ class Actions:
         if target.kind == "worker":
             job, rank = target.names
             words = f"worker {_known(ids, job)} {rank}"
-        returns = event.do == "restore" or bool(event.back_after_s)
-        returns |= event.do == "kill" and target.kind != "worker"
+        returns = bool(event.back_after_s) or (event.do == "kill" and target.kind != "worker")
         back_after_s = event.back_after_s if returns else None
+        # What is restored is over once it is back.
+        returns |= event.do == "restore"
         self._broken = True
         fault = self._ask(lambda: self._faults.ask(event.do, words, back_after_s=back_after_s))
         report = self._follow(fault, event.back_after_s, returns=returns)

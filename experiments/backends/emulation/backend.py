@@ -18,11 +18,9 @@ from experiments.language.plan import RunPlan, Setting
 from experiments.record.environment import describe_setting
 from experiments.record.events import Record
 from experiments.record.writing import writing
+from fabric.topology import canonical
 
 log = logging.getLogger(__name__)
-
-#: What is not there yet.
-_LACKS = ("lose gpu then swap", "lose gpu then shrink")
 
 
 class EmulationBackend:
@@ -32,7 +30,7 @@ class EmulationBackend:
 
     name = "emulation"
     label = "measured"
-    capabilities = frozenset(CAPABILITIES) - frozenset(_LACKS)
+    capabilities = frozenset(CAPABILITIES)
 
     def __init__(
         self,

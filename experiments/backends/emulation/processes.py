@@ -253,24 +253,13 @@ class LabProcesses:
             controller.wait(5.0)
             self._away_until = time.monotonic() + absence_s
 
-    def start_controller(self) -> None:
-        """Start the controller that was killed; returns once it answers. Raises BackendError."""
+    def let_controller_back(self) -> None:
+        """:meth:`tend` starts the killed controller again when it is called next.
+
+        Not here: a process that is to die with its parent dies with the thread that started it.
+        """
         with self._tending:
-            self._controller = self._spawn("controller", self._controller_command())
-            self._away_until = 0.0
-        deadline = time.monotonic() + ANSWER_S
-        while True:
-            self._check("controller", self._controller)
-            try:
-                self.api.get("/v1/health")
-            except (Unreachable, ApiError) as error:
-                if time.monotonic() > deadline:
-                    raise BackendError(
-                        f"the controller is not back after {ANSWER_S:.0f} s: {error}"
-                    ) from None
-                time.sleep(0.03)
-            else:
-                return
+            self._away_until = min(self._away_until, time.monotonic())
 
     @property
     def controller_away(self) -> bool:

@@ -38,7 +38,9 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
         "peer_timeout_s": peer_timeout_s(plan, job),
     }
     if job.on_loss != "fail":
-        request |= {"on_loss": job.on_loss, "spares": list(job.spares)}
+        request["on_loss"] = job.on_loss
+    if job.on_loss == "swap":
+        request["spares"] = list(job.spares)
     return request
 
 
