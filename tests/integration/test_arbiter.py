@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from containers.worker.reference import train_in_one_process
+from containers.worker.spec import parse_spec
+from testbed.faults import FaultClient
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root
@@ -183,3 +186,24 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
     assert never(run) == dict.fromkeys(NEVER, 0)
     log = (run.state / "controller.txt").read_text()
     assert "repaired" not in log
+
+
+def test_a_spare_takes_the_light_of_a_lost_gpu(run: Run) -> None:
+    red = submit(run, "red", ranks=["n0", "n1"], gpus=None, iterations=60, on_loss="swap")
+    run.wait_state(red, "READY")
+    run.release(red)
+    run.wait(lambda: len(run.events(red, "iteration")) > 10, "no iterations")
+    with FaultClient.of_inventory(run.state / "inventory.json") as faults:
+        fault = faults.lose("gpu n1")
+        run.wait(lambda: run.job(red)["losses"] and run.job(red)["state"] == "RUNNING", "red does not go on")
+        # n3 shares neither row nor column with n0.
+        assert [rank["gpu"] for rank in run.job(red)["ranks"]] == ["n0", "n2"]
+        assert lit(run) == {"n-c0": LIT["n-c0"]}
+        assert status(run, "n1")["job"] is None
+        job = run.wait_state(red, "SUCCEEDED")
+        faults.restore("gpu n1")
+        run.wait(lambda: faults.fault(fault).state == "over", "n1 is not back")
+    spec = {"job": red, "rank": 0, "world_size": 2, "peers": ["10.0.0.1"] * 2, **job["spec"]}
+    expected = train_in_one_process(parse_spec(spec))["parameters_sha256"]
+    assert [event["parameters_sha256"] for event in run.events(red, "done")] == [expected] * 2
+    assert job["losses"][0]["iteration"] > 0
