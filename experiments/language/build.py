@@ -192,7 +192,7 @@ class Builder:
         if isinstance(written, Mapping):
             return ONLY_FABRIC, "fabric"
         found = resolved(written, "fabric", raw.get("parameters") or {})
-        if found not in fabrics:
+        if not isinstance(found, str) or found not in fabrics:
             there = f"; there are {', '.join(fabrics)}" if fabrics else "; there is no section fabrics"
             raise ValueError(f"fabric: there is no fabric {found}{there}")
         return found, f"fabrics.{found}"

@@ -76,14 +76,15 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     names = {job.name for job in run.jobs}
     _check_placement(run)
     for job in run.jobs:
-        once(
-            ("job", run.key, job.name, job.ranks, job.gpus, job.collective),
-            lambda job=job: _check_fits(run, job),  # type: ignore[misc]
-        )
         _check_job(run, job, names)
     for event in run.events:
         _check_event(run, event, names)
     _check_order(run)
+    for job in run.jobs:
+        once(
+            ("job", run.key, job.name, job.ranks, job.gpus, job.collective),
+            lambda job=job: _check_fits(run, job),  # type: ignore[misc]
+        )
     if run.control != ControlFaults() and not agents(fabric):
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
 

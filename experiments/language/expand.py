@@ -8,6 +8,7 @@ of what the user wrote.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from experiments.language.text import ScenarioError, parse_yaml, read_text, reso
 BASE = "base"
 #: The job of a file that has none: on all GPUs.
 ONLY_JOB = {"train": {"ranks": "all"}}
+#: Of a sweep: a slip of the finger is found before it fills the memory.
+MOST_POINTS = 100_000
 #: Keys of an arm that are no paths.
 _OF_ARMS = ("title", "like")
 
@@ -130,6 +133,9 @@ def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int) -> tuple[RunPlan
     builder.check_fabrics(raw)
     arms = _arms(spec)
     for number, sweep in enumerate(spec.sweep):
+        count = math.prod(len(values) for values in sweep.over.values())
+        if count > MOST_POINTS:
+            raise ValueError(f"sweep[{number}].over: {count} points; at most {MOST_POINTS}")
         for arm in sweep.arms or ():
             if arm not in arms:
                 raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
@@ -185,7 +191,24 @@ def _plan(
     try:
         return builder.plan(Concrete(arm, title, point, changed), name)
     except ValueError as error:
-        raise ValueError(_of_override(str(error), overrides, spec, arm, point)) from None
+        problem = str(error)
+    try:
+        builder.plan(Concrete(arm, title, {}, put_once([])), name)
+    except ValueError as error:
+        if str(error) == problem and not _varies(problem, spec):
+            raise  # The file's own problem, and no arm's.
+    raise ValueError(_of_override(problem, overrides, spec, arm, point))
+
+
+def _varies(problem: str, spec: FileSpec) -> bool:
+    """Whether arms or points change anything in the section that a problem is of."""
+    paths = [*(path for arm in spec.arms.values() for path in arm)]
+    paths += [path for sweep in spec.sweep for path in sweep.over]
+    return _section_of(problem.partition(":")[0]) in map(_section_of, paths)
+
+
+def _section_of(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]
 
 
 def _of_override(

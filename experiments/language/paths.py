@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.language.spec import EITHER, RunSpec, inside, keys_of, may_be_made
+from experiments.language.spec import EITHER, FileSpec, RunSpec, inside, keys_of, may_be_made
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
@@ -35,7 +35,10 @@ def put(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     Only the last key may be new, or a section that may be left out. Raises ValueError that says what is
     wrong with the path and which is the nearest right one.
     """
-    changed: dict[str, Any] = _put(raw, split(path), value, RunSpec, raw, ())
+    steps = split(path)
+    if steps[0] not in keys_of(RunSpec) and steps[0] in keys_of(FileSpec):
+        raise ValueError(f"{steps[0]} is the same in all runs; these differ: {', '.join(keys_of(RunSpec))}")
+    changed: dict[str, Any] = _put(raw, steps, value, RunSpec, raw, ())
     return changed
 
 

@@ -15,8 +15,9 @@ class ScenarioError(ValueError):
     """A scenario that cannot be run; the message is one line naming the file and the key."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice: YAML itself would silently keep the last."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """With libyaml's parser where it is there, which is many times as fast. Refuses a key that is written
+    twice: YAML itself would silently keep the last."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -24,10 +25,13 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         line = key_node.start_mark.line + 1
+        if not isinstance(key, str | int | float):
+            raise ScenarioError(f"line {line}: a key should be a text, not {key!r}")
         if key in seen:
             raise ScenarioError(f"line {line}: the key {key!r} is also on line {seen[key]}")
         seen[key] = line
-    return loader.construct_mapping(node, deep=True)
+    found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+    return found
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -51,8 +55,17 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
     if not isinstance(raw, dict):
-        raise ScenarioError(f"{path}: a scenario is a mapping with name, fabric, training, cases")
+        raise ScenarioError(f"{path}: a scenario is a mapping with name, description, fabric, training")
+    if _contains_itself(raw, ()):
+        raise ScenarioError(f"{path}: an alias (*) stands for something that contains it")
     return raw
+
+
+def _contains_itself(value: Any, around: tuple[int, ...]) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return id(value) in around or any(_contains_itself(v, (*around, id(value))) for v in inner)
 
 
 @contextmanager
@@ -115,6 +128,19 @@ def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
     return first_problem(error, raw, raw.get("parameters"))
 
 
+#: What pydantic calls after Python's types, in words of the file.
+_SHAPES = {
+    "model_type": "should be a mapping",
+    "dict_type": "should be a mapping",
+    "tuple_type": "should be a list",
+    "list_type": "should be a list",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "float_parsing": "should be a number",
+    "string_type": "should be a text",
+}
+
+
 def first_problem(
     error: ValidationError,
     written: Any,
@@ -144,9 +170,11 @@ def first_problem(
             written = None
             break
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = _SHAPES.get(first["type"], message)
     origin = ""
-    if isinstance(written, str) and written.startswith("$"):
+    if isinstance(written, str) and written.startswith("$") and written[1:] in (parameters or ()):
         origin = f" (from parameters.{written[1:]})"
         written = parameters[written[1:]]["value"]
-    shown = f", not {written!r}" if isinstance(written, str | int | float) and "not" not in message else ""
+    plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
+    shown = f", not {written!r}" if plain else ""
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"

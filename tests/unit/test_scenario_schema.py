@@ -146,7 +146,7 @@ def test_a_key_written_twice_is_refused() -> None:
         parse_scenario(text, "bad.yaml")
 
 
-@pytest.mark.parametrize(("text", "part"), [("[1, 2", "line 1"), ("just words", "mapping")])
+@pytest.mark.parametrize(("text", "part"), [("[1, 2", "line [12]"), ("just words", "mapping")])
 def test_what_is_no_scenario_is_refused(text: str, part: str) -> None:
     with pytest.raises(ScenarioError, match=part):
         parse_scenario(text, "bad.yaml")

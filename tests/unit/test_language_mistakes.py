@@ -1,0 +1,319 @@
+"""Mistakes in scenario files: each is one line that names file and key, and never a traceback.
+
+They are made from the bundled files: every kind of mistake wherever the file has a place for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.language.expand import parse
+from experiments.language.text import ScenarioError
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*ROOT.glob("scenarios/next/**/*.yaml"), *ROOT.glob("tests/data/next/*.yaml")])
+NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+#: Of each kind, in each file, this many at most, always the same ones.
+SAMPLE = 3
+
+QUANTITY = re.compile(r"[0-9.]+ ([mµn]?s|[kMGT]?(bit/s|B))")
+
+Path_ = tuple[str | int, ...]
+Mistake = tuple[dict[str, Any], str]
+
+
+def raw_of(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
+    return found
+
+
+def refusal(raw: Mapping[str, Any] | str) -> str | None:
+    """What a file is refused with; None where it is read. Anything but a ScenarioError goes through."""
+    text = raw if isinstance(raw, str) else yaml.safe_dump(raw, allow_unicode=True, sort_keys=False)
+    try:
+        parse(text, "a.yaml")
+    except ScenarioError as error:
+        return str(error)
+    return None
+
+
+def at(raw: Any, path: Path_) -> Any:
+    for step in path:
+        raw = raw[step]
+    return raw
+
+
+def places(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Every value in a file with its place."""
+    yield path, value
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from places(inner, (*path, index))
+
+
+def changed(raw: dict[str, Any], path: Path_, value: Any) -> dict[str, Any]:
+    found = copy.deepcopy(raw)
+    at(found, path[:-1])[path[-1]] = value
+    return found
+
+
+def free(path: Path_) -> bool:
+    """Whether any key or text may stand there."""
+    return path[:2] in (("paper", "says"), ("paper", "limits")) or (len(path) > 2 and path[2] == "value")
+
+
+def unknown_keys(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for path, value in places(raw):
+        if isinstance(value, dict) and not free(path):
+            yield changed(raw, (*path, "quite new"), 1), "quite new"
+
+
+def wrong_types(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for path, value in places(raw):
+        if path and not isinstance(value, dict) and path[-1] != "like":
+            names = [str(step) for step in path if isinstance(step, str)]
+            if not (path[0] == "parameters" and path[-1] == "value"):
+                yield changed(raw, path, {"odd": {}}), names[0]
+
+
+def no_units(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for path, value in places(raw):
+        if isinstance(value, str) and QUANTITY.fullmatch(value) and path[0] != "published":
+            keys = [step for step in path if isinstance(step, str)]
+            if path[0] == "parameters":
+                # The mistake shows where the parameter is used.
+                yield changed(raw, path, float(value.split()[0])), f"parameters.{keys[1]}"
+            else:
+                yield changed(raw, path, float(value.split()[0])), "no unit"
+
+
+def wrong_units(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for mistake, key in no_units(raw):
+        for path, value in places(mistake):
+            if isinstance(value, float) and isinstance(at(raw, path), str):
+                yield changed(raw, path, "3 apples"), "3 apples" if key == "no unit" else key
+
+
+def lacking(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for key in ("name", "description", "training"):
+        yield {other: value for other, value in raw.items() if other != key}, key
+    for key in ("model", "batch"):
+        yield changed(raw, ("training", key), None), f"training.{key}"
+    for key in ("fabric", "fabrics"):
+        if key in raw:
+            yield {other: value for other, value in raw.items() if other != key}, "fabric"
+    for path, value in places(raw):
+        if path[-1:] == ("do",) or path[-1:] == ("when",):
+            found = copy.deepcopy(raw)
+            del at(found, path[:-1])[path[-1]]
+            yield found, f"{path[-1]}: missing"
+        if path[:1] == ("parameters",) and len(path) == 2 and isinstance(value, dict):
+            for key in ("source", "why", "value"):
+                found = copy.deepcopy(raw)
+                del at(found, path)[key]
+                yield found, "parameter"
+
+
+def wrong_references(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for path, value in places(raw):
+        if isinstance(value, str) and value.startswith("$"):
+            yield changed(raw, path, "$nowhere"), "there is no parameter nowhere"
+
+
+def wrong_paths(raw: dict[str, Any]) -> Iterator[Mistake]:
+    for arm in raw.get("arms", {}):
+        for path in (
+            "jobz.train.ranks",
+            "jobs.nobody.ranks",
+            "training.itrations",
+            "fabrics.nowhere.paths",
+            "fabric.links[99].rate",
+            "parameters.nothing.value",
+            "events.nothing.do",
+            "repeat",
+            "training..batch",
+            "scale.tme",
+        ):
+            yield changed(raw, ("arms", arm, path), 1), f"arms.{arm}.{path}:"
+    yield {**raw, "sweep": {"training.itrations": [1]}}, "sweep.training.itrations[0]:"
+    yield {**raw, "sweep": {"training.batch": [4, 0]}}, "sweep.training.batch[1]:"
+
+
+def wrong_names(raw: dict[str, Any]) -> Iterator[Mistake]:
+    """Arms, jobs and figures that are not there."""
+    for arm in list(raw.get("arms", {}))[:2]:
+        yield changed(raw, ("arms", arm, "like"), "nobody"), f"arms.{arm}.like"
+        yield changed(raw, ("arms", arm, "like"), arm), f"arms.{arm}.like"
+        if "fabrics" in raw:
+            yield changed(raw, ("arms", arm, "fabric"), "nowhere"), f"arms.{arm}.fabric"
+        yield changed(raw, ("arms", arm, "jobs"), {"red": {"ranks": ["zz0", "zz1"]}}), f"arms.{arm}.jobs"
+    yield {**raw, "sweep": [{"arms": ["nobody"], "over": {"training.batch": [1]}}]}, "sweep[0].arms"
+    for key in ("baseline", "arms", "job"):
+        compare = {"baseline": next(iter(raw["arms"])), key: "nobody"}
+        yield {**raw, "compare": compare}, f"compare.{key}"
+    yield {**raw, "break_even": {"arm": "nobody", "baseline": "nobody"}}, "break_even.arm"
+    published = [{"arm": "nobody", "metric": "jct", "value": "1 s"}]
+    yield {**raw, "published": published, "paper": {"citation": "x"}}, "published[0].arm"
+    if "paper" not in raw:
+        yield {**raw, "published": published}, "published"
+    parameter = {"value": 1, "source": "assumed", "why": "x", "fitted_to": ["a.b"]}
+    yield {**raw, "parameters": {**raw.get("parameters", {}), "p": parameter}}, "parameters.p.fitted_to"
+
+
+def wrong_events(raw: dict[str, Any]) -> Iterator[Mistake]:
+    job = next(iter(raw.get("jobs", {"train": 0})))
+    kill = {"when": {"at": "1 s"}, "do": "kill", "target": "controller"}
+    key = "events.1"
+    for event, where in (
+        ({**kill, "when": {"job": "nobody", "iteration": 1}}, f"{key}.when.job"),
+        ({**kill, "when": {"started": "nobody"}}, f"{key}.when.started"),
+        ({**kill, "when": {"ended": "nobody"}}, f"{key}.when.ended"),
+        ({**kill, "when": {"after": "nobody"}}, f"{key}.when.after"),
+        ({**kill, "when": {"after": "1"}}, f"{key}.when"),
+        ({**kill, "when": {"job": job, "iteration": 10**6}}, f"{key}.when.iteration"),
+        ({**kill, "when": {"job": job}}, f"{key}.when"),
+        ({**kill, "when": {}}, f"{key}.when"),
+        ({**kill, "when": {"at": "1 s", "ended": job}}, f"{key}.when"),
+        ({**kill, "when": {"at": 1}}, f"{key}.when.at"),
+        ({**kill, "when": "never"}, f"{key}.when"),
+        ({**kill, "do": "explode"}, f"{key}.do"),
+        ({**kill, "target": None}, f"{key}.target"),
+        ({**kill, "target": "moon"}, f"{key}.target"),
+        ({**kill, "target": "switch nowhere"}, f"{key}.target"),
+        ({**kill, "target": "switch"}, f"{key}.target"),
+        ({**kill, "target": "agent nobody"}, f"{key}.target"),
+        ({**kill, "target": f"worker {job} 9999"}, f"{key}.target"),
+        ({**kill, "target": "worker nobody 0"}, f"{key}.target"),
+        ({**kill, "target": "gpu g0"}, f"{key}.target"),
+        ({**kill, "then": "swap"}, f"{key}.then"),
+        ({**kill, "jobs": [job]}, f"{key}.jobs"),
+        ({**kill, "do": "cut", "target": "link x:1 y:1"}, f"{key}.target"),
+        ({**kill, "do": "cut", "target": "link x:: y"}, f"{key}.target"),
+        ({**kill, "do": "lose", "target": "gpu nobody"}, f"{key}.target"),
+        ({**kill, "do": "lose", "target": "nic nobody"}, f"{key}.target"),
+        ({**kill, "do": "cancel", "target": "job nobody"}, f"{key}.target"),
+        ({**kill, "do": "start", "target": f"job {job}"}, f"{key}.target"),
+        ({"when": "start", "do": "disturb"}, f"{key}.control"),
+        ({"when": "start", "do": "circuits"}, f"{key}.circuits"),
+        ({"when": "start", "do": "circuits", "circuits": [["x:1", "y:1"]]}, f"{key}.circuits"),
+        ({"when": "start", "do": "regroup", "jobs": ["nobody"]}, f"{key}.jobs"),
+        ({"when": "start", "do": "regroup", "back_after": "1 s"}, f"{key}.back_after"),
+    ):
+        arms = {
+            name: {path: value for path, value in arm.items() if not path.startswith("events")}
+            for name, arm in raw["arms"].items()
+        }
+        yield {**raw, "arms": arms, "events": [event]}, where
+    circle = [{**kill, "name": "a", "when": {"after": "b"}}, {**kill, "name": "b", "when": {"after": "a"}}]
+    arm = {**next(iter(raw["arms"].values())), "events": circle}
+    raw = {**raw, "sweep": []}
+    yield {**raw, "arms": {"one": arm}}, "arms.one.events.a.when: circular"
+    yield {**raw, "arms": {"one": {**arm, "events": [{**kill, "name": "a"}] * 2}}}, "arms.one.events.a"
+
+
+def wrong_jobs(raw: dict[str, Any]) -> Iterator[Mistake]:
+    arm = next(iter(raw["arms"]))
+    for job, where in (
+        ({"ranks": "all", "start": {"after": "nobody"}}, "start.after"),
+        ({"ranks": "all", "start": {"after": "odd"}}, "start"),
+        ({"ranks": "all", "start": "event"}, "start"),
+        ({"gpus": 2, "start": {"at": 3}}, "start.at"),
+        ({"gpus": 1}, "gpus"),
+        ({"gpus": 4097}, "gpus"),
+        ({"gpus": 2, "ranks": ["g0", "g1"]}, ""),
+        ({"ranks": ["g0"]}, "ranks"),
+        ({"ranks": "some"}, "ranks"),
+        ({"ranks": "all", "spares": ["nobody"]}, "spares"),
+        ({"ranks": "all", "slower": {5000: 2}}, "slower"),
+        ({"gpus": 2, "training": {"iterations": 0}}, "training.iterations"),
+        ({"gpus": 2, "training": {"epochs": 2}}, "training.epochs"),
+        ({"gpus": 2, "beacon": "soon"}, "beacon"),
+        ({}, ""),
+    ):
+        jobs = {"odd": job}
+        key = f"arms.{arm}.jobs.odd{f'.{where}' if where else ''}"
+        yield changed(raw, ("arms", arm, "jobs"), jobs), key
+
+
+KINDS: list[Callable[[dict[str, Any]], Iterator[Mistake]]] = [
+    unknown_keys,
+    wrong_types,
+    no_units,
+    wrong_units,
+    lacking,
+    wrong_references,
+    wrong_paths,
+    wrong_names,
+    wrong_events,
+    wrong_jobs,
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_mistake_is_one_line_with_file_and_key(
+    kind: Callable[[dict[str, Any]], Iterator[Mistake]], name: str
+) -> None:
+    mistakes = list(kind(raw_of(name)))
+    for raw, key in random.Random(f"{kind.__name__} {name}").sample(mistakes, min(SAMPLE, len(mistakes))):
+        said = refusal(raw)
+        assert said is not None, f"accepted; it should name {key}: {raw}"
+        assert said.startswith("a.yaml: ")
+        assert "\n" not in said
+        assert key in said
+
+
+def test_two_arms_of_one_name() -> None:
+    for name in NAMES:
+        text = (ROOT / name).read_text()
+        arm = next(iter(raw_of(name)["arms"]))
+        said = refusal(text.replace("\narms:\n", f"\narms:\n  {arm}: {{}}\n"))
+        assert said is not None
+        assert f"the key '{arm}' is also on line" in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(name: str) -> None:
+    raw = raw_of(name)
+    chance = random.Random(name)
+    anything = [None, True, -1, 0, 1e300, float("nan"), "", "x", "$x", "5 ms", [], [[]], {}, {"a": 1}, [None]]
+    everywhere = [path for path, _ in places(raw) if path]
+    for _ in range(20):
+        said = refusal(changed(raw, chance.choice(everywhere), chance.choice(anything)))
+        assert said is None or ("\n" not in said and said.startswith("a.yaml: "))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "- a",
+        "? [a]\n: b",
+        "? {a: 1}\n: b",
+        "a: &a [*a]",
+        "name: &x {y: *x}",
+        "name: 2020-01-01",
+        "\t",
+        "a: b: c",
+        "2020-01-01: 3",
+        "a: !!python/object:os.system {}",
+        "a: !!binary xx",
+    ],
+)
+def test_a_text_that_is_no_scenario(text: str) -> None:
+    said = refusal(text)
+    assert said is not None
+    assert said.startswith("a.yaml: ")
+    assert "\n" not in said
