@@ -1,0 +1,74 @@
+"""The report: one HTML page that a person reads without the run folder or a network.
+
+It is made of sections, each a module of ``sections`` with its figures; a new one is a new file there:
+
+    ORDER = 45                        place in the page
+    NEEDS = ("iteration",)            appears where there is a row of each of these metrics,
+    def wanted(view) -> bool          and this, if it is there, agrees
+    def render(view, draw) -> str     HTML; draw(name, caption, figure) makes a picture of it
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.record.writing import write_whole
+from experiments.report import sections as _sections
+from experiments.report.page import page, picture
+from experiments.report.perfetto import write_trace
+from experiments.report.view import View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Makes a picture, under a name of its own in the page and in the folder ``plots``; gives its HTML.
+Draw = Callable[[str, str, "Figure"], str]
+
+
+def parts() -> tuple[str, ...]:
+    """Names of all sections: what a file's ``paper.says`` may speak to."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(_sections.__path__)))
+
+
+@cache
+def sections() -> tuple[Any, ...]:
+    """The modules of all sections, in the order of the page."""
+    found = [importlib.import_module(f"{_sections.__name__}.{name}") for name in parts()]
+    return tuple(sorted(found, key=lambda section: section.ORDER))
+
+
+def appears(section: Any, view: View) -> bool:
+    """Whether a section has anything to say."""
+    return view.metrics.issuperset(section.NEEDS) and getattr(section, "wanted", _always)(view)
+
+
+def _always(_: View) -> bool:
+    return True
+
+
+def render(view: View, plots: Path) -> str:
+    """The page; its pictures also become files in ``plots``, made if absent."""
+    # matplotlib takes a second to load, which only who draws should wait for.
+    import matplotlib
+
+    from experiments.report.drawing import STYLE, save
+
+    plots.mkdir(parents=True, exist_ok=True)
+
+    def draw(name: str, caption: str, figure: Figure) -> str:
+        return picture(save(figure, plots, name, caption))
+
+    with matplotlib.rc_context(STYLE):
+        found = [section.render(view, draw) for section in sections() if appears(section, view)]
+    return page(f"Ringlight: {view.experiment.spec.name}", found)
+
+
+def write_report(folder: Path, view: View) -> None:
+    """Write report.html, plots/ and trace.json into a run folder. Raises WriteError."""
+    write_whole(folder / "report.html", render(view, folder / "plots"))
+    write_trace(folder / "trace.json", view.runs)

@@ -1,0 +1,103 @@
+"""How figures are called and written, for people."""
+
+from __future__ import annotations
+
+from experiments.analysis.rows import Row, Value
+from experiments.analysis.statistics import is_number
+from experiments.report.page import tag, text
+from fabric.units import format_rate, format_size
+
+#: Metrics that tables show, as their heads have it.
+_TITLES = {
+    "jct": "job completion time",
+    "iteration": "iteration",
+    "allreduce": "all-reduce",
+    "exchange": "all-reduce alone",
+    "gpu_utilisation": "GPU utilisation",
+    "busbw": "bus bandwidth",
+    "algbw": "algorithm bandwidth",
+    "queueing_delay": "queueing delay",
+    "setup_p50": "set-up, median",
+    "setup_p99": "set-up, 99 %",
+}
+#: Metrics whose unit 1 is a share of something.
+_SHARES = ("gpu_utilisation", "accuracy", "fragmentation")
+YES_NO = {True: "yes", False: '<b class="bad">no</b>', None: "–"}
+HARD_SPACE = "\u00a0"
+
+
+def called(metric: str) -> str:
+    """``allreduce`` as a person says it."""
+    return _TITLES.get(metric, metric.replace("_", " ").replace(".", ": "))
+
+
+def seconds(value: float | None) -> str:
+    """``31.04 s``, ``504.6 ms``; a dash for None."""
+    if value is None:
+        return "–"
+    if abs(value) >= 100:
+        return f"{value:,.1f}".removesuffix(".0") + f"{HARD_SPACE}s"
+    if abs(value) >= 1:
+        return f"{value:.2f}{HARD_SPACE}s"
+    if abs(value) >= 0.01 or value == 0:
+        return f"{1e3 * value:.1f}{HARD_SPACE}ms"
+    if abs(value) >= 1e-5:
+        return f"{1e3 * value:.3f}{HARD_SPACE}ms"
+    return f"{1e6 * value:.3g}{HARD_SPACE}µs"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f}{HARD_SPACE}%"
+
+
+def count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def amount(value: Value, unit: str, metric: str = "") -> str:
+    """A value with its unit, as HTML."""
+    if value is None or isinstance(value, bool):
+        return YES_NO[value]
+    if not is_number(value):
+        return text(value)
+    if unit == "s":
+        return seconds(value)
+    if unit == "bit/s":
+        return format_rate(float(f"{value:.4g}"))
+    if unit == "bytes":
+        return format_size(value)
+    if unit == "%":
+        return f"{value:.1f}{HARD_SPACE}%"
+    if unit == "count":
+        return count(value)
+    return percent(value) if metric.startswith(_SHARES) and "_ratio" not in metric else f"{value:.4g}"
+
+
+def figure(row: Row | None) -> str:
+    """A row's value, with half the width of its 95 % interval where it has one."""
+    if row is None:
+        return "–"
+    shown = amount(row.value, row.unit, row.metric)
+    return shown if row.spread is None else f"{shown} ± {amount(row.spread, row.unit, row.metric)}"
+
+
+def upper_first(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def lower_first(words: str) -> str:
+    """For the middle of a sentence; what is in capitals stays."""
+    return words[:1].lower() + words[1:] if words[1:2].islower() or words[1:2] == " " else words
+
+
+def apart(title: str, base: str) -> tuple[str, str]:
+    """Two titles without what they begin with in common, up to a comma: all of it where nothing is left."""
+    one, other = title.split(", "), base.split(", ")
+    while len(one) > 1 and len(other) > 1 and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    return ", ".join(one), ", ".join(other)
+
+
+def worth_tag(row: Row | None) -> str:
+    """What agreement with a published figure is worth."""
+    return "" if row is None or row.standing == "free" else tag(row.standing)

@@ -1,0 +1,202 @@
+"""The report: sections appear where they have something to say, on a page that a browser can read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.analysis.result import analyse
+from experiments.analysis.statistics import is_number
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import parse
+from experiments.record.events import Record
+from experiments.report.report import appears, parts, render, sections
+from experiments.report.view import View, view_of
+from experiments.runner.experiment import choose, one_alone
+from tests.unit.page import Page, check_alone, text_of
+
+FABRIC = """
+name: small
+description: Six GPUs on two packet switches.
+fabric:
+  servers: {s0: {gpus: {g0: t, g1: t, g2: t}}, s1: {gpus: {g3: t, g4: t, g5: t}}}
+  packet_switches: {tor0: {ports: 5}, tor1: {ports: 5}}
+  paths: even
+  links:
+    - {ends: [g0, "tor0:1"], rate: 10 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 10 Gbit/s}
+    - {ends: [g2, "tor0:3"], rate: 10 Gbit/s}
+    - {ends: [g3, "tor1:1"], rate: 10 Gbit/s}
+    - {ends: [g4, "tor1:2"], rate: 10 Gbit/s}
+    - {ends: [g5, "tor1:3"], rate: 10 Gbit/s}
+    - {ends: ["tor0:4", "tor1:4"], rate: 10 Gbit/s}
+    - {ends: ["tor0:5", "tor1:5"], rate: 10 Gbit/s}
+scale: {time: 1, payload: 400}
+training: {model: resnet50, compute: 20 ms, batch: 4, iterations: 4, collective: ring}
+"""
+ONE_JOB = "jobs: {red: {ranks: [g0, g1]}}\n"
+TWO_ARMS = """
+jobs: {red: {ranks: [g0, g1, g3, g4]}}
+arms:
+  slow: {title: "Four GPUs, slow"}
+  fast: {title: "Four GPUs, fast", training.compute: 5 ms}
+compare: {baseline: slow, metrics: [jct, iteration], limit: 0.5}
+paper: {citation: A paper, says: {comparison: It has more GPUs.}, limits: {Its times: They are longer.}}
+published:
+  - {arm: slow, metric: jct, value: 100 s, source: table 1}
+  - {arm: fast, metric: jct, value: 50 s, source: table 1}
+"""
+
+
+def simulated(text: str) -> View:
+    """A view of an experiment of the fabric above, as the command makes it."""
+    return view_of_file(FABRIC + text, "small.yaml")
+
+
+def view_of_file(text: str, path: str) -> View:
+    experiment, backend = parse(text, path), SimulationBackend()
+    records: list[Record] = []
+    chosen = choose(experiment, backend)
+    for plan in chosen.plans:
+        records += one_alone(backend, plan)[0]
+    environment: Mapping[str, Any] = {
+        "run": "20261122-small",
+        "code": "0123456789abcdef",
+        "not_run": dict(chosen.refused),
+        **backend.facts(),
+    }
+    return view_of(analyse(experiment, records, "simulated"), environment, records)
+
+
+def appearing(view: View) -> set[str]:
+    return {section.__name__.rpartition(".")[2] for section in sections() if appears(section, view)}
+
+
+ALWAYS = {"header", "jobs", "limits", "parameters", "footer", "simulation"}
+
+
+def test_every_section_has_its_place_and_says_what_it_needs() -> None:
+    for section in sections():
+        assert isinstance(section.ORDER, int)
+        assert isinstance(section.NEEDS, tuple)
+        assert section.__doc__
+    assert len({section.ORDER for section in sections()}) == len(sections()) == len(parts())
+
+
+def test_a_job_alone_has_no_comparison(tmp_path: Path) -> None:
+    view = simulated(ONE_JOB)
+    assert appearing(view) >= ALWAYS
+    assert not appearing(view) & {"comparison", "left_out", "fidelity", "sweep", "rings", "light", "faults"}
+    text = render(view, tmp_path)
+    check_alone(text)
+    assert "job completion time" in text
+
+
+def test_a_comparison_shows_ratio_limit_and_what_is_published(tmp_path: Path) -> None:
+    view = simulated(TWO_ARMS)
+    assert "comparison" in appearing(view)
+    text = render(view, tmp_path)
+    check_alone(text)
+    shown = text_of(Page(text))
+    slow, fast = (view.number(arm, "job red", "jct") for arm in ("slow", "fast"))
+    assert slow is not None
+    assert fast is not None
+    assert f"{fast / slow:.4f}" in shown
+    assert "−50.0" in shown
+    assert "predicted" in shown
+    assert "It has more GPUs." in shown
+    assert "They are longer." in shown
+    assert "limit of 0.5" in shown
+    # The headline says how much, without what both titles begin with.
+    assert re.search(r"Fast: \d\.\d+ times as fast as slow", shown)
+
+
+def test_what_the_simulation_refuses_is_named(tmp_path: Path) -> None:
+    view = simulated(
+        ONE_JOB + "arms:\n  base: {}\n"
+        "  killed: {events: [{when: {at: 10 ms}, do: kill, target: controller}]}\n"
+    )
+    assert "left_out" in appearing(view)
+    assert "cannot kill the controller" in text_of(Page(render(view, tmp_path)))
+
+
+def test_repeats_are_shown_with_their_interval(tmp_path: Path) -> None:
+    view = simulated("repeat: 3\n" + TWO_ARMS)
+    shown = text_of(Page(render(view, tmp_path)))
+    assert "means of 3 runs" in shown
+    assert "±" in shown
+
+
+def test_a_file_cannot_put_code_into_the_page(tmp_path: Path) -> None:
+    view = simulated(TWO_ARMS)
+    spec = view.experiment.spec
+    evil = "<script>alert(1)</script>"
+    spec = spec.model_copy(update={"description": evil})
+    experiment = replace(view.experiment, spec=spec, text=f"# {evil}\n")
+    plans = tuple(replace(plan, title=evil) for plan in view.experiment.plans)
+    experiment = replace(experiment, plans=plans)
+    text = render(replace(view, experiment=experiment, name=evil), tmp_path)
+    check_alone(text)
+    assert "&lt;script&gt;" in text
+
+
+def test_an_incomplete_run_is_said_to_be_one(tmp_path: Path) -> None:
+    view = simulated(TWO_ARMS)
+    assert view.complete
+    assert "not complete" not in render(view, tmp_path)
+    assert "not complete" in render(replace(view, complete=False), tmp_path)
+
+
+def test_a_measured_run_is_judged_on_the_page(tmp_path: Path) -> None:
+    """Disturbed as a machine would: the same run, its links 12 % short."""
+    view = simulated(ONE_JOB)
+    link = {"link": "g0 tor0:1", "direction": "up", "set_bps": 2.5e7, "measured_bps": 2.2e7, "ratio": 0.88}
+    fidelity = {
+        "verdict": "bad",
+        "reasons": [{"code": "link_rate", "level": "bad", "text": "link g0 gave <88 %> of its setting"}],
+        "links": [{**link, "fabric": "small", "stolen": None, "others": 0.1}],
+        "timer": {"median_s": 1e-4, "p99_s": 1e-3, "max_s": 2e-3, "p99_share_of_compute": 0.01},
+        "cpu": {},
+        "samples_missing": {},
+        "repeated": [],
+    }
+    measured = replace(view, label="measured", fidelity=fidelity)
+    assert "fidelity" in appearing(measured)
+    assert "simulation" not in appearing(measured)
+    text = render(measured, tmp_path)
+    check_alone(text)
+    shown = text_of(Page(text))
+    assert "No result" in shown
+    assert "Bad." in shown
+    assert "88.0" in shown
+    assert "gave <88 %>" in shown
+
+
+@pytest.mark.parametrize("text", [ONE_JOB, TWO_ARMS], ids=["one", "two"])
+def test_every_table_says_how_its_figures_are_known(text: str, tmp_path: Path) -> None:
+    """In its head, in the sentence before or in the note after it."""
+    page = render(simulated(text), tmp_path)
+    pieces = re.split(r"(<div class=\"scroll\">.*?</div>)", page, flags=re.DOTALL)
+    for before, shown, after in zip(pieces[0::2], pieces[1::2], pieces[2::2], strict=False):
+        if re.search(r"class=n", shown):
+            around = before[-900:] + shown + after[:400]
+            assert re.search(r"simulated|measured|analytic|published", around)
+
+
+def test_a_view_finds_figures_by_arm_point_and_label() -> None:
+    view = simulated(TWO_ARMS)
+    assert view.arms == ("slow", "fast")
+    assert is_number(view.value("slow", "job red", "jct"))
+    assert view.number("slow", "job red", "jct", label="published") == 100
+    assert view.value("slow", "job red", "nonsense") is None
+    assert view.value("slow", "job red", "jct", {"training.compute": "1 ms"}) is None
+    (one,) = view.compared(view.experiment.spec.compare[0])
+    assert (one.arm, view.compared_subjects(one)) == ("fast", ["job red"])
+    ratio = view.of_comparison(one, "job red", "jct_ratio")
+    assert ratio is not None
+    assert ratio.label == "simulated"
