@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import httpx
-
 Do = Literal["cut", "kill", "lose", "disturb"]
 State = Literal["asked", "in force", "over", "failed"]
 #: Longest wait for one answer, seconds: the service answers at once.
@@ -56,6 +54,9 @@ class FaultClient:
     """
 
     def __init__(self, agent: str) -> None:
+        # Here, as the testbed needs only the reports, and a lab comes up sooner without.
+        import httpx
+
         self.agent = agent
         transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"))
         self._http = httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S)
@@ -135,6 +136,8 @@ class FaultClient:
         return found
 
     def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        import httpx
+
         try:
             answer = self._http.request(method, "/v1/faults", json=body)
         except httpx.HTTPError as error:

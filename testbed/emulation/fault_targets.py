@@ -117,7 +117,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
             return _control_network(fabric)
         case ["worker", job, rank] if rank.isascii() and rank.isdigit():
             _allow(request, "kill", "a worker can be killed")
-            if request.do == "restore" or request.back_after_s is not None:
+            if request.do == "restore" or request.back_after_s:
                 raise TargetError(422, "a killed worker does not come back; its job has failed")
             return Target("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
     raise TargetError(422, f"target: {request.target!r} is none of {_KNOWN}")
