@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from containers.image import ROOT
 from experiments.analysis.result import Analysis, analyse
 from experiments.analysis.rows import Label, Row, where
 from experiments.backends.simulation.backend import SimulationBackend
@@ -40,6 +42,22 @@ fabric:
 training: {model: resnet50, compute: 50 ms, batch: 8, iterations: 6}
 jobs: {red: {ranks: [g0, g1]}}
 """
+
+
+#: Where bundled scenarios and the tests' own are.
+FOLDERS = (
+    "scenarios/next",
+    "scenarios/next/examples",
+    "tests/data/next",
+    "scenarios",
+    "scenarios/examples",
+    "tests/data",
+)
+
+
+def bundled(name: str) -> Path:
+    """The file of a scenario."""
+    return next(path for folder in FOLDERS if (path := ROOT / folder / f"{name}.yaml").exists())
 
 
 def experiment(more: str = "", text: str = TWO_SWITCHES) -> Experiment:

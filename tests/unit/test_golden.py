@@ -17,16 +17,9 @@ from experiments.analysis.result import Analysis, analyse
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import load
 from experiments.runner.experiment import choose, one_alone
+from tests.simulated import bundled
 
 GOLDEN = ROOT / "tests" / "golden"
-FOLDERS = (
-    "scenarios/next",
-    "scenarios/next/examples",
-    "tests/data/next",
-    "scenarios",
-    "scenarios/examples",
-    "tests/data",
-)
 #: Simulated figures agree to rounding. What the ring's all-send model says is now of the emulated gradient,
 #: which is rounded up to whole elements; it was of the real one.
 CLOSE, ROUNDED = 1e-9, 1e-5
@@ -39,8 +32,7 @@ OF_REAL_GRADIENT = (
 
 
 def simulated(name: str) -> Analysis:
-    path = next(path for folder in FOLDERS if (path := ROOT / folder / f"{name}.yaml").exists())
-    experiment, backend = load(path, metrics=set(metrics())), SimulationBackend()
+    experiment, backend = load(bundled(name), metrics=set(metrics())), SimulationBackend()
     records = []
     for plan in choose(experiment, backend).plans:
         found, failures = one_alone(backend, plan)

@@ -1,0 +1,243 @@
+"""Rows that follow from rows: repeats, arms against a baseline, published figures, break-even."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from experiments.analysis.compare import break_even_rows, comparison_rows
+from experiments.analysis.metrics import metrics
+from experiments.analysis.result import analyse, build
+from experiments.analysis.rows import Row, as_csv, from_json, where
+from experiments.analysis.statistics import half_width, over_repeats
+from experiments.language.expand import load
+from experiments.language.spec import BreakEvenSpec, CompareSpec
+from experiments.record.events import Iteration, Record
+from experiments.record.runs import Run, runs_of
+from tests.simulated import analysed, bundled, experiment, records_of, the
+
+ARMS = "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}}\n"
+TIMES = st.lists(st.floats(0.1, 100), min_size=2, max_size=6)
+
+
+def slower(records: Sequence[Record], run: str, factor: float) -> list[Record]:
+    """As if a run's iterations had taken longer by a factor, the time between them as well."""
+    return [
+        replace(
+            record,
+            compute_start=record.compute_start * factor,
+            compute_end=record.compute_end * factor,
+            allreduce_end=record.allreduce_end * factor,
+        )
+        if isinstance(record, Iteration) and record.run == run
+        else record
+        for record in records
+    ]
+
+
+# Repeats.
+
+
+def row(value: float | bool | str, repeat: int, **more: object) -> Row:
+    return replace(Row("a", "job red", "jct", value, "s", "measured", repeat=repeat), **more)
+
+
+@given(TIMES)
+def test_repeats_give_their_mean_and_its_interval(values: list[float]) -> None:
+    rows = over_repeats([row(value, number) for number, value in enumerate(values, 1)])
+    (whole,) = where(rows, repeat=None)
+    assert len(rows) == len(values) + 1
+    assert min(values) * (1 - 1e-9) <= whole.value <= max(values) * (1 + 1e-9)
+    low, high = stats.t.interval(0.95, len(values) - 1, statistics.fmean(values), stats.sem(values) or 1e-300)
+    assert whole.spread == pytest.approx((high - low) / 2, rel=1e-6, abs=1e-12)
+
+
+def test_one_run_stands_for_all_and_has_no_interval() -> None:
+    assert over_repeats([row(3.0, 1)]) == [replace(row(3.0, 1), repeat=None)]
+    assert half_width([3.0]) is None
+
+
+def test_truths_hold_where_all_do_and_words_where_they_agree() -> None:
+    found = over_repeats(
+        [
+            row(True, 1, metric="x"),
+            row(False, 2, metric="x"),
+            row("SUCCEEDED", 1, metric="y"),
+            row("SUCCEEDED", 2, metric="y"),
+            row("SUCCEEDED", 1, metric="z"),
+            row("FAILED", 2, metric="z"),
+        ]
+    )
+    assert [(r.metric, r.value) for r in where(found, repeat=None)] == [("x", False), ("y", "SUCCEEDED")]
+
+
+# Comparisons.
+
+
+def test_an_arm_against_the_baseline() -> None:
+    rows = analysed(ARMS + "compare: {baseline: near, metrics: [jct, algbw], limit: 1.2}\n").rows
+    near, far = (the(rows, "jct", arm=arm) for arm in ("near", "far"))
+    assert the(rows, "jct_ratio", arm="far") == pytest.approx(far / near)
+    assert the(rows, "jct_reduction", arm="far") == pytest.approx(100 * (near - far) / near)
+    assert the(rows, "within_limit") is (far / near <= 1.2)
+    assert where(rows, metric="algbw_ratio")
+    assert not where(rows, metric="algbw_reduction")
+    assert not where(rows, metric="jct_ratio", arm="near")
+
+
+def test_repeats_are_compared_in_pairs() -> None:
+    found = experiment(ARMS + "repeat: 3\ncompare: {baseline: near, metrics: jct}\n")
+    records = slower(records_of(found), "far-r2", 1.1)
+    rows = analyse(found, records, "simulated").rows
+    ratios = where(rows, metric="jct_ratio")
+    assert [r.repeat for r in ratios] == [1, 2, 3, None]
+    first, second, third, whole = (r.value for r in ratios)
+    assert first == third
+    assert second == pytest.approx(1.1 * first, rel=1e-3)
+    assert whole == pytest.approx(statistics.fmean((first, second, third)), rel=1e-3)
+    assert ratios[-1].spread == pytest.approx(half_width([first, second, third]))
+
+
+def test_a_baseline_is_taken_where_its_point_is_the_arms() -> None:
+    """What the baseline does not sweep holds for all; where it sweeps the same path, the same value."""
+    rows = analysed(
+        ARMS
+        + "sweep:\n"
+        + "  - {arms: far, over: {training.iterations: [2, 4], training.gradient: [10 MB, 20 MB]}}\n"
+        + "  - {arms: near, over: {training.iterations: [2, 4]}}\n"
+        + "compare: {baseline: near, metrics: jct}\n"
+    ).rows
+    ratios = where(rows, metric="jct_ratio")
+    assert len(ratios) == 4
+    for ratio in ratios:
+        point = {"training.iterations": ratio.point["training.iterations"]}
+        base = the(rows, "jct", arm="near", point=point)
+        assert ratio.value == pytest.approx(the(rows, "jct", arm="far", point=ratio.point) / base)
+
+
+def test_a_second_baseline_does_not_hide_the_first() -> None:
+    rows = analysed(
+        "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}, slow: {jobs.red.slower: {1: 2}}}\n"
+        "compare: [{baseline: near, arms: far, metrics: jct},"
+        " {name: again, baseline: slow, arms: far, metrics: jct}]\n"
+    ).rows
+    far = the(rows, "jct", arm="far")
+    assert the(rows, "jct_ratio", arm="far") == pytest.approx(far / the(rows, "jct", arm="near"))
+    assert the(rows, "jct_ratio.again", arm="far") == pytest.approx(far / the(rows, "jct", arm="slow"))
+
+
+def test_how_small_a_slowdown_would_have_been_seen() -> None:
+    found = experiment(ARMS + "compare: {baseline: near}\n")
+    records = records_of(found)
+    shaken = [
+        replace(r, allreduce_end=r.allreduce_end + 1e-3 * (r.i % 2)) if isinstance(r, Iteration) else r
+        for r in records
+    ]
+    calm, seen = (
+        the(analyse(found, these, "measured").rows, "iteration_told_apart", arm="far")
+        for these in (records, shaken)
+    )
+    assert calm == pytest.approx(0, abs=1e-9)
+    assert 1e-3 < seen < 0.1
+    assert not where(analyse(found, records, "simulated").rows, metric="iteration_told_apart")
+
+
+@given(TIMES, TIMES)
+def test_ratio_and_reduction_say_the_same(over: list[float], under: list[float]) -> None:
+    rows = over_repeats(
+        [row(v, n, arm="a") for n, v in enumerate(over)] + [row(v, n, arm="b") for n, v in enumerate(under)]
+    )
+    found = comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), rows)
+    assert {r.arm for r in found} == {"a"}
+    for ratio in where(found, metric="jct_ratio"):
+        (less,) = where(found, metric="jct_reduction", repeat=ratio.repeat)
+        assert less.value == pytest.approx(100 * (1 - ratio.value), abs=1e-6)
+
+
+# What is published.
+
+
+def test_published_figures_stand_beside_the_runs_with_what_agreement_is_worth() -> None:
+    rows = analysed(
+        ARMS
+        + "compare: {baseline: near, metrics: [jct, gpu_utilisation]}\n"
+        + "paper: {citation: A paper}\n"
+        + "parameters: {x: {value: 1, source: derived, why: so, fitted_to: [near.jct]}}\n"
+        + "published:\n"
+        + "  - {arm: near, metric: jct, value: 2 s}\n"
+        + "  - {arm: far, metric: jct, value: 3 s}\n"
+        + "  - {arm: far, over: near, metric: gpu_utilisation, range: [0.1, 0.99], words: less}\n"
+    ).rows
+    published = where(rows, label="published")
+    assert the(published, "jct", arm="far") == 3
+    assert the(published, "jct_ratio", arm="far") == pytest.approx(1.5)
+    standings = {(r.arm, r.metric): r.standing for r in rows if r.label == "simulated"}
+    assert standings["near", "jct"] == "fitted"
+    assert standings["far", "jct"] == "predicted"
+    assert standings["far", "jct_ratio"] == "predicted"
+    assert standings["far", "iteration"] == "free"
+    assert the(rows, "gpu_utilisation_ratio_from") == 0.1
+    assert the(rows, "gpu_utilisation_ratio_agrees") is True
+    assert the(rows, "gpu_utilisation.collective_ratio_agrees") is False
+
+
+# Break-even.
+
+
+@functools.cache
+def on_a_grid() -> Run:
+    found = load(bundled("mini_oddl"))
+    return next(run for run in runs_of(records_of(found), found.plans) if run.plan.arm == "oddl")
+
+
+@settings(deadline=None)
+@given(st.floats(1e-3, 1), st.floats(1, 9), st.floats(1.01, 2))
+def test_on_a_line_the_break_even_is_where_the_line_says(
+    free_s: float, waits: float, tolerance: float
+) -> None:
+    run = on_a_grid()
+    set_ups = [1e-4, 5e-4, 2e-3]
+    points = [{"x": number} for number in range(3)]
+    runs = [replace(run, plan=replace(run.plan, point=point)) for point in points]
+    rows = [Row("ideal", "job train", "exchange", free_s * 1.01, "s", "simulated")]
+    for point, waited in zip(points, set_ups, strict=True):
+        one = Row("oddl", "fabric oddl", "setup_p50", waited, "s", "simulated", point)
+        took = replace(one, subject="job train", metric="exchange", value=free_s + waits * waited)
+        rows += [one, took, replace(took, metric="allreduce_predicted", value=free_s)]
+    spec = BreakEvenSpec(arm="oddl", baseline="ideal", tolerance=tolerance)
+    made = break_even_rows(spec, rows, runs)
+    assert the(made, "break_even") == pytest.approx((tolerance - 1) * free_s / waits, rel=1e-6)
+    assert the(made, "waits") == pytest.approx(waits, rel=1e-6)
+    for point, waited in zip(points, set_ups, strict=True):
+        assert the(made, "slowdown_by_setup", point=point) == pytest.approx(
+            1 + waits * waited / free_s, rel=1e-6
+        )
+
+
+def test_set_ups_that_seem_to_cost_nothing_conclude_nothing() -> None:
+    row_of = Row("ideal", "job train", "exchange", 1.0, "s", "measured")
+    assert break_even_rows(BreakEvenSpec(arm="oddl", baseline="ideal"), [row_of], []) == []
+
+
+# The whole result.
+
+
+def test_the_result_says_what_was_not_run_and_what_failed() -> None:
+    found = experiment(ARMS)
+    records = [r for r in records_of(found) if r.run != "far"]
+    told = {"run": "r", "backend": "simulation", "label": "simulated", "not_run": {"far": "no light"}}
+    result = build(found, records, {**told, "arms": ["near"]})
+    assert result["complete"] is True
+    assert result["not_run"] == [{"arm": "far", "why": "no light"}]
+    assert result["fidelity"]["verdict"] == "simulated"
+    assert build(found, records, {**told, "arms": ["near", "far"]})["complete"] is False
+    rows = from_json(result["rows"])
+    assert as_csv(rows).count("\n") == len(rows) + 1
+    assert {row.metric for row in rows} <= set(metrics())
