@@ -187,16 +187,22 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
             raise ValueError(f"{where}.slower: there is no rank {rank}; it has ranks 0 to {job.gpus - 1}")
 
 
-def loss_rule(job: str, ranks: Sequence[str], spares: Sequence[str], events: Iterable[EventPlan]) -> OnLoss:
+def loss_rule(
+    job: str,
+    ranks: Sequence[str],
+    spares: Sequence[str],
+    others: Collection[str],
+    events: Iterable[EventPlan],
+) -> OnLoss:
     """What becomes of a job when one of its GPUs is lost, as the events say that lose one that it has or
-    may get."""
+    may get. ``others``: GPUs of other jobs' ranks."""
     found: tuple[str, OnLoss] | None = None
-    losses = [event for event in events if event.do == "lose" and event.target and event.target.kind == "gpu"]
-    for event in losses:
-        assert event.target is not None
-        mine = not ranks or event.target.names[0] in (*ranks, *spares)
-        mine = mine or (found is not None and found[1] == "swap" and not spares)
-        if event.then is None or not mine:
+    for event in events:
+        if event.do != "lose" or event.then is None or event.target is None or event.target.kind != "gpu":
+            continue
+        gpu = event.target.names[0]
+        swapped = found is not None and found[1] == "swap" and not spares and gpu not in others
+        if not (swapped or not ranks or gpu in (*ranks, *spares)):
             continue
         if found is not None and found[1] != event.then:
             raise ValueError(

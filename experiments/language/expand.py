@@ -149,7 +149,8 @@ def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int) -> tuple[RunPlan
     names: dict[str, str] = {}
     for plan in found:
         if plan.name in names:
-            raise ValueError(f"arms.{plan.name}: a point of arm {names[plan.name]} has that name")
+            other = names[plan.name] if plan.arm == plan.name else plan.arm
+            raise ValueError(f"arms.{plan.name}: a point of arm {other} has that name")
         names[plan.name] = plan.arm
     found = _with_one_setting_each(found)
     return tuple(
@@ -220,8 +221,8 @@ def _of_override(
         if key == override.path or key.startswith((f"{override.path}.", f"{override.path}[")):
             return f"{override.where}{key.removeprefix(override.path)}: {what}"
     at = ", ".join(f"{path} = {value}" for path, value in point.items())
-    context = [*([f"in arm {arm}"] if spec.arms else []), *([f"at {at}"] if at else [])]
-    return f"{problem} ({' '.join(context)})" if context else problem
+    run = f"arm {arm}" if spec.arms else "a run"
+    return f"{problem} (in {run}{f' with {at}' if at else ''})" if at or spec.arms else problem
 
 
 def _arms(spec: FileSpec) -> dict[str, list[_Override]]:

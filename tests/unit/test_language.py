@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from experiments.language.expand import load
+from experiments.language.expand import load, parse
+from experiments.language.plan import RunPlan
+from experiments.language.text import ScenarioError
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("scenarios/next/*.yaml"), *ROOT.glob("tests/data/next/*.yaml")])
+FILES = sorted([*ROOT.glob("scenarios/next/**/*.yaml"), *ROOT.glob("tests/data/next/*.yaml")])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -47,3 +51,242 @@ def test_times_of_the_file_are_stretched_and_runs_of_one_lab_share_a_setting() -
     assert not plans["oddl"].setting.onic_faults
     assert plans["agent-killed"].control.loss == 0.05
     assert plans["prototype"].tuning_s == dict.fromkeys(("n0", "n1", "n2", "n3"), pytest.approx(42e-9))
+
+
+SMALL = """
+name: small
+description: Two switches.
+parameters:
+  nic: {value: 10 Gbit/s, source: assumed, why: usual}
+fabric:
+  servers:
+    s0: {gpus: {g0: x, g1: x}}
+    s1: {gpus: {g2: x, g3: x}}
+  packet_switches: {tor0: {ports: 4}, tor1: {ports: 4}}
+  links:
+    - {ends: [g0, "tor0:1"], rate: $nic}
+    - {ends: [g1, "tor0:2"], rate: $nic}
+    - {ends: [g2, "tor1:1"], rate: $nic}
+    - {ends: [g3, "tor1:2"], rate: $nic}
+    - {ends: ["tor0:3", "tor1:3"], rate: $nic}
+training: {model: resnet50, gpu: pascal-titan-x, batch: 16, samples: 320, seed: 100}
+jobs:
+  red: {ranks: [g0, g2]}
+  blue: {ranks: [g1, g3]}
+"""
+
+
+def plans(more: str = "", text: str = SMALL, **options: Any) -> dict[str, RunPlan]:
+    return {plan.name: plan for plan in parse(text + more, "small.yaml", **options).plans}
+
+
+def refused(more: str, text: str = SMALL) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        parse(text + more, "small.yaml")
+    return str(caught.value).removeprefix("small.yaml: ")
+
+
+def test_without_arms_there_is_one_and_without_jobs_one_on_all_gpus() -> None:
+    text = SMALL[: SMALL.index("jobs:")]
+    (plan,) = plans(text=text).values()
+    assert (plan.name, plan.arm, plan.repeat, dict(plan.point)) == ("base", "base", 1, {})
+    assert plan.job("train").ranks == ("g0", "g1", "g2", "g3")
+    assert plan.setting.name == "fabric"
+    assert list(plans("arms: {a: {jobs.train.ranks: [g0, g1]}}", text)["a"].job("train").ranks) == [
+        "g0",
+        "g1",
+    ]
+
+
+def test_names_of_plans_by_arm_point_and_repeat() -> None:
+    more = "arms: {a: {}, b: {}}\nsweep: [{arms: b, over: {training.batch: [8, 16], scale.time: [1, 2]}}]\n"
+    assert list(plans(more)) == ["a", "b-1", "b-2", "b-3", "b-4"]
+    assert dict(plans(more)["b-2"].point) == {"training.batch": 8, "scale.time": 2}
+    again = plans(more + "repeat: 2\n")
+    assert list(again) == ["a", "b-1", "b-2", "b-3", "b-4", "a-r2", "b-1-r2", "b-2-r2", "b-3-r2", "b-4-r2"]
+    assert (again["b-3-r2"].repeat, again["b-3-r2"].setting) == (2, again["b-3"].setting)
+    assert list(plans("repeat: 5\n", repeat=2)) == ["base", "base-r2"]
+    assert "a point of arm b has that name" in refused(more.replace("{a:", "{b-1:"))
+
+
+def test_an_arm_begins_from_what_it_is_like_and_puts_its_own_over_it() -> None:
+    found = plans("""
+arms:
+  a: {title: First, training.batch: 8, jobs.red.ranks: [g2, g0]}
+  b: {like: a, training.batch: 32}
+  c: {like: b, jobs.red.training.seed: 1}
+""")
+    assert [plan.title for plan in found.values()] == ["First", "b", "c"]
+    assert [plan.job("red").batch for plan in found.values()] == [8, 32, 32]
+    assert found["c"].job("red").ranks == ("g2", "g0")
+    assert found["c"].job("red").seed == 1
+
+
+def test_each_job_has_a_seed_of_its_own_unless_it_names_one() -> None:
+    assert [job.seed for job in plans()["base"].jobs] == [100, 101]
+    assert plans("arms: {a: {jobs.blue.training.seed: 5}}")["a"].job("blue").seed == 5
+
+
+def test_who_says_a_thing_the_other_way_means_it_instead() -> None:
+    found = plans("""
+arms:
+  base: {}
+  iterations: {training.iterations: 7}
+  time: {jobs.red.training: {compute: 3 ms}}
+  placed: {jobs.red.gpus: 3}
+""")
+    assert [found[name].job("red").iterations for name in ("base", "iterations")] == [10, 7]
+    assert found["time"].job("red").compute_s == pytest.approx(0.003)
+    assert found["time"].job("blue").compute_s == pytest.approx(0.10358)
+    assert (found["placed"].job("red").ranks, found["placed"].job("red").gpus) == ((), 3)
+
+
+def test_a_gradient_in_place_of_the_models() -> None:
+    assert plans("scale: {payload: 3}")["base"].job("red").gradient_bytes == 34_076_044
+    found = plans("scale: {payload: 3}\narms: {a: {jobs.red.training.gradient: 1 MB}}")
+    assert found["a"].job("red").gradient_bytes == 333_332
+    assert "the model that is trained needs 9640" in refused("arms: {a: {training.gradient: 9 kB}}")
+
+
+def test_paths_lead_into_lists_by_position_and_to_events_by_name_or_number() -> None:
+    events = """
+events:
+  - {when: {at: 1 s}, do: cut, target: link tor0:3 tor1:3}
+  - {name: back, when: {at: 2 s}, do: restore, target: link tor0:3 tor1:3}
+"""
+    arm = "{'fabric.links[4].rate': 1 Gbit/s, events.1.when.at: 4 s, events.back.when.at: 5 s}"
+    found = plans(f"{events}\nscale: {{time: 3}}\narms: {{a: {arm}}}")["a"]
+    assert [event.when.at_s for event in found.events] == [12.0, 15.0]
+    assert [event.name for event in found.events] == ["1", "back"]
+    assert found.setting.fabric.links[4].rate_bps == 1e9
+    assert "the nearest is fabric.links[4].rate" in refused("arms: {a: {'fabric.links[5].rate': 1 Gbit/s}}")
+    assert "the nearest is events.back.when" in refused(events + "arms: {a: {events.bakc.when: start}}")
+
+
+def test_a_section_that_may_be_left_out_is_made_and_no_other() -> None:
+    assert plans("arms: {a: {tcp.rto_min: 5 ms}}")["a"].setting.tcp.rto_min_s == 0.005
+    assert plans("arms: {a: {jobs.blue.start.after: red}}")["a"].job("blue").start.after == ("red",)
+    said = refused("arms: {a: {jobs.green.start.after: red}}")
+    assert said.startswith("arms.a.jobs.green.start.after: there is no jobs.green; the nearest is jobs.")
+    assert refused("arms: {a: {fabric.lniks: []}}").endswith("unknown key; the nearest is fabric.links")
+
+
+def test_a_parameter_is_swept_through_everything_that_refers_to_it() -> None:
+    found = plans("sweep: {parameters.nic.value: [10 Gbit/s, 25 Gbit/s]}")
+    assert [plan.setting.fabric.links[0].rate_bps for plan in found.values()] == [10e9, 25e9]
+    said = refused("sweep: {parameters.nic.value: [10 Gbit/s, 25 s]}")
+    assert said.startswith("fabric.links[0].rate: '25 s' is not a rate")
+    assert said.endswith("(from parameters.nic) (in a run with parameters.nic.value = 25 s)")
+    assert refused("arms: {a: {'fabric.links[0].rate.x': 1}}").startswith("arms.a.fabric.links[0].rate.x: ")
+
+
+def test_a_list_of_values_may_be_a_parameter() -> None:
+    text = SMALL.replace("parameters:", "parameters:\n  sizes: {value: [4, 8], source: assumed, why: both}")
+    assert [dict(p.point) for p in plans("sweep: {training.batch: $sizes}", text).values()] == [
+        {"training.batch": 4},
+        {"training.batch": 8},
+    ]
+
+
+def test_jobs_that_arrive() -> None:
+    text = SMALL[: SMALL.index("jobs:")]
+    jobs = plans(
+        """
+scale: {time: 10}
+jobs:
+  red: {ranks: all}
+  blue: {gpus: 2, start: {at: 2 s}}
+  green: {gpus: 2, start: {at: 1 s, after: [red, blue]}}
+  late: {gpus: 2, start: event, beacon: 5 ms, slower: {1: 1.5}, may_fail: true}
+events: [{when: {ended: green}, do: start, target: job late}]
+""",
+        text,
+    )["base"].jobs
+    red, blue, green, late = jobs
+    assert red.start.at_once
+    assert (blue.start.at_s, blue.start.at_once, blue.gpus) == (20.0, False, 2)
+    assert (green.start.at_s, green.start.after) == (10.0, ("red", "blue"))
+    assert (late.start.by_event, late.beacon_s, late.stragglers, late.may_fail) == (
+        True,
+        0.05,
+        {1: 1.5},
+        True,
+    )
+
+
+def test_what_becomes_of_a_job_follows_from_the_events_that_lose_its_gpus() -> None:
+    def rules(*events: str, jobs: str = "") -> dict[str, str]:
+        listed = "".join(f"\n  - {{when: {{at: 1 s}}, do: lose, {event}}}" for event in events)
+        found = plans(f"events:{listed}\n", SMALL + jobs)["base"].jobs
+        return {job.name: job.on_loss for job in found}
+
+    assert rules("target: gpu g0") == {"red": "fail", "blue": "fail"}
+    assert rules("target: gpu g0, then: shrink") == {"red": "shrink", "blue": "fail"}
+    assert rules("target: gpu g0, then: swap", "target: gpu g1, then: fail") == {
+        "red": "swap",
+        "blue": "fail",
+    }
+    assert rules("target: gpu g0", "target: gpu g1") == {"red": "fail", "blue": "fail"}
+    assert rules("target: gpu g0, then: swap", jobs="  green: {gpus: 2, start: {after: red}}\n") == {
+        "red": "swap",
+        "blue": "fail",
+        "green": "swap",
+    }
+    with pytest.raises(ScenarioError, match=r"events\.2\.then: fail, but event 1 says swap of job red"):
+        rules("target: gpu g0, then: swap", "target: gpu g2, then: fail")
+
+
+def test_a_problem_is_told_where_the_user_wrote_it() -> None:
+    assert refused("arms: {a: {jobs.red.rank: [g0]}}") == (
+        "arms.a.jobs.red.rank: unknown key; the nearest is jobs.red.ranks"
+    )
+    assert refused("sweep: {training.batch: [4, 0]}") == (
+        "sweep.training.batch[1]: should be greater than or equal to 1, not 0"
+    )
+    assert refused("sweep: [{arms: base, over: {training.batch: [0]}}]") == (
+        "sweep[0].over.training.batch[0]: should be greater than or equal to 1, not 0"
+    )
+    assert refused("arms: {a: {jobs.red.ranks: [g0, g1]}}") == (
+        "jobs.blue.ranks: GPU g1 is used by job red too (in arm a)"
+    )
+    assert refused("tcp: {rto: 1 s}\narms: {a: {training.batch: 3}}") == (
+        "tcp.rto: unknown key; the nearest is rto_min"
+    )
+    assert refused("arms: {a: {like: b}, b: {like: a}}").startswith("arms.a.like: circular: a is like b")
+
+
+def test_thousands_of_points_share_what_does_not_change() -> None:
+    sizes = ", ".join(f"{size} MB" for size in range(100, 150))
+    seeds = ", ".join(map(str, range(40)))
+    began = time.process_time()
+    found = plans(f"sweep: {{training.gradient: [{sizes}], training.seed: [{seeds}]}}")
+    assert len(found) == 2000
+    assert len({id(plan.setting) for plan in found.values()}) == 1
+    assert time.process_time() - began < 5
+
+
+def test_names_of_metrics_are_checked_where_they_are_known() -> None:
+    compare = "arms: {a: {}, b: {}}\ncompare: {baseline: a, metrics: [jtc]}\n"
+    assert plans(compare)
+    with pytest.raises(ScenarioError, match=r"compare\.metrics: there is no metric jtc; the nearest is jct"):
+        plans(compare, metrics=["jct", "iteration"])
+
+
+def test_what_a_paper_says() -> None:
+    paper = "paper: {citation: X, says: {sense: none}}\n"
+    assert plans(paper)
+    with pytest.raises(ScenarioError, match=r"paper\.says\.sense: the page has no such part"):
+        plans(paper, parts=["completion"])
+    experiment = parse(
+        SMALL
+        + paper
+        + "published:\n  - {arm: base, metric: jct, value: 120 s}\n"
+        + "  - {arm: base, metric: accuracy, value: 80.2 %}\n"
+        + "  - {arm: base, over: base, metric: jct, range: [0.5, 2], words: about the same}\n",
+        "small.yaml",
+    )
+    first, second, third = experiment.spec.published
+    assert (first.value.value, first.value.unit) == (120.0, "s")  # type: ignore[union-attr]
+    assert (second.value.value, second.value.unit) == (80.2, "%")  # type: ignore[union-attr]
+    assert third.range is not None
+    assert [figure.value for figure in third.range] == [0.5, 2.0]
