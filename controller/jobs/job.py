@@ -135,6 +135,12 @@ class Job:
         """The first iteration that its present workers do."""
         return next((loss.iteration for loss in reversed(self.losses) if loss.iteration is not None), 0)
 
+    @property
+    def kept(self) -> list[str]:
+        """The spares that it has not used or lost."""
+        used = {*self.gpus, *(loss.gpu for loss in self.losses)}
+        return [gpu for gpu in self.spares if gpu not in used]
+
     def tell(self, event: str, t: float, **more: Any) -> None:
         """Enter an event of its own, which outlives a restart at the same place."""
         entry = {"t": t, "event": event, "job": self.id, **more}

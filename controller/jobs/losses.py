@@ -43,7 +43,6 @@ def go_on(job: Job, gpus: Sequence[str], iteration: int, now: float) -> None:
         loss.ranks, loss.iteration, loss.t_recovering = list(gpus), iteration, now
     job.attempt += 1
     job.ranks = [Rank(rank, gpu) for rank, gpu in enumerate(gpus)]
-    job.spares = [gpu for gpu in job.spares if gpu not in gpus]
     job.tell("recovering", now, iteration=iteration, ranks=list(gpus))
 
 

@@ -331,7 +331,7 @@ class JobManager:
 
     def _holders(self) -> dict[str, str]:
         going = [job for job in self._jobs.values() if not job.state.ended]
-        return {gpu: job.id for job in going for gpu in (*job.gpus, *job.spares)}
+        return {gpu: job.id for job in going for gpu in (*job.gpus, *job.kept)}
 
     def _vacated(self, job: Job) -> bool:
         """Whether no worker of an ended job is on this job's GPUs any more."""
@@ -391,7 +391,7 @@ class JobManager:
             if error is None:
                 job.started = True
                 self._save()
-            elif not job.state.ended:
+            elif not job.state.ended and not self._stop.is_set():
                 job.error = f"not started: {error}"
                 self._end(job, JobState.FAILED)
         self._wake.set()
@@ -423,6 +423,7 @@ class JobManager:
                 list(pool.map(self._remove_worker, there))
             if lost:
                 self._clear_light(job, _CLEAR_S)
+            if lost and not self._stop.is_set():
                 iteration = agent.choose_state(job.id, lost)
                 with self._submitting:
                     gpus, lit = self._gpus_after(job, lost)
@@ -434,7 +435,8 @@ class JobManager:
         except ControllerError as error:
             self._started(job)
             with self._lock:
-                if not job.state.ended:
+                # What fails because this controller ends is the next one's.
+                if not job.state.ended and not self._stop.is_set():
                     job.error = f"{job.losses[-1].reason}, and it cannot go on: {error}"
                     self._end(job, JobState.FAILED)
             return

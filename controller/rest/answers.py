@@ -520,7 +520,7 @@ class LossDocument(Answer):
 
 class JobDocument(Answer):
     """``spec``: what its workers are told. ``switches``: the WSSs that carry its light. ``spares``: GPUs that
-    are kept for it and not used yet."""
+    are kept for it until they are used."""
 
     id: str
     name: str

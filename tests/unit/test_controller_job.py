@@ -235,7 +235,8 @@ class ScriptedAgent:
             self.alive.pop(worker, None)
 
     def choose_state(self, job: str, without: Sequence[int]) -> int:
-        assert not [worker for worker in self.alive.values() if worker["job"] == job]
+        if [worker for worker in self.alive.values() if worker["job"] == job]:
+            raise ConflictError(f"job {job}: a worker has not been removed")
         self.asked.append((job, list(without)))
         return self.state
 
@@ -537,10 +538,11 @@ def test_named_spares_are_kept(site: Site) -> None:
             site.submit("blue", ["g2"], on_loss="swap", spares=spares)
     site.agent.kill("red-1")
     job = site.recovered("red", 1)
-    assert ([rank["gpu"] for rank in job["ranks"]], job["spares"]) == (["g0", "g4"], ["g5"])
+    assert ([rank["gpu"] for rank in job["ranks"]], job["spares"]) == (["g0", "g4"], ["g5", "g4"])
     site.agent.kill("red-1-r1")
     error = site.wait_state("red", JobState.FAILED)["error"]
-    assert error.endswith("spare GPUs needed: 1; free and reachable of g5: none")
+    assert error.endswith("spare GPUs needed: 1; free and reachable of g5, g4: none")
+    assert site.submit("blue", ["g2", "g4", "g5"])["state"] == "PENDING"
 
 
 def test_a_spare_that_nothing_reaches_or_that_is_lost_is_passed_over(site: Site) -> None:
