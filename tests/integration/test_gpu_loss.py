@@ -82,12 +82,13 @@ def exact(run: Run, job: str, ranks: int, *fewer: Segment) -> None:
 
 @pytest.mark.parametrize("run", ["namespace", "docker"], indirect=True)
 def test_a_spare_takes_the_place_of_a_lost_gpu(run: Run, faults: FaultClient) -> None:
-    blue = going(run, "blue", BLUE)
+    blue = going(run, "blue", BLUE, iterations=100)
     red = going(run, "red", RED, on_loss="swap")
     assert (run.state / "workers" / f"{red}.checkpoint").is_dir()
     connections = {event["worker"]: event["connections"] for event in run.events(blue, "ready")}
     fault = faults.lose("gpu g3")
     run.wait(lambda: iterations(run, red, 1), "red does not go on")
+    assert run.job(blue)["state"] == "RUNNING"
     document = run.job(red)
     assert [rank["gpu"] for rank in document["ranks"]] == ["g0", "g5", "g1"]
     (loss,) = document["losses"]
@@ -119,7 +120,7 @@ def test_a_spare_takes_the_place_of_a_lost_gpu(run: Run, faults: FaultClient) ->
 
 @pytest.mark.parametrize("run", ["namespace"], indirect=True)
 def test_without_a_spare_the_job_shrinks_and_then_fails(run: Run, faults: FaultClient) -> None:
-    blue = going(run, "blue", BLUE, on_loss="shrink")
+    blue = going(run, "blue", BLUE, on_loss="shrink", iterations=1000)
     red = going(run, "red", RED, on_loss="shrink", checkpoint_every=5)
     faults.kill(f"worker {red} 0")
     run.wait(lambda: iterations(run, red, 1), "red does not go on")
