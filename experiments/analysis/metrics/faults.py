@@ -21,7 +21,8 @@ _SAME_S = 1e-9
 def away(_: Context, action: Action) -> float | None:
     if action.plan.do != "kill" or action.ended is None or action.error is not None:
         return None
-    return action.ended - action.begun
+    begin, end = window(action)
+    return end - begin
 
 
 def when(action: Action, it: Iteration) -> str:
@@ -66,8 +67,9 @@ for _when in ("before", "during", "after"):
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
     if action.plan.do not in FAULTS or not under(context, action, job):
         return None
+    begin, _ = window(action)
     ends = (max(it.allreduce_end for it in group) for group in job.by_index)
-    return min((end - action.begun for end in ends if end > action.begun + _SAME_S), default=None)
+    return min((end - begin for end in ends if end > begin + _SAME_S), default=None)
 
 
 @metric("iterations_lost", "count", "iterations that some rank had done and the job did once more", of="job")

@@ -30,11 +30,13 @@ def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def window(action: Action) -> tuple[float, float]:
-    """From when to when an event took, by its own timeline where it has one; the lab's clock."""
+    """From when to when an event took, by what its result says where it does; the lab's clock."""
     times = [t for _, t in phases(action.result)]
-    if not times:
-        return action.begun, action.begun if action.ended is None else action.ended
-    return min(times), max(times)
+    if times:
+        return min(times), max(times)
+    begin, end = (action.result.get(name) for name in ("t_done", "t_back"))
+    begin = action.begun if begin is None else float(begin)
+    return begin, float(end or action.ended or begin)
 
 
 def light_window(action: Action) -> tuple[float, float]:

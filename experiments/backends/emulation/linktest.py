@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from experiments.analysis.fidelity import TAKEN, Reason, missed_links
 from experiments.backends.emulation.session import Circuits, Session, rank_of
 from experiments.backends.protocol import BackendError
 from experiments.language.plan import Setting
@@ -18,7 +19,6 @@ from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Hop, Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
-from scenarios.fidelity import TAKEN, Reason, missed_links
 from testbed.load import ProcessorLoad, Shares
 
 if TYPE_CHECKING:
