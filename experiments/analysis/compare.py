@@ -17,6 +17,7 @@ from experiments.analysis.metrics.training import exchanges
 from experiments.analysis.prediction import break_even_set_up, nic_rate_bps, set_ups
 from experiments.analysis.rows import Row, Standing, key_of, where
 from experiments.analysis.statistics import half_width, is_number
+from experiments.language.plan import JobPlan, RunPlan
 from experiments.language.spec import BreakEvenSpec, CompareSpec
 from experiments.record.runs import JobRun, Run
 from fabric.parity import ratio_interval, set_up_line
@@ -129,6 +130,31 @@ def _window(subject: str | None, mine: At, base: At) -> Iterator[Row]:
             yield replace(row, metric=name, value=busy[mine.arm] / window_s, spread=None)
             yield replace(row, metric=f"{name}_baseline", value=busy[base.arm] / window_s, spread=None)
             yield replace(row, metric=f"{name}_ratio", value=busy[mine.arm] / busy[base.arm], spread=None)
+
+
+def equality_rows(spec: CompareSpec, rows: Sequence[Row], plans: Iterable[RunPlan]) -> Iterator[Row]:
+    """Whether an arm and the baseline ended with the same parameters bit by bit, where both trained the same.
+
+    The order in which a collective adds decides the last bits, so only the same one gives the same.
+    """
+    trained = {(plan.arm, key_of(plan.point), job.name): _trained(job) for plan in plans for job in plan.jobs}
+    found = at_points(where(rows, metric="parameters_sha256", repeat=None))
+    for mine in found:
+        base = baseline_of(found, spec.baseline, mine.point)
+        if base is None or mine.arm == spec.baseline or mine.arm not in (spec.arms or [mine.arm]):
+            continue
+        for row in mine.rows:
+            job = row.subject.removeprefix("job ")
+            keys = [(at.arm, key_of(at.point), job) for at in (mine, base)]
+            same = trained.get(keys[0]) == trained.get(keys[1]) is not None
+            for other in where(base.rows, subject=row.subject) if same else ():
+                yield replace(row, metric="parameters_equal", value=row.value == other.value)
+
+
+def _trained(job: JobPlan) -> tuple[Any, ...]:
+    """All that decides what a job's parameters are."""
+    training = (job.collective, job.gpus, job.gradient_bytes, job.iterations)
+    return (*training, job.batch, job.seed, job.learning_rate)
 
 
 # How small a difference could have been seen.

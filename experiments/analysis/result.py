@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.analysis import rows as tidy
-from experiments.analysis.compare import break_even_rows, comparison_rows, told_apart_rows
+from experiments.analysis.compare import break_even_rows, comparison_rows, equality_rows, told_apart_rows
 from experiments.analysis.fidelity import judged
 from experiments.analysis.metrics import rows_of
 from experiments.analysis.published import agreement_rows, published_rows, standings
@@ -76,6 +76,7 @@ def _with_comparisons(
     for compare in spec.compare:
         published += _named(compare.name, comparison_rows(compare, published), published)
         made += _named(compare.name, comparison_rows(compare, rows), made)
+        made += _named(compare.name, [*equality_rows(compare, rows, plans)], made)
         if label == "measured":
             made += _named(compare.name, told_apart_rows(compare, runs), made)
     if spec.break_even is not None:

@@ -19,9 +19,9 @@ from experiments.analysis.rows import Row, as_csv, from_json, where
 from experiments.analysis.statistics import half_width, over_repeats
 from experiments.language.expand import load
 from experiments.language.spec import BreakEvenSpec, CompareSpec
-from experiments.record.events import Iteration, Record
+from experiments.record.events import Iteration, Record, WorkerDone
 from experiments.record.runs import Run, runs_of
-from tests.simulated import analysed, bundled, experiment, records_of, the
+from tests.simulated import analysed, bundled, experiment, records_of, the, with_workers
 
 ARMS = "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}}\n"
 TIMES = st.lists(st.floats(0.1, 100), min_size=2, max_size=6)
@@ -131,6 +131,19 @@ def test_a_second_baseline_does_not_hide_the_first() -> None:
     far = the(rows, "jct", arm="far")
     assert the(rows, "jct_ratio", arm="far") == pytest.approx(far / the(rows, "jct", arm="near"))
     assert the(rows, "jct_ratio.again", arm="far") == pytest.approx(far / the(rows, "jct", arm="slow"))
+
+
+@pytest.mark.parametrize(("sha", "equal"), [("abc", True), ("abd", False)])
+def test_arms_that_train_the_same_should_end_with_the_same_parameters(sha: str, equal: bool) -> None:
+    arms = "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}, long: {training.iterations: 9}}\n"
+    found = experiment(arms + "compare: {baseline: near}\n")
+    shown = [
+        replace(r, parameters_sha256=sha) if isinstance(r, WorkerDone) and r.run == "far" else r
+        for r in with_workers(records_of(found))
+    ]
+    rows = analyse(found, shown, "measured").rows
+    assert the(rows, "parameters_equal", arm="far") is equal
+    assert not where(rows, metric="parameters_equal", arm="long")
 
 
 def test_how_small_a_slowdown_would_have_been_seen() -> None:

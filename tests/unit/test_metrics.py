@@ -113,8 +113,8 @@ def test_recovery_is_from_the_fault_to_the_end_of_the_next_iteration() -> None:
     assert the(found.rows, "recovery", subject="event loss job red") == pytest.approx(fourth_s - loss.begun)
     assert the(found.rows, "gpus_lost", subject="job red") == 1
     assert the(found.rows, "iteration_before", subject="event loss job red") > 0
-    assert not where(found.rows, metric="jct_predicted", subject="job red")
-    assert the(found.rows, "jct_predicted", subject="job other") > 0
+    # The models know of no loss.
+    assert not where(found.rows, metric="jct_predicted")
 
 
 def test_a_failed_job_has_a_state_and_no_completion_time() -> None:

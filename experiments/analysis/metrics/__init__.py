@@ -43,12 +43,12 @@ class Context:
     def predicted(self) -> Mapping[str, Predicted]:
         """What the models say of each job that had GPUs: of those of the beginning together, of others alone.
 
-        Nothing of one that lost a GPU, and nothing at all where light moved meanwhile or one has no path.
+        They know of nothing that happens, so there is nothing where an event came while jobs ran.
         """
         run = self.run
-        if any(action.plan.do in LIGHT and action.begun > run.released for action in run.actions):
+        if any(action.plan.do != "start" and action.begun > run.released for action in run.actions):
             return {}
-        placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus and not job.losses}
+        placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus}
         first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
         groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
         return {name: found for group in groups for name, found in self._predict(group).items()}
@@ -56,7 +56,7 @@ class Context:
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
         """The same of each job as if it were the only one."""
-        if len(self.run.jobs) == 1:
+        if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
         return {k: v for name, job in jobs if job.gpus for k, v in self._predict({name: job.gpus}).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from experiments.analysis.metrics import Context, metric
 from experiments.analysis.metrics.light import spread
@@ -10,11 +11,13 @@ from experiments.analysis.prediction import ring_of
 from experiments.record.events import RingSetUps
 from experiments.record.runs import Run
 from fabric.schedules import steps_named
-from fabric.wdm import RingPlan, plan_ring, set_up_steps
+from fabric.wdm import RingPlan, plan_ring
 
 
-def _ring_plan(run: Run) -> RingPlan | None:
+@lru_cache(maxsize=1)
+def _ring_plan(context: Context) -> RingPlan | None:
     """Of the only job that a ring carries."""
+    run = context.run
     ring, jobs = ring_of(run.plan.setting.fabric), [job for job in run.jobs.values() if job.gpus]
     if ring is None or not jobs:
         return None
@@ -49,8 +52,9 @@ def setup_declared(context: Context) -> float | None:
     analytic=True,
 )
 def set_ups_per_allreduce(context: Context) -> int | None:
-    plan = _ring_plan(context.run)
-    return None if plan is None else sum(set_up_steps(plan))
+    if ring_of(context.run.plan.setting.fabric) is None:
+        return None
+    return next((found.set_ups for found in context.alone.values()), None)
 
 
 @metric("wavelengths", "count", "wavelengths of the ring", of="fabric", analytic=True)
@@ -63,7 +67,7 @@ def wavelengths(context: Context) -> int | None:
     "wavelengths_used", "count", "of these, wavelengths that the all-reduce uses", of="fabric", analytic=True
 )
 def wavelengths_used(context: Context) -> int | None:
-    plan = _ring_plan(context.run)
+    plan = _ring_plan(context)
     if plan is None:
         return None
     return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
