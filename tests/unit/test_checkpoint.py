@@ -31,7 +31,7 @@ def newest(directory: Path, without: int | None = None) -> tuple[int, Path]:
     return max((int(path.name.split(".")[1]), path) for path in states)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.sampled_from(["ring", "halving-doubling"]), st.lists(st.integers(0, 6), max_size=3).map(sorted))
 def test_cut_anywhere_the_reference_is_the_same(collective: str, cuts: list[int]) -> None:
     job = spec(4, collective=collective, iterations=6)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -210,7 +210,6 @@ def on_a_grid() -> Run:
     return next(run for run in runs_of(records_of(found), found.plans) if run.plan.arm == "oddl")
 
 
-@settings(deadline=None)
 @given(st.floats(1e-3, 1), st.floats(1, 9), st.floats(1.01, 2))
 def test_on_a_line_the_break_even_is_where_the_line_says(
     free_s: float, waits: float, tolerance: float

@@ -126,7 +126,7 @@ def wanted(cross_connects: dict[str, Any]) -> frozenset[Rule]:
 placements = st.permutations(PORTS).map(lambda ports: ports[:6])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(placements, min_size=1, max_size=3))
 def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(sequence: list[list[Port]]) -> None:
     tables = FakeTables()

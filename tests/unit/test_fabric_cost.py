@@ -163,7 +163,7 @@ def test_flows_that_cannot_be(flows: list[list[str]], message: str) -> None:
         max_min_rates(flows, {"a": 1.0, "z": 0.0})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_every_flow_has_a_bottleneck(data: st.DataObject) -> None:
     """The definition of max-min fairness: on some full link of its path no flow is faster."""

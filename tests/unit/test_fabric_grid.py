@@ -65,7 +65,7 @@ def arrivals(fabric: Fabric, lit: dict[str, frozenset[CrossConnect]]) -> dict[tu
 sides = st.integers(1, 7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sides, sides, st.integers(0, 3), st.data())
 def test_light_of_a_job_arrives_where_the_map_says_and_nowhere_else(
     rows: int, columns: int, spare: int, data: st.DataObject
@@ -91,7 +91,7 @@ def test_light_of_a_job_arrives_where_the_map_says_and_nowhere_else(
             assert (b in ways[a]) == same_line
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sides, sides, st.integers(0, 3))
 def test_the_map_of_a_whole_grid_is_a_latin_square(rows: int, columns: int, spare: int) -> None:
     """Per wavelength a matching; from a port every colour leads to another; at a port each is unique."""
@@ -141,7 +141,7 @@ def test_the_sizes_of_the_paper(nodes: int, count: int, radix: int) -> None:
 # Choosing nodes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sides, sides, st.data())
 def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
     rows: int, columns: int, data: st.DataObject
@@ -245,7 +245,7 @@ def test_the_prototype_of_the_paper() -> None:
     assert light_use(ways, grid.nodes, steps) == LightUse(4, 4, 2, 4, 4, 8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([(1, 8), (8, 1), (4, 4), (2, 8)]), st.integers(0, 3), st.data())
 def test_light_set_for_a_collective_leads_where_the_map_says_and_nowhere_else(
     shape: tuple[int, int], spare: int, data: st.DataObject
@@ -265,7 +265,7 @@ def test_light_set_for_a_collective_leads_where_the_map_says_and_nowhere_else(
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([(1, 8, 3), (4, 4, 2), (4, 4, 4), (2, 8, 8)]), st.data())
 def test_no_light_of_one_job_reaches_a_node_of_another(
     shape: tuple[int, int, int], data: st.DataObject

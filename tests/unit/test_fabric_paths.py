@@ -55,7 +55,7 @@ def paths_of(fabric: Fabric) -> dict[tuple[str, str], tuple[Hop, ...]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(multigraphs())
 def test_packets_arrive_once_over_the_shortest_path_that_was_chosen(fabric: Fabric) -> None:
     graph = electrical_graph(fabric, {})
@@ -86,7 +86,7 @@ def test_packets_arrive_once_over_the_shortest_path_that_was_chosen(fabric: Fabr
         ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(multigraphs(), st.data())
 def test_under_hash_a_cut_link_moves_only_the_pairs_that_used_it(fabric: Fabric, data: st.DataObject) -> None:
     fabric = replace(fabric, paths="hash")
@@ -103,7 +103,7 @@ def test_under_hash_a_cut_link_moves_only_the_pairs_that_used_it(fabric: Fabric,
     assert {pair: down.path(*pair) for pair in after} == after
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(multigraphs())
 def test_there_are_as_many_shortest_paths_as_networkx_finds(fabric: Fabric) -> None:
     graph = electrical_graph(fabric, {})

@@ -184,7 +184,7 @@ def problems(draw: st.DrawFn) -> tuple[Fabric, list[Circuit], list[RingJob], lis
     return fabric, lit, jobs, [gpu for gpu in fabric.gpus if gpu not in held]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_small_fabrics_are_solved_exactly(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],
@@ -233,7 +233,7 @@ def check_with_copper(
         check(fabric, lit, jobs, result, movable)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(), st.sampled_from([0, placement.FEW_PLACEMENTS]))
 def test_an_exact_answer_needs_no_good_start(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]], few: int
@@ -251,7 +251,7 @@ def test_an_exact_answer_needs_no_good_start(
     assert (round(result.crossing_bytes_after, 6), len(result.moved)) == pytest.approx(best)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, placement.FEW_SWITCHES), st.data())
 def test_bins_are_matched_alike_by_trying_and_by_the_solver(count: int, data: st.DataObject) -> None:
     row = st.lists(st.integers(-5, 9), min_size=count, max_size=count)
@@ -277,7 +277,7 @@ def test_regrouping_six_gpus_loads_no_solver() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_the_heuristic_alone_keeps_the_promises(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]],

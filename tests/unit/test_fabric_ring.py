@@ -130,7 +130,7 @@ def fitting(name: str, nodes: int, wavelengths: int) -> tuple[Fabric, RingPlan] 
         raise
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 30), st.integers(1, 9))
 def test_light_of_every_step_arrives_and_shares_nothing(name: str, nodes: int, wavelengths: int) -> None:
     found = fitting(name, nodes, wavelengths)
@@ -197,7 +197,7 @@ def test_a_ring_that_reconfigures_in_each_step_carries_no_more_than_the_step_nee
         assert planned.cross_connects == cross_connects(fabric.rings["r"], fabric, step)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 16), st.integers(1, 6))
 def test_targets_are_what_is_left_after_many_rounds(name: str, nodes: int, wavelengths: int) -> None:
     """Each WSS written apart as {(ingress, wavelength): egress}, and only what a step needs set."""

@@ -62,7 +62,7 @@ def rewirings(draw: st.DrawFn) -> tuple[Fabric, list[tuple[Port, Port]], list[tu
     return fabric, draw(circuits(fabric, trunks=True)), draw(circuits(fabric, trunks=True))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(rewirings(), st.data())
 def test_no_packet_goes_astray_at_any_moment_of_a_change(
     change: tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]], data: st.DataObject
@@ -93,7 +93,7 @@ def test_no_packet_goes_astray_at_any_moment_of_a_change(
     assert check_no_astray(fabric, new_graph, table) == connected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_moving_gpus_never_disturbs_the_others(data: st.DataObject) -> None:
     fabric = make_fabric([[3, 3, 3]], [0] * 5, copper_gpus=[1], trunks=[(0, 1), (1, 2), (0, 2), (0, 1)])
@@ -116,7 +116,7 @@ def test_moving_gpus_never_disturbs_the_others(data: st.DataObject) -> None:
         assert set(itertools.permutations(unmoved, 2)) <= delivered
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rewirings())
 def test_packets_take_shortest_paths(
     change: tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]],

@@ -80,7 +80,7 @@ def played(schedule: Schedule, vectors: Vectors, lent: tuple[bool, ...], seed: i
     return held
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 9), st.integers(0, 2**31))
 def test_a_collective_that_lends_gives_the_same_bits(name: str, n: int, seed: int) -> None:
     schedule = all_reduce(name, n)
@@ -88,7 +88,7 @@ def test_a_collective_that_lends_gives_the_same_bits(name: str, n: int, seed: in
     assert same_bits(played(schedule, vectors, lendable(schedule), seed), apply_schedule(schedule, vectors))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedules(), st.integers(0, 2**31))
 def test_any_schedule_that_lends_gives_the_same_bits(schedule: Schedule, seed: int) -> None:
     vectors = random_vectors(schedule.world_size, schedule.chunks)
@@ -97,7 +97,7 @@ def test_any_schedule_that_lends_gives_the_same_bits(schedule: Schedule, seed: i
         assert same_bits(played(schedule, vectors, lendable(schedule), seed), expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(schedules(), st.integers(0, 1000))
 def test_any_schedule_over_connections_that_lend_all_they_may(schedule: Schedule, seed: int) -> None:
     vectors = random_vectors(schedule.world_size, 60_001, seed)

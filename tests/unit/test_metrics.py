@@ -58,7 +58,7 @@ def test_two_metrics_of_one_name_are_an_error() -> None:
         metric("jct", "s", "another")(lambda context: 1.0)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(st.permutations(GPUS), st.integers(2, 4), st.sampled_from(["ring", "halving-doubling"]))
 def test_figures_keep_within_what_the_fabric_gives(order: list[str], n: int, collective: str) -> None:
     red, blue = order[:n], order[n:6]

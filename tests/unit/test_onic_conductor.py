@@ -288,7 +288,7 @@ NAMES = st.sampled_from("abcde")
 PAIRS = st.frozensets(st.tuples(NAMES, NAMES).filter(lambda pair: pair[0] != pair[1]), max_size=5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(PAIRS, min_size=1, max_size=5).filter(any),
     st.integers(1, 3),
@@ -301,7 +301,7 @@ def test_any_order_of_opens_and_closes_plays_every_step_in_turn(
     World(steps, iterations, seed, each_step).play(0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(PAIRS, min_size=1, max_size=5).filter(any),
     st.integers(1, 3),

@@ -488,7 +488,7 @@ def test_a_grant_that_came_late_is_renewed_soon_not_at_once_again_and_again(tuni
     assert any(isinstance(effect, Lit) for _, effect in world.told["a"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(data: st.DataObject) -> None:
     """Random flows, losses, copies, delays, partitions and restarts; ``World`` watches the light."""
@@ -533,7 +533,7 @@ def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(d
     assert not [end_s for _, end_s in world.lasers.values() if end_s > world.now]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_freezing_and_thawing_changes_no_behaviour(seed: int) -> None:
     """The explorer stands on this: an O-NIC that was thawed does what the one that was frozen does."""

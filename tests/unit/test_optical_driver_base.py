@@ -745,7 +745,7 @@ def model(present: frozenset[XC], wanted: frozenset[XC], mode: Mode) -> frozense
     faults=st.booleans(),
     max_replace=st.sampled_from([0, 4, 8]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_sequence_follows_the_model(
     steps: list[tuple[frozenset[XC], Mode]], seed: int, faults: bool, max_replace: int
 ) -> None:

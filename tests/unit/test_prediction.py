@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
@@ -32,7 +32,6 @@ def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), 
     return RunPlan("base", "", "base", {}, 1, setting, jobs, circuits=lit, **more)
 
 
-@settings(deadline=None)
 @given(st.permutations([f"g{i}" for i in range(6)]), st.integers(2, 6))
 def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int) -> None:
     """Both models of a ring over packet switches agree where there is nobody to share with."""

@@ -162,7 +162,7 @@ def test_a_collective_goes_by_its_name() -> None:
 
 
 @given(st.sampled_from(sorted(ALL)), st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_workers_get_the_sum_and_the_same_bits(name: str, n: int, length: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     vectors = [random.standard_normal(length).astype(np.float32) for _ in range(n)]
@@ -231,7 +231,7 @@ def conflict_free(steps: Steps, wavelengths: int) -> bool:
     st.integers(2, 300), st.integers(1, 20), st.sampled_from(["collect", "exchange"]),
     st.none() | st.integers(1, 40), st.data(),
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_wrht_never_lights_a_wavelength_twice(
     n: int, w: int, top: str, reach: int | None, data: st.DataObject
 ) -> None:
@@ -386,7 +386,7 @@ def test_a_bidirectional_ring_uses_both_fibres_at_once() -> None:
             list(wdm.on_ring(steps, least - 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_each_lightpath_has_the_lowest_wavelength_that_its_segments_leave_free(data: st.DataObject) -> None:
     nodes, wavelengths = data.draw(st.integers(2, 12)), data.draw(st.integers(1, 6))

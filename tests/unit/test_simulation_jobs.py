@@ -135,7 +135,7 @@ def test_wrht_against_the_formula() -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_engine_and_the_batch_solver_agree(seed: int) -> None:
     random = np.random.default_rng(seed)
     flows, links = int(random.integers(1, 25)), int(random.integers(1, 12))
@@ -343,7 +343,7 @@ def test_a_lost_gpu_fails_its_job_and_those_that_wait_for_it() -> None:
 @pytest.mark.parametrize("synchronised", [False, True])
 @pytest.mark.parametrize("then", ["swap", "shrink"])
 @given(share=st.floats(0, 5).filter(lambda share: 0.01 < share % 1 < 0.99), recovery_s=st.floats(0, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_job_that_lost_a_gpu_begins_the_iteration_anew(
     synchronised: bool, then: Literal["swap", "shrink"], share: float, recovery_s: float
 ) -> None:
@@ -372,7 +372,7 @@ def test_a_job_that_lost_a_gpu_begins_the_iteration_anew(
     at=st.integers(0, 15), rank=st.integers(0, 3), seed=st.integers(0, 99),
     then=st.sampled_from(["swap", "shrink"]),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ranks_at_different_places_go_on_together(
     at: int, rank: int, seed: int, then: Literal["swap", "shrink"]
 ) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric.cost import max_min_rates
@@ -80,7 +80,6 @@ def plain_drain(
 
 
 @given(fabrics(), st.data())
-@settings(deadline=None)
 def test_flows_end_when_they_should(fabric: tuple[list[list[int]], np.ndarray], data: st.DataObject) -> None:
     paths, capacity = fabric
     n = len(paths)
@@ -93,7 +92,6 @@ def test_flows_end_when_they_should(fabric: tuple[list[list[int]], np.ndarray], 
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_flows_that_share_nothing_end_as_if_they_might(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
     links = data.draw(st.permutations(range(sum(lengths))))

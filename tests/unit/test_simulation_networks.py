@@ -39,7 +39,7 @@ def grid_fabric(rows: int, columns: int, **values: object) -> Fabric:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_packets_take_the_controllers_paths(data: st.DataObject) -> None:
     fabric = make_fabric(
         [[3, 3, 2], [2, 2, 2]], [0, 0, 1, 1, 0], copper_gpus=[0, 2], trunks=[(0, 1)], optical_trunk_ports=2

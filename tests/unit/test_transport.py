@@ -163,7 +163,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return Schedule(world_size, chunks, tuple(transfers), step_by_step=draw(st.booleans()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedule=schedules(), length=st.integers(1, 5000), seed=st.integers(0, 1000))
 def test_any_schedule_is_bit_identical(schedule: Schedule, length: int, seed: int) -> None:
     vectors = random_vectors(schedule.world_size, length, seed)
@@ -173,7 +173,7 @@ def test_any_schedule_is_bit_identical(schedule: Schedule, length: int, seed: in
         assert same_bits(run(schedule, vectors, buffer_bytes=2048), expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(schedule=schedules(), seed=st.integers(0, 1000))
 def test_any_schedule_larger_than_the_buffers(schedule: Schedule, seed: int) -> None:
     vectors = random_vectors(schedule.world_size, 60_001, seed)
