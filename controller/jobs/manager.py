@@ -661,6 +661,10 @@ class JobManager:
 def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None) -> dict[str, Any]:
     """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket."""
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
+    # A job that was stored has its ranks written as text.
+    slower = {int(one): factor for one, factor in (spec.pop("slower", None) or {}).items()}
+    if rank in slower:
+        spec["compute_s"] = slower[rank] * spec["compute_s"]
     if job.iteration:
         spec["resume"] = job.iteration
     if flow_socket is not None:

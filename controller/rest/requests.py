@@ -16,6 +16,7 @@ Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
 #: Of a connection or a start, seconds.
 Timeout = Annotated[float, Field(gt=0, le=3600)]
+Factor = Annotated[float, Field(gt=0, le=1000)]
 
 
 def _name(what: str, example: str) -> Any:
@@ -152,7 +153,8 @@ class JobRequest(Placement):
     ``hold``: stay READY until released. ``on_loss``: what becomes of the job when a worker dies while it
     runs: it fails; or it goes on from its newest checkpoint, with a spare GPU in the place of the lost one
     (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
-    ``checkpoint_every``: iterations from one checkpoint to the next.
+    ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: rank to the factor by which
+    its computing takes longer.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
@@ -166,6 +168,7 @@ class JobRequest(Placement):
     workload: Literal["train", "linktest"] = "train"
     gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
     compute_s: float | None = Field(default=None, ge=0, le=3600)
+    slower: dict[Annotated[int, Field(ge=0)], Factor] | None = None
     iterations: int | None = Field(default=None, ge=1, le=1_000_000)
     batch: int | None = Field(default=None, ge=1, le=100_000)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
@@ -195,6 +198,9 @@ class JobRequest(Placement):
         to = self.linktest.to if self.linktest is not None else None
         if isinstance(to, list) and len(to) != size:
             raise ValueError(f"linktest.to has {len(to)} entries for {size} ranks")
+        for rank in self.slower or ():
+            if rank >= size:
+                raise ValueError(f"slower: there is no rank {rank}")
         for target in to if isinstance(to, list) else [to]:
             if target is not None and not 0 <= target < size:
                 raise ValueError(f"linktest.to: there is no rank {target}")

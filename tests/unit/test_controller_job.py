@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -179,6 +180,16 @@ def test_linktest_target_by_rank() -> None:
     assert [worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)] == [1, None, 0]
     job.spec = {"linktest": {"seconds": 1.0, "to": 2}}
     assert [worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)] == [2, 2, None]
+
+
+def test_a_straggler_computes_longer_than_its_peers() -> None:
+    job = make_job()
+    job.spec = {"compute_s": 0.2, "slower": {1: 1.5}}
+    kept = Job.from_record(json.loads(json.dumps(job.record())))
+    for one in (job, kept):
+        specs = [worker_spec(one, rank, ["a", "b", "c"]) for rank in range(3)]
+        assert [spec["compute_s"] for spec in specs] == [0.2, pytest.approx(0.3), 0.2]
+        assert not any("slower" in spec for spec in specs)
 
 
 class ScriptedAgent:

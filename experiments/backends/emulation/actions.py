@@ -15,7 +15,7 @@ from experiments.backends.emulation.processes import LabProcesses
 from experiments.backends.emulation.session import REGROUP_S, Session
 from experiments.backends.protocol import BackendError
 from experiments.client import ApiError, Unreachable
-from experiments.language.plan import ControlFaults, EventPlan, Target
+from experiments.language.plan import ControlFaults, EventPlan
 from experiments.record.events import ActionBegun, ActionEnded
 from testbed.faults import FaultClient, FaultError, FaultReport
 
@@ -60,9 +60,8 @@ class Actions:
     def begin(self, event: EventPlan, run: str, ids: Mapping[str, str]) -> ActionBegun:
         """``ids``: the controller's names of the jobs that have not ended, by theirs in the plan."""
         begun = ActionBegun(t=time.monotonic(), run=run, name=event.name, do=event.do, target=_text(event))
-        target = event.target
-        if event.do == "kill" and target is not None and self._is_supervised(target):
-            self.restarts_asked[target.names[0]] += 1
+        if (switch := self._restarted_by(event)) is not None:
+            self.restarts_asked[switch] += 1
         future = self._pool.submit(self._carry_out, event, dict(ids))
         self._under_way.append(_UnderWay(event, run, future))
         return begun
@@ -73,8 +72,11 @@ class Actions:
         self._under_way = [entry for entry in self._under_way if entry not in done]
         return [_ended(entry) for entry in done]
 
-    def settle(self) -> list[ActionEnded]:
-        """The run is over: end what is under way and undo all that it broke. Raises BackendError."""
+    def settle(self, tend: Callable[[], None]) -> list[ActionEnded]:
+        """The run is over: end what is under way and undo all that it broke. Raises BackendError.
+
+        ``tend`` is called meanwhile.
+        """
         self._hurry.set()
         # Only the server agent cannot be hurried: while it is gone nobody hears.
         patience_s = REGROUP_S + FAULT_S + max((e.event.back_after_s for e in self._under_way), default=0.0)
@@ -82,7 +84,7 @@ class Actions:
         late = {entry.future for entry in self._under_way}
         while late and time.monotonic() < deadline:
             _, late = wait(late, PAUSE_S)
-            self._processes.tend(wait=False)
+            tend()
         if late:
             names = ", ".join(e.event.name for e in self._under_way if e.future in late)
             raise BackendError(f"event {names} is not over {patience_s:.0f} s after the run")
@@ -90,7 +92,6 @@ class Actions:
         if self._broken:
             self._mend()
         self._hurry.clear()
-        self.restarts_asked.clear()
         return ended
 
     def stop(self) -> None:
@@ -109,6 +110,8 @@ class Actions:
             result, error = self._done(event, ids), None
         except Failures as failure:
             result, error = {}, str(failure)
+            if (switch := self._restarted_by(event)) is not None:
+                self.restarts_asked[switch] -= 1
         return time.monotonic(), result, error
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
@@ -163,6 +166,8 @@ class Actions:
         # What is restored is over once it is back.
         returns |= event.do == "restore"
         self._broken = True
+        if target.kind == "agent":
+            self.control.leave_out(target.names[0])
         fault = self._ask(lambda: self._faults.ask(event.do, words, back_after_s=back_after_s))
         report = self._follow(fault, event.back_after_s, returns=returns)
         if target.kind == "agent":
@@ -226,14 +231,13 @@ class Actions:
         if self._stop.wait(seconds):
             raise BackendError("the lab is taken down")
 
-    def _is_supervised(self, target: Target) -> bool:
-        """Whether it is a process that the testbed counts the restarts of."""
-        switches = self._processes.setting.fabric.optical_switches
-        return (
-            target.kind == "switch"
-            and target.names[0] in switches
-            and switches[target.names[0]].driver != "openflow"
-        )
+    def _restarted_by(self, event: EventPlan) -> str | None:
+        """The optical switch whose process the event ends, so that the testbed counts a restart."""
+        target, switches = event.target, self._processes.setting.fabric.optical_switches
+        if event.do != "kill" or target is None or target.kind != "switch":
+            return None
+        switch = switches.get(target.names[0])
+        return None if switch is None or switch.driver == "openflow" else switch.name
 
 
 def _known(ids: Mapping[str, str], job: str) -> str:

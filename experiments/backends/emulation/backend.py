@@ -46,9 +46,6 @@ class EmulationBackend:
         self._labs: list[dict[str, Any]] = []
 
     def refuses(self, plan: RunPlan) -> str | None:
-        for job in plan.jobs:
-            if job.stragglers:
-                return f"jobs.{job.name}.slower: the emulation cannot slow down single ranks"
         return lacking(self, plan)
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:

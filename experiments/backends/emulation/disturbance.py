@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,21 +108,44 @@ class ControlNetwork:
             if onic.transmitters == "tunable"
         }
         self._told = dict(self._usual)
+        self._left_out: set[str] = set()
+        self._lock = threading.Lock()
 
-    def tell(self, faults: ControlFaults, tuning_s: Mapping[str, float] | None = None) -> None:
-        """From now on. ``tuning_s``: by GPU, emulated seconds; else as it is."""
-        for number, gpu in enumerate(self._told, start=1):
-            wanted = {**self._told[gpu], **_settings_of(faults)}
-            if tuning_s is not None:
-                wanted["tuning_s"] = tuning_s.get(gpu, self._usual[gpu]["tuning_s"])
-            if wanted != self._told[gpu]:
-                emulate_one(self._processes, gpu, {**wanted, "seed": number})
+    def begin(self, faults: ControlFaults, tuning_s: Mapping[str, float]) -> None:
+        """For a run. ``tuning_s``: by GPU, emulated seconds, where it is not the fabric's."""
+        with self._lock:
+            self._left_out.clear()
+        self._tell(faults, {gpu: usual["tuning_s"] for gpu, usual in self._usual.items()} | dict(tuning_s))
+
+    def tell(self, faults: ControlFaults) -> None:
+        """From now on; lasers are tuned as before."""
+        self._tell(faults, {})
+
+    def _tell(self, faults: ControlFaults, tuning_s: Mapping[str, float]) -> None:
+        with self._lock:
+            for gpu in self._told:
+                wanted = {**self._told[gpu], **_settings_of(faults)}
+                wanted["tuning_s"] = tuning_s.get(gpu, wanted["tuning_s"])
+                if wanted != self._told[gpu] and gpu not in self._left_out:
+                    self._emulate(gpu, wanted)
                 self._told[gpu] = wanted
+
+    def leave_out(self, gpu: str) -> None:
+        """Its agent is being killed: what it is to do waits until it is told again."""
+        with self._lock:
+            self._left_out.add(gpu)
 
     def tell_again(self, gpu: str) -> None:
         """An agent that was started anew knows nothing of what it was told."""
-        if self._told[gpu] != self._usual[gpu]:
-            emulate_one(self._processes, gpu, self._told[gpu])
+        with self._lock:
+            self._left_out.discard(gpu)
+            if self._told[gpu] != self._usual[gpu]:
+                self._emulate(gpu, self._told[gpu])
+
+    def _emulate(self, gpu: str, wanted: Mapping[str, float]) -> None:
+        # Seeded apart, or they would lose their messages in step.
+        seed = 1 + list(self._told).index(gpu)
+        emulate_one(self._processes, gpu, {**wanted, "seed": seed})
 
 
 def _settings_of(faults: ControlFaults) -> dict[str, float]:

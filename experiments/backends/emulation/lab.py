@@ -143,7 +143,7 @@ class EmulatedLab:
             self._links.repeat()
             if plan.circuits or self._session.lit_circuits():
                 self._session.set_circuits(plan.circuits)
-            self._actions.control.tell(plan.control, plan.tuning_s)
+            self._actions.control.begin(plan.control, plan.tuning_s)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
             self._now = _Run(plan, flows, load.ProcessorLoad(self.processes.lab.id))
             self._found += self._light("before")
@@ -200,7 +200,7 @@ class EmulatedLab:
     def end(self) -> Sequence[Record]:
         run = self._run
         with _told():
-            self._found += self._actions.settle()
+            self._found += self._actions.settle(self._tend)
             self._cancel()
             self._actions.control.tell(ControlFaults())
             run.next_look_s = 0.0
@@ -234,11 +234,14 @@ class EmulatedLab:
         awaited = any(job.awaited for job in run.jobs.values())
         return awaited or bool(run.releases) or self._actions.busy
 
-    def _look(self) -> None:
-        run, now_s = self._run, time.monotonic()
+    def _tend(self) -> None:
         reason = self.processes.tend(wait=False)
         if reason is not None:
             self._note(ControllerRestarted, reason=reason)
+
+    def _look(self) -> None:
+        run, now_s = self._run, time.monotonic()
+        self._tend()
         self._found += self._actions.over()
         whole = now_s >= run.next_look_s
         if whole:

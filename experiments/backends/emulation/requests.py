@@ -37,6 +37,8 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
         "beacon_interval_s": job.beacon_s,
         "peer_timeout_s": peer_timeout_s(plan, job),
     }
+    if job.stragglers:
+        request["slower"] = {str(rank): factor for rank, factor in job.stragglers.items()}
     if job.on_loss != "fail":
         request["on_loss"] = job.on_loss
     if job.on_loss == "swap":
