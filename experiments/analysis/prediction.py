@@ -235,8 +235,7 @@ def _set_up_s(plan: RunPlan) -> float:
         return declared_set_up_s(setting)
     if grid_of(fabric) is None:
         return 0.0
-    tuning_s = max((onic.tuning_s for onic in fabric.onics.values()), default=0.0) * setting.scale.time
-    return HANDSHAKE_S + 2 * plan.control.delay_s + tuning_s
+    return HANDSHAKE_S + 2 * plan.control.delay_s + max(plan.tuning_s.values(), default=0.0)
 
 
 def declared_set_up_s(setting: Setting) -> float:

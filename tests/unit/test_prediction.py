@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from containers.image import ROOT
 from experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
+from experiments.language.expand import load
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, Scale, Setting, Start, Tcp, When
 from fabric.cost import ring_all_reduce_time, steps_time
 from fabric.schedules import steps_named
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Port, circuit_cross_connects
+from tests.simulated import bundled
 from tests.unit.fabrics import NIC_BPS, six_gpus
 
 JOB = JobPlan("red", "", ("g0", "g1"), 2, "vgg16", "ring", 4000, 0.1, 5, 1, 7, 0.05)
@@ -84,6 +87,14 @@ def test_who_comes_later_is_waited_for_longer_than_alone(late: JobPlan) -> None:
     both = expected_s(plan_of(six_gpus(), JOB, late))
     assert both.keys() == {"red", "late"}
     assert min(both.values()) > alone
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "tests" / "golden").glob("*.json")))
+def test_every_bundled_run_has_a_time_to_wait_by(name: str) -> None:
+    for plan in load(bundled(name)).plans:
+        found = expected_s(plan)
+        assert found.keys() == {job.name for job in plan.jobs}
+        assert all(found[job.name] > job.iterations * job.compute_s for job in plan.jobs)
 
 
 def test_what_is_killed_is_waited_for() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.analysis.prediction import declared_set_up_s
 from experiments.backends.protocol import lacking
-from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab, declared_set_up_s
+from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.events import Record
 from fabric.frames import ETHERNET_BYTES

@@ -13,6 +13,7 @@ import numpy as np
 from controller.errors import ConflictError
 from controller.jobs.reservation import reserve
 from controller.onic.protocol import Finished, Times
+from experiments.analysis.prediction import declared_set_up_s
 from experiments.backends.protocol import BackendError
 from experiments.backends.simulation.regrouping import (
     Change,
@@ -62,19 +63,6 @@ CONTROL_S, HANDLE_S = 150e-6, 25e-6
 LEASE_S = 2.0
 #: What passes the links is kept, for stalls and port rates, up to so many GPUs.
 MOST_TRACED = 64
-
-
-def declared_set_up_s(setting: Setting) -> float:
-    """Emulated seconds from the command to light that is certain, as the profile of a ring's WSSs declares.
-
-    Where each step sets its light anew, what stands is taken away by a command of its own.
-    """
-    ring = _only(setting.fabric.rings)
-    assert ring is not None
-    switch = setting.fabric.optical_switches[ring.switches[0]]
-    profile = PROFILES[switch.profile].dilated(setting.scale.time)
-    commands = 2 if ring.reconfigure == "each-step" else 1
-    return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
 
 
 def lit_steps(steps: Steps, plan: RingPlan) -> Steps:
