@@ -60,16 +60,18 @@ def baseline_of(found: Sequence[At], baseline: str, point: Point) -> At | None:
     return max(there, key=lambda at: len(at.point), default=None)
 
 
+def _pairs(spec: CompareSpec, found: Sequence[At]) -> Iterator[tuple[At, At]]:
+    """Each arm of a comparison at each of its points, with the baseline."""
+    for mine in found:
+        wanted = mine.arm != spec.baseline if spec.arms is None else mine.arm in spec.arms
+        base = baseline_of(found, spec.baseline, mine.point)
+        if wanted and base is not None:
+            yield mine, base
+
+
 def comparison_rows(spec: CompareSpec, rows: Sequence[Row]) -> list[Row]:
     """All rows of a comparison. ``rows``: of one label's runs, or published."""
-    found = at_points(rows)
-    made: list[Row] = []
-    for mine in found:
-        base = baseline_of(found, spec.baseline, mine.point)
-        wanted = mine.arm != spec.baseline if spec.arms is None else mine.arm in spec.arms
-        if wanted and base is not None:
-            made += _against(spec, mine, base)
-    return made
+    return [row for mine, base in _pairs(spec, at_points(rows)) for row in _against(spec, mine, base)]
 
 
 def _against(spec: CompareSpec, mine: At, base: At) -> Iterator[Row]:
@@ -139,10 +141,7 @@ def equality_rows(spec: CompareSpec, rows: Sequence[Row], plans: Iterable[RunPla
     """
     trained = {(plan.arm, key_of(plan.point), job.name): _trained(job) for plan in plans for job in plan.jobs}
     found = at_points(where(rows, metric="parameters_sha256", repeat=None))
-    for mine in found:
-        base = baseline_of(found, spec.baseline, mine.point)
-        if base is None or mine.arm == spec.baseline or mine.arm not in (spec.arms or [mine.arm]):
-            continue
+    for mine, base in _pairs(spec, found):
         for row in mine.rows:
             job = row.subject.removeprefix("job ")
             keys = [(at.arm, key_of(at.point), job) for at in (mine, base)]
@@ -176,13 +175,10 @@ def told_apart_rows(spec: CompareSpec, runs: Sequence[Run]) -> list[Row]:
         groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
     found = [At(group[0].plan.arm, group[0].plan.point) for group in groups.values()]
     made: list[Row] = []
-    for mine, group in zip(found, groups.values(), strict=True):
-        base = baseline_of(found, spec.baseline, mine.point)
-        if base is None or mine.arm == spec.baseline or mine.arm not in (spec.arms or [mine.arm]):
-            continue
-        under = groups[base.arm, key_of(base.point)]
-        for name in group[0].jobs if spec.job is None else [spec.job]:
-            made += _told_apart(name, mine, group, under)
+    for mine, base in _pairs(spec, found):
+        over, under = (groups[at.arm, key_of(at.point)] for at in (mine, base))
+        for name in over[0].jobs if spec.job is None else [spec.job]:
+            made += _told_apart(name, mine, over, under)
     return made
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from experiments.analysis.metrics import Context
 from experiments.analysis.metrics.exactness import identical
-from experiments.analysis.metrics.light import FORBIDDEN, counted, lit_pairs
+from experiments.analysis.metrics.light import FORBIDDEN, counted, pairs_lit
 from experiments.analysis.metrics.payload import payload_lost
 from experiments.analysis.metrics.training import allreduce_ideal, allreduce_over_ideal
 from experiments.analysis.prediction import ring_of
@@ -45,52 +45,22 @@ TAKEN = 0.05
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
 NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 
-#: Why a run is not simply good; docs/result-schema.md says what data each comes with.
-Code = Literal[
-    "link_rate",
-    "links_not_measured",
-    "timers_late",
-    "processors_busy",
-    "switch_restarted",
-    "samples_missing",
-    "all_reduce_over_ideal",
-    "baseline_over_model",
-    "parameters_differ",
-    "payload_lost",
-    "light_astray",
-    "run_over_model",
-]
 Level = Literal["doubtful", "bad"]
 LEVELS: tuple[Level, Level] = ("doubtful", "bad")
-
-_SENTENCES: dict[Code, Callable[[Mapping[str, Any]], str]] = {
-    "link_rate": lambda of: (
-        f"link {of['link']} ({of['direction']}) gave {100 * of['ratio']:.1f} % of its setting"
-    ),
-    "links_not_measured": lambda of: "no link was measured",
-    "timers_late": lambda of: (
-        f"compute timers woke {1000 * of['p99_s']:.1f} ms late (99th percentile), "
-        f"{100 * of['share']:.1f} % of the compute time"
-    ),
-    "processors_busy": lambda of: (
-        f"processors were {100 * of['busy']:.0f} % busy during {of['run']}, without what others took"
-    ),
-    "switch_restarted": lambda of: f"{of['run']}: optical switch {of['switch']} died and was started again",
-    "samples_missing": lambda of: (
-        f"{100 * of['share']:.0f} % of the throughput samples of {of['run']} are missing"
-    ),
-    "all_reduce_over_ideal": lambda of: (
-        f"{of['run']}: {of['job']}'s all-reduce, alone on its links, took {of['over']:.2f} times the ideal"
-    ),
-    "baseline_over_model": lambda of: (
-        f"{of['run']}: {of['job']}, a baseline, took {of['over']:.3f} times the model's time"
-    ),
-    "parameters_differ": lambda of: (
-        f"{of['run']}: the ranks of {of['job']} and the reference do not agree bit by bit"
-    ),
-    "payload_lost": lambda of: f"{of['run']}: {of['bytes']} bytes of payload were sent and not received",
-    "run_over_model": lambda of: f"{of['run']} took {of['over']:.2f} times the model's time",
-    "light_astray": lambda of: f"{of['run']}: {of['count']} {of['counter'].replace('_', ' ')}",
+#: Why a run is not simply good, by its code, with the data that the sentence is made of.
+SENTENCES = {
+    "link_rate": "link {link} ({direction}) gave {ratio:.1%} of its setting",
+    "links_not_measured": "no link was measured",
+    "timers_late": "compute timers woke {p99_s:.4f} s late (99th percentile), {share:.1%} of the computing",
+    "processors_busy": "processors were {busy:.0%} busy during {run}, without what others took",
+    "switch_restarted": "{run}: optical switch {switch} died and was started again",
+    "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
+    "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
+    "baseline_over_model": "{run}: {job}, a baseline, took {over:.3f} times the model's time",
+    "parameters_differ": "{run}: the ranks of {job} and the reference do not agree bit by bit",
+    "payload_lost": "{run}: {bytes} bytes of payload were sent and not received",
+    "run_over_model": "{run} took {over:.2f} times the model's time",
+    "light_astray": "{run}: {count} {counter}",
 }
 
 
@@ -98,14 +68,14 @@ _SENTENCES: dict[Code, Callable[[Mapping[str, Any]], str]] = {
 class Reason:
     """Why a run is doubtful or bad: a code, and the data that its sentence is made of."""
 
-    code: Code
+    code: str
     level: Level
     data: Mapping[str, Any]
 
     @property
     def text(self) -> str:
         """The sentence, without a full stop."""
-        return _SENTENCES[self.code](self.data)
+        return SENTENCES[self.code].format(**self.data).replace("%", " %")
 
     def as_json(self) -> dict[str, Any]:
         """For result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
@@ -118,13 +88,13 @@ class Verdict:
     def __init__(self) -> None:
         self.reasons: list[Reason] = []
 
-    def check(self, value: float, limits: tuple[float, float], code: Code, **data: Any) -> None:
+    def check(self, value: float, limits: tuple[float, float], code: str, **data: Any) -> None:
         """A reason where the value is over the first limit (doubtful) or the second (bad)."""
         level = sum(value > limit for limit in limits)
         if level:
             self.add(LEVELS[level - 1], code, **data)
 
-    def add(self, level: Level, code: Code, **data: Any) -> None:
+    def add(self, level: Level, code: str, **data: Any) -> None:
         reason = Reason(code, level, data)
         if reason not in self.reasons:
             self.reasons.append(reason)
@@ -347,9 +317,9 @@ def judge_parameters(runs: Sequence[Run], verdict: Verdict) -> None:
 
 def judge_light(run: Run, verdict: Verdict) -> None:
     """Light between jobs, payload that got lost, and what kernel and agents must never count."""
-    lit = lit_pairs(run)
+    lit = pairs_lit(run)
     if lit and lit[1]:
-        verdict.add("bad", "light_astray", run=run.name, count=lit[1], counter="wavelengths_between_jobs")
+        verdict.add("bad", "light_astray", run=run.name, count=lit[1], counter="wavelengths between jobs")
     lost = payload_lost(Context(run, "measured"))
     if lost and all(job.state == SUCCEEDED and not job.losses for job in run.jobs.values()):
         verdict.add("bad", "payload_lost", run=run.name, bytes=lost)
@@ -358,4 +328,4 @@ def judge_light(run: Run, verdict: Verdict) -> None:
         never += [("doubtful", name) for name in NEVER_ON_RINGS]
     for level, name in never:
         if count := counted(run, name):
-            verdict.add(level, "light_astray", run=run.name, counter=name, count=count)
+            verdict.add(level, "light_astray", run=run.name, counter=name.replace("_", " "), count=count)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.analysis.fidelity import (
-    _SENTENCES,
     LEVELS,
+    SENTENCES,
     SERIES_STEP_S,
     Verdict,
     machines_fault,
@@ -206,7 +206,7 @@ def test_light_astray_is_bad() -> None:
     shown = before_end(before_end(before_end(clean, before), counted), read)
     reasons = judged(found, shown)["reasons"]
     astray = {reason["counter"]: reason["count"] for reason in reasons if reason["code"] == "light_astray"}
-    assert astray == {"collisions": 2, "wavelengths_between_jobs": 1}
+    assert astray == {"collisions": 2, "wavelengths between jobs": 1}
     assert judged(found, with_links(shown))["verdict"] == "bad"
 
 
@@ -244,9 +244,9 @@ def test_what_was_made_again_is_told_with_both_figures() -> None:
 
 def test_every_reason_has_a_sentence() -> None:
     verdict = Verdict()
-    for code in _SENTENCES:
+    for code in SENTENCES:
         data = dict.fromkeys(("link", "direction", "run", "switch", "job", "counter"), "x") | dict.fromkeys(
             ("ratio", "p99_s", "share", "busy", "over", "bytes", "count"), 1
         )
         verdict.add("bad", code, **data)
-    assert len({reason.text for reason in verdict.reasons}) == len(_SENTENCES)
+    assert len({reason.text for reason in verdict.reasons}) == len(SENTENCES)

@@ -38,8 +38,9 @@ def in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     """One more file in the metrics' folder."""
     (tmp_path / "extra.py").write_text(
         "from experiments.analysis.metrics import metric\n\n\n"
-        '@metric("ranks", "count", "ranks of the job", of="job")\n'
+        '@metric("count", of="job")\n'
         "def ranks(_, job):\n"
+        '    """Ranks of the job."""\n'
         "    return len(job.gpus)\n"
     )
     monkeypatch.setattr(registry, "__path__", [*registry.__path__, str(tmp_path)])
@@ -55,7 +56,7 @@ def test_a_new_metric_is_one_new_file(in_a_new_file: None) -> None:
 
 def test_two_metrics_of_one_name_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"metric jct: .*training has one of this name"):
-        metric("jct", "s", "another")(lambda context: 1.0)
+        metric("s", name="jct", help="Another")(lambda context: 1.0)
 
 
 @settings(max_examples=12)

@@ -1,12 +1,14 @@
 """Metrics: each a small pure function of a run, found here. A new one is a function in a new file.
 
-    @metric("jct", "s", "job completion time: from the job's release to its end", of="job")
+    @metric("s", of="job")
     def jct(context: Context, job: JobRun) -> float | None:
+        "Job completion time: from the job's release to its end."
         return job.jct_s
 
-What a function returns becomes a row; None becomes none. ``of`` says what it is called for, and so the rows'
-subject: ``run`` once, ``fabric`` once, ``job`` for each job, ``event`` for each event of the timeline that
-took place, ``event job`` for each of these and each job, ``each`` yields (subject, value) itself.
+It is called as the function is, and said to be what the first line of its docstring says. What it returns
+becomes a row; None becomes none. ``of`` says what it is called for, and so the rows' subject: ``run`` once,
+``fabric`` once, ``job`` for each job, ``event`` for each event of the timeline that took place, ``event job``
+for each of these and each job; ``each`` yields (subject, value) itself.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
 
-from experiments.analysis.prediction import Predicted, predict_jobs
+from experiments.analysis.prediction import Circuits, Predicted, predict_jobs
 from experiments.analysis.rows import Label, Row, Value
 from experiments.record.runs import JobRun, Run
 
 Of = Literal["run", "fabric", "job", "event", "event job", "each"]
+Compute = Callable[..., Any]
 Unit = Literal["s", "bit/s", "bytes", "%", "1", "count", ""]
 #: Events that move light.
 LIGHT = ("regroup", "circuits")
@@ -51,7 +54,7 @@ class Context:
         placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus}
         first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
         groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
-        return {name: found for group in groups for name, found in self._predict(group).items()}
+        return {name: found for group in groups for name, found in self.predict(group).items()}
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
@@ -59,11 +62,14 @@ class Context:
         if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
-        return {k: v for name, job in jobs if job.gpus for k, v in self._predict({name: job.gpus}).items()}
+        return {k: v for name, job in jobs if job.gpus for k, v in self.predict({name: job.gpus}).items()}
 
-    def _predict(self, gpus: Mapping[str, tuple[str, ...]]) -> Mapping[str, Predicted]:
+    def predict(
+        self, gpus: Mapping[str, tuple[str, ...]], circuits: Circuits | None = None
+    ) -> Mapping[str, Predicted]:
+        """What the models say of some jobs together, as it is lit at the end; nothing if one has no path."""
         try:
-            return predict_jobs(self.run.plan, gpus, self.run.circuits)
+            return predict_jobs(self.run.plan, gpus, self.run.circuits if circuits is None else circuits)
         except ValueError:
             # A job without a path, which may be what the run is about.
             return {}
@@ -103,14 +109,19 @@ _FOUND: dict[str, Metric] = {}
 
 
 def metric(
-    name: str, unit: Unit, help: str, *, of: Of = "run", analytic: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function a metric. Raises ValueError for a name that another has."""
+    unit: Unit, *, of: Of = "run", analytic: bool = False, name: str = "", help: str = ""
+) -> Callable[[Compute], Compute]:
+    """Makes a function a metric. ``name`` and ``help``: in place of its own, for one that makes several.
 
-    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
-        if name in _FOUND and _FOUND[name].compute.__module__ != compute.__module__:
-            raise ValueError(f"metric {name}: {_FOUND[name].compute.__module__} has one of this name")
-        _FOUND[name] = Metric(name, unit, help, of, analytic, compute)
+    Raises ValueError for a name that another file's has.
+    """
+
+    def register(compute: Compute) -> Compute:
+        said = help or (compute.__doc__ or "").partition("\n")[0].removesuffix(".")
+        found = Metric(name or compute.__name__, unit, said, of, analytic, compute)
+        before = _FOUND.setdefault(found.name, found)
+        if before.compute.__module__ != compute.__module__:
+            raise ValueError(f"metric {found.name}: {before.compute.__module__} has one of this name")
         return compute
 
     return register

@@ -10,43 +10,41 @@ from experiments.record.runs import JobRun
 from fabric.topology import Port, circuit_cross_connects, electrical_graph
 
 
-@metric("makespan", "s", "from the release of the first jobs to the end of the last")
+@metric("s")
 def makespan(context: Context) -> float | None:
+    """From the release of the first jobs to the end of the last."""
     ends = [job.end for job in context.run.jobs.values() if job.end is not None]
     return max(ends) - context.run.released if ends else None
 
 
-@metric("queueing_delay", "s", "from a job's arrival to its release; 0 for those of the beginning", of="job")
+@metric("s", of="job")
 def queueing_delay(context: Context, job: JobRun) -> float | None:
+    """From a job's arrival to its release; 0 for those of the beginning."""
     if job.arrived is None or job.released is None:
         return None
     return max(0.0, job.released - max(job.arrived, context.run.released))
 
 
-@metric(
-    "slowdown", "1", "from a job's arrival to its end, over what the model says that it takes alone", of="job"
-)
+@metric("1", of="job")
 def slowdown(context: Context, job: JobRun) -> float | None:
+    """From a job's arrival to its end, over what the model says that it takes alone."""
     waited, alone = queueing_delay(context, job), context.alone.get(job.name)
     if job.jct_s is None or alone is None:
         return None
     return ((waited or 0.0) + job.jct_s) / alone.jct_s
 
 
-@metric("fairness", "1", "Jain's index of the jobs' slowdowns: 1 where all are slowed down alike")
+@metric("1")
 def fairness(context: Context) -> float | None:
+    """Jain's index of the jobs' slowdowns: 1 where all are slowed down alike."""
     found = [slowdown(context, job) for job in context.run.jobs.values()]
     known = [value for value in found if value is not None]
     return jain(known) if len(known) > 1 else None
 
 
-@metric(
-    "fragmentation",
-    "1",
-    "share of a job's neighbouring ranks that are on different packet switches, as it is lit at the end",
-    of="job",
-)
+@metric("1", of="job")
 def fragmentation(context: Context, job: JobRun) -> float | None:
+    """Share of a job's neighbouring ranks that are on different packet switches, as it is lit at the end."""
     fabric = context.run.plan.setting.fabric
     if len(fabric.packet_switches) < 2 or not job.gpus:
         return None

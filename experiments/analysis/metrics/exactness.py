@@ -18,13 +18,15 @@ def identical(job: JobRun) -> bool:
     return len(job.done) == len(job.last_gpus) and hashes == {job.reference}
 
 
-@metric("parameters_identical", "", "all ranks' parameters and one process's agree bit by bit", of="job")
+@metric("", of="job")
 def parameters_identical(context: Context, job: JobRun) -> bool | None:
+    """All ranks' parameters and one process's agree bit by bit."""
     return None if context.simulated or job.state != SUCCEEDED else identical(job)
 
 
-@metric("parameters_sha256", "", "SHA-256 of the parameters of rank 0 at the end", of="job")
+@metric("", of="job")
 def parameters_sha256(_: Context, job: JobRun) -> str | None:
+    """SHA-256 of the parameters of rank 0 at the end."""
     return job.done[0].parameters_sha256 if 0 in job.done else None
 
 
@@ -32,8 +34,9 @@ def _table(connections: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((c["peer"], c["local_port"], c["remote_port"]) for c in connections)
 
 
-@metric("connections_unchanged", "", "every rank ended with the TCP connections it began with", of="job")
+@metric("", of="job")
 def connections_unchanged(context: Context, job: JobRun) -> bool | None:
+    """Every rank ended with the TCP connections it began with."""
     if context.simulated or job.state != SUCCEEDED or job.recoveries:
         return None
     return len(job.done) == len(job.gpus) and all(

@@ -17,8 +17,9 @@ _QUIET = ("cancel", "start")
 _SAME_S = 1e-9
 
 
-@metric("away", "s", "from the kill until what was killed is back", of="event")
+@metric("s", of="event")
 def away(_: Context, action: Action) -> float | None:
+    """From the kill until what was killed is back."""
     if action.plan.do != "kill" or action.ended is None or action.error is not None:
         return None
     begin, end = window(action)
@@ -55,16 +56,18 @@ def _register(wanted: str) -> None:
         return max(_times(context, action, job, wanted), default=None)
 
     said = f"{wanted} the event"
-    metric(f"iteration_{wanted}", "s", f"iteration time {said}: median over ranks", of="event job")(usual)
-    metric(f"iteration_longest_{wanted}", "s", f"longest iteration {said}", of="event job")(longest)
+    what = f"Iteration time {said}: median over ranks and iterations"
+    metric("s", of="event job", name=f"iteration_{wanted}", help=what)(usual)
+    metric("s", of="event job", name=f"iteration_longest_{wanted}", help=f"Longest iteration {said}")(longest)
 
 
 for _when in ("before", "during", "after"):
     _register(_when)
 
 
-@metric("recovery", "s", "from the fault to the end of the next iteration of all ranks", of="event job")
+@metric("s", of="event job")
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
+    """From the fault to the end of the next iteration of all ranks."""
     if action.plan.do not in FAULTS or not under(context, action, job):
         return None
     begin, _ = window(action)
@@ -72,11 +75,13 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
     return min((end - begin for end in ends if end > begin + _SAME_S), default=None)
 
 
-@metric("iterations_lost", "count", "iterations that some rank had done and the job did once more", of="job")
+@metric("count", of="job")
 def iterations_lost(_: Context, job: JobRun) -> int | None:
+    """Iterations that some rank had done and the job did once more."""
     return len({it.i for it in job.redone}) if job.losses or job.recoveries else None
 
 
-@metric("gpus_lost", "count", "GPUs that were lost under the job", of="job")
+@metric("count", of="job")
 def gpus_lost(_: Context, job: JobRun) -> int | None:
+    """GPUs that were lost under the job."""
     return len(job.losses) or None

@@ -41,7 +41,7 @@ def spread(name: str, help: str) -> Callable[[Callable[[Run], Sequence[float]]],
             return lambda context: of(found) if (found := times(context.run)) else None
 
         for word, of in _PARTS.items():
-            metric(f"{name}_{word}", "s", f"{help}: {word}", of="fabric")(part(of))
+            metric("s", of="fabric", name=f"{name}_{word}", help=f"{help}: {word}")(part(of))
 
     return register
 
@@ -74,36 +74,41 @@ def _flows_asked(run: Run) -> int:
     return sum(it.flows for job in run.jobs.values() for it in job.iterations)
 
 
-@metric("flows", "count", "flows of O-NICs on record", of="fabric")
+@metric("count", of="fabric")
 def flows(context: Context) -> int | None:
+    """Flows of O-NICs on record."""
     return len(context.run.of(Flow)) or None
 
 
-@metric("flows_expected", "count", "flows that the workers asked for", of="fabric")
+@metric("count", of="fabric")
 def flows_expected(context: Context) -> int | None:
+    """Flows that the workers asked for."""
     return _flows_asked(context.run) or None
 
 
-@metric("flows_per_iteration", "count", "flows that the workers asked for in an iteration", of="fabric")
+@metric("count", of="fabric")
 def flows_per_iteration(context: Context) -> float | None:
+    """Flows that the workers asked for in an iteration."""
     first = next(iter(context.run.jobs.values()))
     asked = _flows_asked(context.run)
     return asked / len(first.by_index) if asked and first.by_index else None
 
 
-@metric("flows_waited", "count", "flows that stood in a queue", of="fabric")
+@metric("count", of="fabric")
 def flows_waited(context: Context) -> int | None:
+    """Flows that stood in a queue."""
     found = context.run.of(Flow)
     return sum(flow.waited for flow in found) if found else None
 
 
-@metric("flows_not_traced", "count", "flows that an agent forgot before they were read", of="fabric")
+@metric("count", of="fabric")
 def flows_not_traced(context: Context) -> int | None:
+    """Flows that an agent forgot before they were read."""
     run = context.run
     return sum(note.count for note in run.of(FlowsLost)) if run.of(Flow) else None
 
 
-def lit_pairs(run: Run) -> tuple[int, int] | None:
+def pairs_lit(run: Run) -> tuple[int, int] | None:
     """What the WSSs let through while the jobs ran, as read back; None where nobody read it.
 
     Pairs of nodes that light leads between, and those of them that are not of one job.
@@ -117,15 +122,17 @@ def lit_pairs(run: Run) -> tuple[int, int] | None:
     return len(lit), astray
 
 
-@metric("lit_pairs", "count", "pairs of nodes that the switches let light through between", of="fabric")
-def lit_pair_count(context: Context) -> int | None:
-    found = lit_pairs(context.run)
+@metric("count", of="fabric")
+def lit_pairs(context: Context) -> int | None:
+    """Pairs of nodes that the switches let light through between."""
+    found = pairs_lit(context.run)
     return found[0] if found else None
 
 
-@metric("lit_between_jobs", "count", "of these, pairs that are not of one job", of="fabric")
+@metric("count", of="fabric")
 def lit_between_jobs(context: Context) -> int | None:
-    found = lit_pairs(context.run)
+    """Of these, pairs that are not of one job."""
+    found = pairs_lit(context.run)
     return found[1] if found else None
 
 
@@ -156,7 +163,8 @@ def _counters() -> None:
 
     for name in (*FORBIDDEN, *DROPS, *ONICS):
         unit: Any = "bytes" if name.endswith("bytes") else "count"
-        metric(name, unit, f"{name.replace('_', ' ')} that kernel and agents counted", of="fabric")(of(name))
+        what = f"{name.replace('_', ' ')} that kernel and agents counted"
+        metric(unit, of="fabric", name=name, help=what)(of(name))
 
 
 _counters()
@@ -185,20 +193,23 @@ def _messages(run: Run) -> tuple[int, int] | None:
     return sent, sum(b["flows_done"] - a["flows_done"] for a, b in pairs)
 
 
-@metric("control_messages", "count", "messages between O-NICs' agents", of="fabric")
+@metric("count", of="fabric")
 def control_messages(context: Context) -> int | None:
+    """Messages between O-NICs' agents."""
     found = _messages(context.run)
     return found[0] if found else None
 
 
-@metric("control_messages_per_flow", "count", "messages between O-NICs' agents for each flow", of="fabric")
+@metric("count", of="fabric")
 def control_messages_per_flow(context: Context) -> float | None:
+    """Messages between O-NICs' agents for each flow."""
     found = _messages(context.run)
     return found[0] / found[1] if found and found[1] else None
 
 
-@metric("agents_restarted", "count", "O-NICs' agents that began anew", of="fabric")
+@metric("count", of="fabric")
 def agents_restarted(context: Context) -> int | None:
+    """O-NICs' agents that began anew."""
     agents = _agents(context.run)
     if agents is None:
         return 0 if context.run.of(OnicsSimulated) else None
@@ -206,9 +217,12 @@ def agents_restarted(context: Context) -> int | None:
     return sum(int(entry["epoch"] != before[gpu]["epoch"]) for gpu, entry in after.items() if gpu in before)
 
 
-@metric("control_faults", "count", "control messages lost, doubled or held back on purpose", of="each")
+@metric("count", of="each")
 def control_faults(context: Context) -> list[tuple[str, int]]:
-    """An agent that died forgot its own."""
+    """Control messages lost, doubled or held back on purpose.
+
+    An agent that died forgot its own.
+    """
     agents = _agents(context.run)
     if agents is None:
         return []
@@ -249,7 +263,7 @@ def _light_uses() -> None:
     for name in (*(field.name for field in fields(LightUse)), "collisions_possible"):
         unit: Any = "" if name == "collisions_possible" else "count"
         what = f"an all-reduce's use of light on a grid: {name.replace('_', ' ')}"
-        metric(f"light_use_{name}", unit, what, of="fabric", analytic=True)(of(name))
+        metric(unit, of="fabric", analytic=True, name=f"light_use_{name}", help=what)(of(name))
 
 
 _light_uses()

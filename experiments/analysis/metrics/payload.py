@@ -7,31 +7,34 @@ from experiments.record.events import WorkerDone
 from experiments.record.runs import Run
 
 
-def _done(run: Run) -> list[WorkerDone]:
-    return [done for job in run.jobs.values() for done in job.done.values()]
+def _sum(run: Run, field: str) -> int | None:
+    done = run.of(WorkerDone)
+    return sum(getattr(record, field) for record in done) if done else None
 
 
-@metric("payload_sent", "bytes", "payload that the ranks sent")
+@metric("bytes")
 def payload_sent(context: Context) -> int | None:
-    done = _done(context.run)
-    return sum(record.bytes_sent for record in done) if done else None
+    """Payload that the ranks sent."""
+    return _sum(context.run, "bytes_sent")
 
 
-@metric("payload_received", "bytes", "payload that the ranks received")
+@metric("bytes")
 def payload_received(context: Context) -> int | None:
-    done = _done(context.run)
-    return sum(record.bytes_received for record in done) if done else None
+    """Payload that the ranks received."""
+    return _sum(context.run, "bytes_received")
 
 
-@metric("payload_lost", "bytes", "payload that was sent and not received, once all ranks have ended")
+@metric("bytes")
 def payload_lost(context: Context) -> int | None:
-    done = _done(context.run)
-    if not done or len(done) < sum(len(job.gpus) for job in context.run.jobs.values()):
+    """Payload that was sent and not received, once all ranks have ended."""
+    sent, received = _sum(context.run, "bytes_sent"), _sum(context.run, "bytes_received")
+    ranks = sum(len(job.gpus) for job in context.run.jobs.values())
+    if sent is None or received is None or len(context.run.of(WorkerDone)) < ranks:
         return None
-    return sum(record.bytes_sent - record.bytes_received for record in done)
+    return sent - received
 
 
-@metric("retransmits", "count", "TCP segments that the ranks sent again")
+@metric("count")
 def retransmits(context: Context) -> int | None:
-    done = _done(context.run)
-    return sum(record.retransmits for record in done) if done else None
+    """TCP segments that the ranks sent again."""
+    return _sum(context.run, "retransmits")

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.analysis.metrics import LIGHT, Context, metric
-from experiments.analysis.prediction import predict_jobs
 from experiments.record.runs import Action, JobRun, Run
 from fabric.optical_profiles import PROFILES
 from fabric.topology import Port
@@ -75,37 +74,36 @@ def moves_light(context: Context, action: Action) -> bool:
     return action.plan.do in LIGHT and action.begun > context.run.released
 
 
-@metric("reconfiguration", "s", "from the request to move light to the end of it", of="event")
+@metric("s", of="event")
 def reconfiguration(_: Context, action: Action) -> float | None:
+    """From the request to move light to the end of it."""
     if action.plan.do not in LIGHT or action.ended is None or action.error is not None:
         return None
     begin, end = window(action)
     return end - begin
 
 
-@metric("fibres_moved", "count", "GPUs whose fibre was moved", of="event")
+@metric("count", of="event")
 def fibres_moved(_: Context, action: Action) -> int | None:
+    """GPUs whose fibre was moved."""
     return len(action.result["plan"]["moves"]) if "plan" in action.result else None
 
 
-@metric(
-    "light_off", "s", "from the command to remove light until the new light is known to be there", of="event"
-)
+@metric("s", of="event")
 def light_off(_: Context, action: Action) -> float | None:
-    """An upper bound of the dark time on the wire but for the receivers' re-training."""
+    """From the command to remove light until the new light is known to be there.
+
+    An upper bound of the dark time on the wire but for the receivers' re-training.
+    """
     reached = dict(phases(action.result))
     if "remove_light" not in reached or "light_added" not in reached:
         return None
     return reached["light_added"] - reached["remove_light"]
 
 
-@metric(
-    "beacon_gap",
-    "s",
-    "longest silence of beacons of a moved GPU while light moved; 0 if below 20 ms",
-    of="event",
-)
+@metric("s", of="event")
 def beacon_gap(context: Context, action: Action) -> float | None:
+    """Longest silence of beacons of a moved GPU while light moved; 0 if below 20 ms."""
     run = context.run
     listened = any(job.plan.beacon_s and job.done for job in run.jobs.values())
     if not listened or not moves_light(context, action):
@@ -114,17 +112,15 @@ def beacon_gap(context: Context, action: Action) -> float | None:
     return float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
 
 
-@metric(
-    "wire_dark", "s", "longest time that an optical switch reports a moved cross-connect dark", of="event"
-)
+@metric("s", of="event")
 def wire_dark(_: Context, action: Action) -> float | None:
+    """Longest time that an optical switch reports a moved cross-connect dark."""
     return max((lit - off for _, off, lit in dark_intervals(action.result)), default=None)
 
 
-@metric(
-    "tcp_stall", "s", "longest time without a byte of an all-reduce at a rank while light moved", of="event"
-)
+@metric("s", of="event")
 def tcp_stall(context: Context, action: Action) -> float | None:
+    """Longest time without a byte of an all-reduce at a rank while light moved."""
     if not moves_light(context, action):
         return None
     dark_from, lit_by = light_window(action)
@@ -140,13 +136,9 @@ def tcp_stall(context: Context, action: Action) -> float | None:
     )
 
 
-@metric(
-    "tcp_stall_usual",
-    "s",
-    "the same without moving light: median over earlier iterations of their worst",
-    of="event",
-)
+@metric("s", of="event")
 def tcp_stall_usual(context: Context, action: Action) -> float | None:
+    """The same without moving light: median over earlier iterations of their worst."""
     if not moves_light(context, action):
         return None
     begin, _ = window(action)
@@ -159,22 +151,18 @@ def tcp_stall_usual(context: Context, action: Action) -> float | None:
     return statistics.median(worst.values()) if worst else 0.0
 
 
-@metric("blackout", "s", "worst of beacon gap, dark wire and TCP stall", of="event")
+@metric("s", of="event")
 def blackout(context: Context, action: Action) -> float | None:
+    """Worst of beacon gap, dark wire and TCP stall."""
     if not moves_light(context, action):
         return None
     seen = (of(context, action) for of in (beacon_gap, wire_dark, tcp_stall))
     return max((value for value in seen if value is not None), default=None)
 
 
-@metric(
-    "dark_declared",
-    "s",
-    "longest time that the optical switches declare themselves dark",
-    of="event",
-    analytic=True,
-)
+@metric("s", of="event", analytic=True)
 def dark_declared(context: Context, action: Action) -> float | None:
+    """Longest time that the optical switches declare themselves dark."""
     if action.plan.do not in LIGHT:
         return None
     setting = context.run.plan.setting
@@ -189,29 +177,17 @@ def _predicted(
     if not moves_light(context, action) or not all(other.gpus for other in context.run.jobs.values()):
         return None
     gpus = {name: other.gpus for name, other in context.run.jobs.items()}
-    try:
-        return predict_jobs(context.run.plan, gpus, circuits)[job.name].jct_s / job.plan.iterations
-    except ValueError:
-        return None
+    found = context.predict(gpus, circuits).get(job.name)
+    return found.jct_s / job.plan.iterations if found else None
 
 
-@metric(
-    "iteration_predicted_before",
-    "s",
-    "iteration time by the model as it was lit before",
-    of="event job",
-    analytic=True,
-)
+@metric("s", of="event job", analytic=True)
 def iteration_predicted_before(context: Context, action: Action, job: JobRun) -> float | None:
+    """Iteration time by the model as it was lit before."""
     return _predicted(context, action, job, context.run.circuits_before)
 
 
-@metric(
-    "iteration_predicted_after",
-    "s",
-    "iteration time by the model as it is lit after",
-    of="event job",
-    analytic=True,
-)
+@metric("s", of="event job", analytic=True)
 def iteration_predicted_after(context: Context, action: Action, job: JobRun) -> float | None:
+    """Iteration time by the model as it is lit after."""
     return _predicted(context, action, job, context.run.circuits)

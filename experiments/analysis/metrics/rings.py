@@ -24,8 +24,9 @@ def _ring_plan(context: Context) -> RingPlan | None:
     return plan_ring(run.plan.setting.fabric, ring, steps_named(jobs[0].plan.collective, len(jobs[0].gpus)))
 
 
-@metric("set_ups", "count", "changes of a ring's light on record", of="fabric")
+@metric("count", of="fabric")
 def set_ups(context: Context) -> int | None:
+    """Changes of a ring's light on record."""
     rings = context.run.of(RingSetUps)
     return sum(len(ring.set_ups) for ring in rings) if rings else None
 
@@ -36,37 +37,31 @@ def setup_write(run: Run) -> Sequence[float]:
     return [written for written in found if written is not None]
 
 
-@metric(
-    "setup_declared", "s", "set-up of a ring's light as its switches declare it", of="fabric", analytic=True
-)
+@metric("s", of="fabric", analytic=True)
 def setup_declared(context: Context) -> float | None:
+    """Set-up of a ring's light as its switches declare it."""
     rings = context.run.of(RingSetUps)
     return (rings[0].ring.get("statistics") or {}).get("declared_s") if rings else None
 
 
-@metric(
-    "set_ups_per_allreduce",
-    "count",
-    "steps of an all-reduce that change a ring's light",
-    of="fabric",
-    analytic=True,
-)
+@metric("count", of="fabric", analytic=True)
 def set_ups_per_allreduce(context: Context) -> int | None:
+    """Steps of an all-reduce that change a ring's light."""
     if ring_of(context.run.plan.setting.fabric) is None:
         return None
     return next((found.set_ups for found in context.alone.values()), None)
 
 
-@metric("wavelengths", "count", "wavelengths of the ring", of="fabric", analytic=True)
+@metric("count", of="fabric", analytic=True)
 def wavelengths(context: Context) -> int | None:
+    """Wavelengths of the ring."""
     ring = ring_of(context.run.plan.setting.fabric)
     return None if ring is None else ring.wavelengths
 
 
-@metric(
-    "wavelengths_used", "count", "of these, wavelengths that the all-reduce uses", of="fabric", analytic=True
-)
+@metric("count", of="fabric", analytic=True)
 def wavelengths_used(context: Context) -> int | None:
+    """Of these, wavelengths that the all-reduce uses."""
     plan = _ring_plan(context)
     if plan is None:
         return None

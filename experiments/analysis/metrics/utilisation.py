@@ -19,8 +19,9 @@ WINDOW = "window"
 _SUPPOSED = ("overlap", "full_rate")
 
 
-@metric("gpu_utilisation", "1", "share of the job's time that its GPUs computed: mean over GPUs", of="job")
+@metric("1", of="job")
 def gpu_utilisation(_: Context, job: JobRun) -> float | None:
+    """Share of the job's time that its GPUs computed: mean over GPUs."""
     if not job.jct_s:
         return None
     return sum(it.compute_s for it in job.iterations) / (len(job.gpus) * job.jct_s)
@@ -62,10 +63,7 @@ def _by_definition(name: str) -> Callable[[Context, JobRun], float | None]:
 
 for _name, _definition in DEFINITIONS.items():
     if _name != WINDOW:
-        metric(
-            f"gpu_utilisation.{_name}",
-            "1",
-            f"share of the job's time that its GPUs were busy, where busy is {_definition.title}",
-            of="job",
-            analytic=_name in _SUPPOSED,
-        )(_by_definition(_name))
+        _what = f"Share of the job's time that its GPUs were busy, where busy is {_definition.title}"
+        metric("1", of="job", analytic=_name in _SUPPOSED, name=f"gpu_utilisation.{_name}", help=_what)(
+            _by_definition(_name)
+        )
