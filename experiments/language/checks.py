@@ -36,6 +36,9 @@ TARGETS_OF: Mapping[str, tuple[str, ...]] = {
     "cancel": ("job",),
     "start": ("job",),
 }
+#: GPUs up to which paths and light are planned to see whether a job fits: beyond, that takes as long as
+#: running it.
+MOST_PLANNED = 32
 #: Which events other keys belong to.
 EVENTS_WITH: Mapping[str, str] = {
     "jobs": "regroup",
@@ -64,7 +67,7 @@ def agents(fabric: Fabric) -> set[str]:
 
 
 def check_run(run: Draft, looked_at: set[Any]) -> None:
-    """One run. ``looked_at``: what was found to fit already, so that many alike runs are checked quickly."""
+    """One run. ``looked_at``: what was found to be right already: points of a sweep have most in common."""
 
     def once(key: Hashable, check: Callable[[], None]) -> None:
         if key not in looked_at:
@@ -74,7 +77,9 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     fabric = run.fabric
     once(("fabric", run.where, run.key), lambda: _check_fabric(run))
     names = {job.name for job in run.jobs}
-    _check_placement(run)
+    placed = tuple((job.name, job.ranks, job.gpus, job.start.at_once) for job in run.jobs)
+    lights = any(event.do == "circuits" for event in run.events)
+    once(("placement", run.where, run.key, placed, lights), lambda: _check_placement(run, lights))
     for job in run.jobs:
         _check_job(run, job, names)
     for event in run.events:
@@ -98,11 +103,10 @@ def _check_fabric(run: Draft) -> None:
         raise ValueError(f"{run.where}: a grid and a ring; jobs run on one of them")
 
 
-def _check_placement(run: Draft) -> None:
+def _check_placement(run: Draft, lights: bool) -> None:
     """Jobs of the beginning have GPUs of their own, and light where that needs circuits."""
     fabric = run.fabric
     lit = {port.node for circuit in fabric.circuits for port in circuit}
-    lights = any(event.do == "circuits" for event in run.events)
     holder: dict[str, str] = {}
     for job in run.jobs:
         where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
@@ -110,11 +114,13 @@ def _check_placement(run: Draft) -> None:
             raise ValueError(f"{where}: {job.gpus} ranks; a job needs at least 2 to exchange gradients")
         if job.gpus > len(fabric.gpus):
             raise ValueError(f"{where}: {job.gpus} ranks, but the fabric has {len(fabric.gpus)} GPUs")
-        for number, gpu in enumerate(job.ranks):
+        mine: set[str] = set()
+        for gpu in job.ranks:
             if gpu not in fabric.gpus:
                 raise ValueError(f"{where}: there is no GPU {gpu}{_nearest(gpu, fabric.gpus)}")
-            if gpu in job.ranks[:number]:
+            if gpu in mine:
                 raise ValueError(f"{where}: GPU {gpu} is used twice in this job")
+            mine.add(gpu)
             if job.start.at_once:
                 if gpu in holder:
                     raise ValueError(f"{where}: GPU {gpu} is used by job {holder[gpu]} too")
@@ -125,7 +131,7 @@ def _check_placement(run: Draft) -> None:
 
 def _check_fits(run: Draft, job: JobPlan) -> None:
     """Whether a job's collective can be run on its GPUs."""
-    fabric, where = run.fabric, f"jobs.{job.name}.ranks"
+    fabric, where = run.fabric, f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.collective} of job {job.name}"
     try:
         steps = steps_named(job.collective, job.gpus)
@@ -133,10 +139,9 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         raise ValueError(f"{what}: {error}") from None
     lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
     for light in lit:
-        on = [gpu for gpu in job.ranks if gpu in light.nodes]
-        if on and len(on) < len(job.ranks):
-            off = next(gpu for gpu in job.ranks if gpu not in light.nodes)
-            raise ValueError(f"{where}: GPU {off} is not on {light.name}, as others of the job are")
+        off = set(job.ranks).difference(light.nodes)
+        if off and len(off) < len(job.ranks):
+            raise ValueError(f"{where}: GPU {min(off)} is not on {light.name}, as others of the job are")
     for ring in fabric.rings.values():
         if set(job.ranks) & set(ring.nodes) or not job.ranks:
             if job.gpus != len(ring.nodes):
@@ -144,10 +149,11 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
                     f"{where}: {job.gpus} GPUs, but ring {ring.name} carries one job on all its "
                     f"{len(ring.nodes)} nodes"
                 )
-            try:
-                plan_ring(fabric, ring, steps)
-            except ValueError as error:
-                raise ValueError(f"{what} on {run.where}: {error}") from None
+            if len(ring.nodes) <= MOST_PLANNED:
+                try:
+                    plan_ring(fabric, ring, steps)
+                except ValueError as error:
+                    raise ValueError(f"{what} on {run.where}: {error}") from None
             return
     if not job.ranks:
         return
@@ -161,7 +167,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
             raise ValueError(f"{run.where}.links: GPU {gpu} is not plugged in")
-    if any(event.do == "circuits" for event in run.events):
+    if any(event.do == "circuits" for event in run.events) or len(fabric.gpus) > MOST_PLANNED:
         return
     router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
     try:

@@ -303,6 +303,7 @@ def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(name: str) -> No
         "? [a]\n: b",
         "? {a: 1}\n: b",
         "a: &a [*a]",
+        "description: &a [*a]",
         "name: &x {y: *x}",
         "name: 2020-01-01",
         "\t",
