@@ -85,8 +85,7 @@ def carry_out(
         code=code_version(),
         arms=list(dict.fromkeys(plan.arm for plan in chosen.plans)),
         not_run=dict(chosen.refused),
-        **describe_machine(backend.name),
-        **backend.facts(),
+        **{**describe_machine(backend.name), **backend.facts()},
     )
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
