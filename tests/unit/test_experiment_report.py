@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from experiments.analysis.result import analyse
+from experiments.analysis.rows import Label
 from experiments.analysis.statistics import is_number
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import parse
-from experiments.record.events import Record
+from experiments.record.events import JobState, PortRate, Record, Reference, WorkerDone, WorkerReady
+from experiments.report.perfetto import write_trace
 from experiments.report.report import appears, parts, render, sections
 from experiments.report.view import View, view_of
 from experiments.runner.experiment import choose, one_alone
@@ -53,24 +56,31 @@ published:
 """
 
 
+Disturb = Callable[[list[Record]], list[Record]]
+
+
 def simulated(text: str) -> View:
     """A view of an experiment of the fabric above, as the command makes it."""
     return view_of_file(FABRIC + text, "small.yaml")
 
 
-def view_of_file(text: str, path: str) -> View:
-    experiment, backend = parse(text, path), SimulationBackend()
+def view_of_file(text: str, path: str, disturbed: Disturb | None = None) -> View:
+    """``disturbed``: what becomes of a run's records; it is then taken to be measured."""
+    experiment, backend = parse(text, path, parts=parts()), SimulationBackend()
     records: list[Record] = []
     chosen = choose(experiment, backend)
     for plan in chosen.plans:
-        records += one_alone(backend, plan)[0]
+        made, _ = one_alone(backend, plan)
+        records += disturbed(made) if disturbed is not None else made
     environment: Mapping[str, Any] = {
         "run": "20261122-small",
         "code": "0123456789abcdef",
         "not_run": dict(chosen.refused),
         **backend.facts(),
     }
-    return view_of(analyse(experiment, records, "simulated"), environment, records)
+    rates = [record for record in records if isinstance(record, PortRate)]
+    label: Label = "simulated" if disturbed is None else "measured"
+    return view_of(analyse(experiment, records, label, rates), environment, records, rates)
 
 
 def appearing(view: View) -> set[str]:
@@ -200,3 +210,175 @@ def test_a_view_finds_figures_by_arm_point_and_label() -> None:
     ratio = view.of_comparison(one, "job red", "jct_ratio")
     assert ratio is not None
     assert ratio.label == "simulated"
+
+
+FAULTS = """
+jobs:
+  red: {ranks: [g0, g1, g3, g4], recovery: 30 ms, spares: [g5]}
+  green: {gpus: 2, start: {after: red}}
+arms:
+  quiet: {}
+  lost:
+    title: A GPU is lost
+    events: [{name: loss, when: {at: 60 ms}, do: lose, target: gpu g4, then: swap}]
+  fails:
+    title: A GPU is lost and the job with it
+    jobs.red.may_fail: true
+    events: [{name: loss, when: {at: 60 ms}, do: lose, target: gpu g4, then: fail}]
+"""
+SWEEP = """
+jobs: {red: {ranks: [g0, g3, g1, g4]}}
+arms:
+  ring: {title: Ring}
+  doubling: {title: Halving and doubling, training.collective: halving-doubling}
+sweep: {training.gradient: [10 MB, 100 MB], training.compute: [5 ms, 20 ms]}
+repeat: 2
+compare: {baseline: ring, metrics: [jct, allreduce]}
+"""
+BREAK_EVEN = """
+name: small-sweep
+description: Up to which handshake.
+scale: {time: 4, payload: 400}
+fabrics:
+  eps:
+    servers: {s0: {gpus: {g0: t, g1: t, g2: t, g3: t}}}
+    packet_switches: {tor: {ports: 4}}
+    links:
+      - {ends: [g0, "tor:1"], rate: 100 Gbit/s, queue: 20 ms}
+      - {ends: [g1, "tor:2"], rate: 100 Gbit/s, queue: 20 ms}
+      - {ends: [g2, "tor:3"], rate: 100 Gbit/s, queue: 20 ms}
+      - {ends: [g3, "tor:4"], rate: 100 Gbit/s, queue: 20 ms}
+  light:
+    grids:
+      n: {rows: 1, columns: 4, gpu: t, rate: 100 Gbit/s, queue: 20 ms, wavelengths: 2, tuning: 10.5 ns,
+          wss: {driver: scpi, profile: lcos}}
+training: {model: resnet50, compute: 5 ms, batch: 4, iterations: 3, collective: halving-doubling}
+arms: {eps: {fabric: eps}, light: {fabric: light}}
+sweep:
+  - {arms: [eps], over: {training.gradient: [25 MB, 100 MB]}}
+  - {arms: [light], over: {training.gradient: [25 MB, 100 MB], control.delay: [0 ms, 0.5 ms, 2 ms]}}
+break_even: {arm: light, baseline: eps, tolerance: 1.05}
+"""
+DATA = Path(__file__).parents[1] / "data" / "next"
+
+
+def _page(view: View, folder: Path) -> str:
+    text = render(view, folder)
+    check_alone(text)
+    return text_of(Page(text))
+
+
+def test_jobs_that_arrive_and_gpus_that_are_lost_have_a_timeline(tmp_path: Path) -> None:
+    view = simulated(FAULTS)
+    assert appearing(view) >= {"timeline", "faults"}
+    shown = _page(view, tmp_path)
+    assert "lose gpu g4" in shown
+    assert "red lost g4 and went on from iteration" in shown
+    assert "red failed as expected" in shown
+    assert "recovery" in shown
+    assert (tmp_path / "timeline.svg").exists()
+    assert (tmp_path / "fault-lost.png").exists()
+
+
+def test_nothing_that_happens_has_no_timeline() -> None:
+    assert not appearing(simulated(TWO_ARMS)) & {"timeline", "faults", "regroup", "topology", "throughput"}
+
+
+def test_a_sweep_has_a_picture_and_every_point(tmp_path: Path) -> None:
+    view = simulated(SWEEP)
+    assert "sweep" in appearing(view)
+    assert "comparison" not in appearing(view)
+    shown = _page(view, tmp_path)
+    assert "Halving and doubling: job completion time" in shown
+    assert shown.count("100 MB") >= 4
+    assert (tmp_path / "sweep-1.svg").exists()
+
+
+def test_a_break_even_stands_beside_the_models(tmp_path: Path) -> None:
+    view = view_of_file(BREAK_EVEN, "break.yaml")
+    assert "break_even" in appearing(view)
+    shown = _page(view, tmp_path)
+    assert "Where switching per flow stops paying" in shown
+    assert "25 MB" in shown
+    assert (tmp_path / "break-even.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "pictures"),
+    [
+        ("mini", {"topology", "throughput", "regroup"}, {"topology-1", "throughput-0", "regroup-live-1"}),
+        ("mini_oddl", {"light"}, set()),
+        ("mini_wrht", {"rings"}, {"allreduce"}),
+    ],
+)
+def test_sections_of_the_bundled_fabrics(
+    name: str, there: set[str], pictures: set[str], tmp_path: Path
+) -> None:
+    path = DATA / f"{name}.yaml"
+    view = view_of_file(path.read_text(), str(path))
+    other = {"topology", "throughput", "regroup", "light", "rings", "break_even", "sweep"} - there
+    assert appearing(view) >= there
+    assert not appearing(view) & other
+    _page(view, tmp_path)
+    assert {file.stem for file in tmp_path.glob("*.svg")} >= pictures
+
+
+def trained(records: list[Record]) -> list[Record]:
+    """As if workers had trained: what they end with, and the reference in one process."""
+    ready = [r for r in records if isinstance(r, JobState) and r.state == "READY"]
+    end = records[-1].t
+    found: list[Record] = []
+    for state in ready:
+        run, job = state.run, state.job
+        found.append(Reference(t=end, run=run, job=job, sha256="ab" * 32))
+        for rank in range(len(state.gpus)):
+            found.append(WorkerReady(t=state.t, run=run, job=job, rank=rank))
+            found.append(
+                WorkerDone(
+                    t=end,
+                    run=run,
+                    job=job,
+                    rank=rank,
+                    parameters_sha256="ab" * 32,
+                    loss_first=2.3,
+                    loss_last=0.4,
+                    accuracy=0.91,
+                    bytes_sent=1000,
+                    bytes_received=1000,
+                )
+            )
+    return [*records[:-1], *found, records[-1]]
+
+
+def differing(records: list[Record]) -> list[Record]:
+    return [
+        replace(r, parameters_sha256="cd" * 32) if isinstance(r, WorkerDone) and r.rank == 1 else r
+        for r in trained(records)
+    ]
+
+
+def test_what_was_trained_is_shown_bit_by_bit(tmp_path: Path) -> None:
+    view = view_of_file(FABRIC + TWO_ARMS, "small.yaml", trained)
+    assert appearing(view) >= {"training", "fidelity"}
+    shown = _page(view, tmp_path)
+    assert "bit-identical to the same training in one process: yes" in shown
+    assert "abababababab" in shown
+    assert "91.00" in shown
+    assert "training" not in appearing(simulated(TWO_ARMS))
+
+
+def test_parameters_that_differ_are_told(tmp_path: Path) -> None:
+    view = view_of_file(FABRIC + TWO_ARMS, "small.yaml", differing)
+    assert "bit-identical to the same training in one process: no" in _page(view, tmp_path)
+    assert view.fidelity["verdict"] == "bad"
+
+
+def test_a_trace_opens_with_names_and_slices(tmp_path: Path) -> None:
+    view = simulated(FAULTS)
+    write_trace(tmp_path / "trace.json", view.runs)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert "lost: g5" in names  # the spare, once it trains
+    assert "lost: events" in names

@@ -62,6 +62,7 @@ class SimulationBackend:
         }
     )
     _assumed: dict[str, dict[str, str]] = field(default_factory=dict)
+    _values: dict[str, list[str]] = field(default_factory=dict)
     _events: int = 0
 
     def refuses(self, plan: RunPlan) -> str | None:
@@ -142,5 +143,6 @@ class SimulationBackend:
     def _note(self, what: str, value: str, why: str) -> None:
         """An assumption, once; fabrics that take different values have them side by side."""
         entry = self._assumed.setdefault(what, {"what": what, "value": value, "why": why})
-        if value not in entry["value"].split(", "):
-            entry["value"] += f", {value}"
+        if value not in (values := self._values.setdefault(what, [])):
+            values.append(value)
+            entry["value"] = ", ".join(values)

@@ -92,6 +92,8 @@ def _ratios(view: View) -> Iterator[tuple[Compared, str, float]]:
 
 
 def _compared(view: View, one: Compared, subject: str, ratio: float) -> str:
+    if one.arm not in view.fixed:
+        return _over_points(view, one, subject)
     ours, base = apart(view.title(one.arm), view.title(one.spec.baseline))
     base, metric = lower_first(base), called(one.spec.metrics[0])
     if abs(ratio - 1) < _ALIKE:
@@ -100,6 +102,20 @@ def _compared(view: View, one: Compared, subject: str, ratio: float) -> str:
     if row is not None and row.unit == "s" and ratio < 1:
         return f"{upper_first(ours)}: {1 / ratio:.{_digits(1 / ratio)}f} times as fast as {base}"
     return f"{upper_first(ours)}: {metric} {ratio:.{_digits(ratio)}f} times that of {base}"
+
+
+def _over_points(view: View, one: Compared, subject: str) -> str:
+    metric = one.spec.metrics[0]
+    rows = [view.of_comparison(other, subject, f"{metric}_ratio") for other in view.compared(one.spec)]
+    values = [
+        r.value for r in rows if r is not None and r.arm == one.arm and isinstance(r.value, float | int)
+    ]
+    base = lower_first(view.title(one.spec.baseline))
+    least, most = min(values), max(values)
+    return (
+        f"{upper_first(view.title(one.arm))}: {called(metric)} {least:.{_digits(least)}f} to "
+        f"{most:.{_digits(most)}f} times that of {base}"
+    )
 
 
 def _digits(ratio: float) -> int:

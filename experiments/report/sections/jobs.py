@@ -14,12 +14,12 @@ _MOST_GPUS = 8
 #: Columns that only some experiments have: head and metric.
 _SOMETIMES = (
     ("arrival", None),
-    ("queueing delay", "queueing_delay"),
-    ("GPU utilisation", "gpu_utilisation"),
-    ("on other switches", "fragmentation"),
+    ("waited", "queueing_delay"),
+    ("GPU use", "gpu_utilisation"),
+    ("crossing", "fragmentation"),
     ("slowdown", "slowdown"),
     ("loss", "loss_last"),
-    ("parameters identical", "parameters_identical"),
+    ("identical", "parameters_identical"),
 )
 
 
@@ -35,12 +35,13 @@ def render(view: View, draw: Draw) -> str:
             width = 6 + len(columns)
             rows.append(f'<tr class="group"><td colspan="{width}">{text(view.title(arm))}</td></tr>')
         rows += [_job(view, arm, subject, columns) for subject in view.subjects(arm, "job")]
-    head = ["job", "GPUs, in rank order", "state", "job completion time", "iteration", "all-reduce", *columns]
+    head = ["job", "GPUs", "state", "JCT", "iteration", "all-reduce", *columns]
     said = f" {text(view.says('jobs'))}" if view.says("jobs") else ""
     return (
         f"<h2>Jobs</h2>{table(head, rows, 3)}"
-        f'<p class="quiet">All {tag(view.label)}, seconds as emulated; iteration and all-reduce are medians '
-        f"over ranks and iterations.{_explained(columns)}{_failures(view)}{said}</p>"
+        f'<p class="quiet">All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job '
+        "completion time, from its release to its end; iteration and all-reduce are medians over ranks and "
+        f"iterations.{_explained(columns)}{_failures(view)}{said}</p>"
     )
 
 
@@ -56,11 +57,12 @@ def _is_there(view: View, head: str, metric: str | None) -> bool:
 
 def _explained(columns: list[str]) -> str:
     said = {
-        "GPU utilisation": "GPU utilisation is the share of the job's time that its GPUs computed.",
-        "on other switches": "On other switches: neighbouring ranks on different packet switches at the end.",
+        "waited": "Waited: queueing delay, from a job's arrival to its release.",
+        "GPU use": "GPU use: share of the job's time that its GPUs computed.",
+        "crossing": "Crossing: share of neighbouring ranks on different packet switches at the end.",
         "slowdown": "Slowdown: from arrival to end, over what the model says that the job takes alone.",
-        "parameters identical": (
-            "Parameters identical: all ranks ended with the same parameters bit by bit, equal to the same "
+        "identical": (
+            "Identical: all ranks ended with the same parameters bit by bit, equal to the same "
             "training in one process."
         ),
     }
@@ -91,12 +93,12 @@ def _job(view: View, arm: str, subject: str, columns: list[str]) -> str:
     state = str(view.value(arm, subject, "state") or "–").lower()
     optional = {
         "arrival": seconds(arrived),
-        "queueing delay": figure(view.row(arm, subject, "queueing_delay")),
-        "GPU utilisation": percent(view.number(arm, subject, "gpu_utilisation"), 0),
-        "on other switches": percent(view.number(arm, subject, "fragmentation"), 0),
+        "waited": figure(view.row(arm, subject, "queueing_delay")),
+        "GPU use": percent(view.number(arm, subject, "gpu_utilisation"), 0),
+        "crossing": percent(view.number(arm, subject, "fragmentation"), 0),
         "slowdown": figure(view.row(arm, subject, "slowdown")),
         "loss": _loss(view, arm, subject),
-        "parameters identical": YES_NO[view.value(arm, subject, "parameters_identical")],
+        "identical": YES_NO[view.value(arm, subject, "parameters_identical")],
     }
     cells = [
         text(name),
