@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from containers.image import ROOT
 from experiments.analysis import metrics as registry
-from experiments.analysis.metrics import metric, metrics
+from experiments.analysis.metrics import metric, metrics, table
 from experiments.analysis.result import Analysis, analyse
 from experiments.analysis.rows import Label, where
 from experiments.analysis.statistics import jain
@@ -233,3 +234,8 @@ def test_every_flow_of_a_grid_is_asked_for_and_lit() -> None:
         assert of["idle_setup_max"] <= of["setup_max"] <= of["open_max"]
         assert of["control_messages_per_flow"] == pytest.approx(5)
         assert of["jct_predicted_with_setup"] > of["jct_predicted"]
+
+
+def test_the_documentation_lists_every_metric() -> None:
+    """To bring it up to date, put what ``table()`` gives in place of its first table."""
+    assert f"\n{table()}\n" in (ROOT / "docs" / "metrics.md").read_text()

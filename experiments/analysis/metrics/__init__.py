@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from experiments.analysis.prediction import Circuits, Predicted, predict_jobs
 from experiments.analysis.rows import Label, Row, Value
-from experiments.record.runs import JobRun, Run
+from experiments.record.runs import Run
 
 Of = Literal["run", "fabric", "job", "event", "event job", "each"]
 Compute = Callable[..., Any]
@@ -159,9 +159,16 @@ def rows_of(run: Run, label: Label) -> list[Row]:
     ]
 
 
+def table() -> str:
+    """All metrics as a table in Markdown, for docs/metrics.md."""
+    of: Mapping[Of, str] = {"each": "messages"}
+    lines = ["| metric | unit | of | |", "|---|---|---|---|"]
+    for name, found in sorted(metrics().items()):
+        said = f"{found.help} (analytic)" if found.analytic else found.help
+        lines.append(f"| `{name}` | {found.unit} | {of.get(found.of, found.of)} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
 def selected(rows: Iterable[Row], name: str) -> list[Row]:
     """The rows of a metric, and of those called after it with a dot: its definitions."""
     return [row for row in rows if row.metric == name or row.metric.startswith(f"{name}.")]
-
-
-__all__ = ["LIGHT", "Context", "JobRun", "Metric", "metric", "metrics", "rows_of", "selected"]

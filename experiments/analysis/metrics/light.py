@@ -6,7 +6,6 @@ import functools
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from experiments.analysis.metrics import Context, metric
@@ -21,16 +20,29 @@ from fabric.schedules import steps_named
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
-#: The kernel's ways to lose a packet in a WSS; TCP sends it again.
-DROPS = ("dark_drops", "unset_drops", "blocked_drops", "unplugged_drops", "dim_drops")
-#: What O-NICs count.
-ONICS = ("light_tx_bytes", "unrouted")
+#: What O-NICs count; the rest WSSs do.
+OF_ONICS = ("light_tx_bytes", "unrouted")
+#: What kernel and agents count, by name. A packet that is dropped in a WSS is sent again by TCP.
+COUNTERS = {
+    "collisions": "Lights of one wavelength that met at a receiver",
+    "receiver_overlaps": "Lights that met at a receiver, of any wavelength",
+    "misdirected": "Packets that light brought to an O-NIC for which they were not meant",
+    "dark_drops": "Packets dropped in a WSS whose cross-connect was not ready",
+    "unset_drops": "Packets dropped in a WSS on a wavelength without a cross-connect",
+    "blocked_drops": "Packets dropped in a WSS at a port that was disabled or had failed",
+    "unplugged_drops": "Packets dropped in a WSS at a port with nothing plugged in",
+    "dim_drops": "Packets dropped because their light would have been too weak",
+    "light_tx_bytes": "Bytes that O-NICs sent into the light, some headers included",
+    "unrouted": "Packets for a peer that no port of the O-NIC leads to",
+}
 
+#: Figures of a spread, by the end of their names.
 _PARTS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "p50": statistics.median,
     "p99": functools.partial(percentile, share=0.99),
     "max": max,
 }
+_SAID = {"p50": "median", "p99": "99th percentile", "max": "longest"}
 
 
 def spread(name: str, help: str) -> Callable[[Callable[[Run], Sequence[float]]], Any]:
@@ -41,27 +53,27 @@ def spread(name: str, help: str) -> Callable[[Callable[[Run], Sequence[float]]],
             return lambda context: of(found) if (found := times(context.run)) else None
 
         for word, of in _PARTS.items():
-            metric("s", of="fabric", name=f"{name}_{word}", help=f"{help}: {word}")(part(of))
+            metric("s", of="fabric", name=f"{name}_{word}", help=f"{help}: {_SAID[word]}")(part(of))
 
     return register
 
 
-@spread("setup", "from a flow's request, or the end of a ring's step, to the light")
+@spread("setup", "From a flow's request, or the end of a ring's step, to the light")
 def setup(run: Run) -> Sequence[float]:
     return set_up_times(run)
 
 
-@spread("idle_setup", "from the request to the light, of flows that stood in no queue")
+@spread("idle_setup", "From the request to the light, of flows that stood in no queue")
 def idle_setup(run: Run) -> Sequence[float]:
     return [set_up_s(flow) for flow in lit_flows(run) if not flow.waited]
 
 
-@spread("open", "from the worker's wish for a flow to the light, the wait for its own transmitter included")
+@spread("open", "From the worker's wish for a flow to the light, the wait for its own transmitter included")
 def opened(run: Run) -> Sequence[float]:
     return [flow.t_lit - flow.t_open for flow in lit_flows(run) if flow.t_lit is not None]
 
 
-@spread("lit", "from the light of a flow to its end")
+@spread("lit", "From the light of a flow to its end")
 def lit(run: Run) -> Sequence[float]:
     return [
         flow.t_close - flow.t_lit
@@ -148,7 +160,7 @@ def counted(run: Run, name: str) -> float | None:
     if not {"before", "after"} <= moments.keys():
         return None
     before, after = moments["before"].kernel, moments["after"].kernel
-    if name in ONICS:
+    if name in OF_ONICS:
         return sum(
             _total(now[name]) - _total(before["onics"][gpu][name]) for gpu, now in after["onics"].items()
         )
@@ -157,17 +169,14 @@ def counted(run: Run, name: str) -> float | None:
     return sum(now.get(name, 0) - old[switch].get(name, 0) for switch, now in new.items())
 
 
-def _counters() -> None:
-    def of(name: str) -> Callable[[Context], float | None]:
-        return lambda context: counted(context.run, name)
-
-    for name in (*FORBIDDEN, *DROPS, *ONICS):
-        unit: Any = "bytes" if name.endswith("bytes") else "count"
-        what = f"{name.replace('_', ' ')} that kernel and agents counted"
-        metric(unit, of="fabric", name=name, help=what)(of(name))
+def _count(name: str) -> Callable[[Context], float | None]:
+    return lambda context: counted(context.run, name)
 
 
-_counters()
+for _name, _help in COUNTERS.items():
+    metric("bytes" if _name.endswith("bytes") else "count", of="fabric", name=_name, help=_help)(
+        _count(_name)
+    )
 
 
 def _agents(run: Run) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
@@ -252,18 +261,27 @@ def _light_use(context: Context) -> LightUse | None:
     return functools.reduce(operator.add, (light_use(ways, gpus, steps) for gpus, steps in jobs))
 
 
-def _light_uses() -> None:
-    def of(name: str) -> Callable[[Context], Value]:
-        def value(context: Context) -> Value:
-            use = _light_use(context)
-            return None if use is None else getattr(use, name)
+def _use(name: str) -> Callable[[Context], Value]:
+    def value(context: Context) -> Value:
+        use = _light_use(context)
+        return None if use is None else getattr(use, name)
 
-        return value
-
-    for name in (*(field.name for field in fields(LightUse)), "collisions_possible"):
-        unit: Any = "" if name == "collisions_possible" else "count"
-        what = f"an all-reduce's use of light on a grid: {name.replace('_', ' ')}"
-        metric(unit, of="fabric", analytic=True, name=f"light_use_{name}", help=what)(of(name))
+    return value
 
 
-_light_uses()
+for _name, _help in {
+    "receivers": "Receivers that anybody sends to in an all-reduce",
+    "contended": "Of these, receivers of more than one sender, where two flows may want one at a time",
+    "senders": "The most senders of one receiver",
+    "lasers": "Lasers that send in an all-reduce",
+    "tuned": "Of these, lasers with more than one wavelength",
+    "retunes": "Changes of wavelength of all lasers in an all-reduce",
+}.items():
+    metric("count", of="fabric", analytic=True, name=f"light_use_{_name}", help=_help)(_use(_name))
+metric(
+    "",
+    of="fabric",
+    analytic=True,
+    name="light_use_collisions_possible",
+    help="Whether lights could meet at all",
+)(_use("collisions_possible"))

@@ -31,7 +31,7 @@ def set_ups(context: Context) -> int | None:
     return sum(len(ring.set_ups) for ring in rings) if rings else None
 
 
-@spread("setup_write", "of a ring's set-up, until the switches had it and it was read back")
+@spread("setup_write", "Of a ring's set-up, until the switches had it and it was read back")
 def setup_write(run: Run) -> Sequence[float]:
     found = (change["write_s"] for ring in run.of(RingSetUps) for change in ring.set_ups)
     return [written for written in found if written is not None]
