@@ -269,7 +269,7 @@ def _check_regroup(run: Draft, event: EventPlan) -> None:
     for job in run.jobs:
         if job.collective != "ring" and (not event.jobs or job.name in event.jobs):
             raise ValueError(
-                f"{where}.do: regrouping is planned for rings, but {job.name} is {job.collective}"
+                f"{where}.do: regrouping is planned for rings, but job {job.name} is {job.collective}"
             )
 
 

@@ -56,16 +56,7 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
         raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
     if not isinstance(raw, dict):
         raise ScenarioError(f"{path}: a scenario is a mapping with name, description, fabric, training")
-    if _contains_itself(raw, ()):
-        raise ScenarioError(f"{path}: an alias (*) stands for something that contains it")
     return raw
-
-
-def _contains_itself(value: Any, around: tuple[int, ...]) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inner = value.values() if isinstance(value, dict) else value
-    return id(value) in around or any(_contains_itself(v, (*around, id(value))) for v in inner)
 
 
 @contextmanager

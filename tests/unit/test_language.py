@@ -332,3 +332,30 @@ FIT = "training.collective: {} of job red on fabric: "
 )  # fmt: skip
 def test_a_job_that_does_not_fit_its_fabric(text: str, said: str) -> None:
     assert refused("", text).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("{when: start, do: regroup}", "do: fabric has no optical circuit switch"),
+        ('{when: start, do: circuits, circuits: [[g0, "tor0:1"]]}', "circuits: no optical switch joins"),
+        ('{when: start, do: circuits, circuits: [[g0, "tor0:4"]]}', "circuits: there is no port tor0:4"),
+        ("{when: {at: 1 s}, do: cut, target: link tor0:3 tor1:1}", "target: the link at tor0:3 leads to"),
+        ("{when: {at: 1 s}, do: cut, target: link tor0:4 tor1:4}", "target: there is no link at tor0:4"),
+        ("{when: {at: 1 s}, do: lose, target: nic g0, then: swap}", "then: a job whose NIC is lost fails"),
+        ("{when: {job: red, iteration: 10}, do: kill, target: controller}", "when.iteration: 10, but job"),
+        ("{when: {at: 1 s}, do: kill, target: agent g0}", "target: there is no GPU g0 whose O-NIC has"),
+        ("{when: {at: 1 s}, do: kill, target: worker red 2}", "target: job red has ranks 0 to 1, no 2"),
+        ("{when: {at: 1 s}, do: start, target: job red}", "target: job red starts by itself"),
+    ],
+)  # fmt: skip
+def test_an_event_that_cannot_be(event: str, said: str) -> None:
+    assert refused(f"events: [{event}]").startswith(f"events.1.{said}")
+
+
+def test_regrouping_is_for_rings() -> None:
+    text = (ROOT / "tests/data/next/mini.yaml").read_text()
+    said = refused("", text.replace("samples: 128", "samples: 128, collective: halving-doubling"))
+    assert said == (
+        "arms.regrouped.events.1.do: regrouping is planned for rings, but job red is halving-doubling"
+    )
