@@ -362,11 +362,11 @@ def check_file(
     spec: FileSpec,
     arms: Sequence[str],
     jobs: Mapping[str, Collection[str]],
-    metrics: Collection[str] | None,
+    metrics: Mapping[str, str] | None,
     parts: Collection[str] | None,
 ) -> None:
-    """What a file says of all its runs. ``jobs``: by arm. ``metrics``, ``parts``: of results and of a report,
-    where they are known."""
+    """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
+    ``parts``: of a report, where they are known."""
     for index, compare in enumerate(spec.compare):
         where = f"compare[{index}]"
         _known(f"{where}.baseline", "arm", compare.baseline, arms)
@@ -388,6 +388,11 @@ def check_file(
         if figure.job is not None and figure.job not in jobs[figure.arm]:
             raise ValueError(f"{where}.job: arm {figure.arm} has no job {figure.job}")
         _known_metric(f"{where}.metric", figure.metric, metrics)
+        unit = "1" if figure.over is not None else (metrics or {}).get(figure.metric)
+        for key, found in (("value", figure.value), *(("range", one) for one in figure.range or ())):
+            # A share may be written in per cent.
+            if found is not None and unit not in (None, {"%": "1"}.get(found.unit, found.unit), found.unit):
+                raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {found.unit}")
     published = [f"{figure.arm}.{figure.metric}" for figure in spec.published]
     for name, parameter in spec.parameters.items():
         for key in parameter.fitted_to:
@@ -412,7 +417,7 @@ def _known(where: str, what: str, name: str, names: Collection[str]) -> None:
         raise ValueError(f"{where}: there is no {what} {name}{_nearest(name, names)}")
 
 
-def _known_metric(where: str, name: str, metrics: Collection[str] | None) -> None:
+def _known_metric(where: str, name: str, metrics: Mapping[str, str] | None) -> None:
     if metrics is not None:
         _known(where, "metric", name, metrics)
 

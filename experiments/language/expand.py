@@ -60,12 +60,13 @@ def load(
     path: str | Path,
     *,
     repeat: int | None = None,
-    metrics: Collection[str] | None = None,
+    metrics: Mapping[str, str] | None = None,
     parts: Collection[str] | None = None,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
-    ``repeat``: in place of the file's. ``metrics``, ``parts``: of results and of a report, to check names.
+    ``repeat``: in place of the file's. ``metrics``: of results, with their units, and ``parts``: of a report,
+    to check what the file says of them.
     """
     return parse(read_text(path), str(path), repeat=repeat, metrics=metrics, parts=parts)
 
@@ -75,7 +76,7 @@ def parse(
     path: str,
     *,
     repeat: int | None = None,
-    metrics: Collection[str] | None = None,
+    metrics: Mapping[str, str] | None = None,
     parts: Collection[str] | None = None,
 ) -> Experiment:
     """As :func:`load`, from text; ``path`` is what errors call it."""

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from experiments.analysis.metrics import metrics
 from experiments.language.expand import load, parse
 from experiments.language.plan import RunPlan
 from experiments.language.text import ScenarioError
+from experiments.report.report import parts
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("scenarios/next/**/*.yaml"), *ROOT.glob("tests/data/next/*.yaml")])
@@ -18,7 +20,8 @@ FILES = sorted([*ROOT.glob("scenarios/next/**/*.yaml"), *ROOT.glob("tests/data/n
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_bundled_file_is_read(path: Path) -> None:
-    experiment = load(path)
+    units = {name: found.unit for name, found in metrics().items()}
+    experiment = load(path, metrics=units, parts=parts())
     assert experiment.plans
     assert len({plan.name for plan in experiment.plans}) == len(experiment.plans)
 
@@ -269,7 +272,25 @@ def test_names_of_metrics_are_checked_where_they_are_known() -> None:
     compare = "arms: {a: {}, b: {}}\ncompare: {baseline: a, metrics: [jtc]}\n"
     assert plans(compare)
     with pytest.raises(ScenarioError, match=r"compare\.metrics: there is no metric jtc; the nearest is jct"):
-        plans(compare, metrics=["jct", "iteration"])
+        plans(compare, metrics={"jct": "s", "iteration": "s"})
+
+
+def test_a_published_figure_is_in_the_unit_of_its_metric() -> None:
+    units = {"jct": "s", "accuracy": "1"}
+
+    def published(figure: str) -> str | None:
+        try:
+            plans(f"paper: {{citation: X}}\npublished: [{{arm: base, {figure}}}]\n", metrics=units)
+        except ScenarioError as error:
+            return str(error).removeprefix("small.yaml: ")
+        return None
+
+    assert published("metric: jct, value: 407 s") is None
+    assert published("metric: jct, value: 407") == "published[0].value: jct is in s, this in 1"
+    assert published("metric: jct, range: [1 s, 5 GB]") == "published[0].range: jct is in s, this in bytes"
+    assert published("metric: accuracy, value: 80 %") is None
+    assert published("metric: jct, over: base, value: 3.5") is None
+    assert published("metric: jct, over: base, value: 3 s") == "published[0].value: jct is in 1, this in s"
 
 
 def test_what_a_paper_says() -> None:
