@@ -8,6 +8,7 @@ from experiments.backends.emulation.lab import goes_on
 from experiments.backends.emulation.requests import job_request, peer_timeout_s
 from experiments.language.expand import parse
 from experiments.language.plan import RunPlan
+from experiments.runner.timeline import READY_S
 
 HEAD = """
 name: small
@@ -42,6 +43,7 @@ def test_a_number_of_gpus_is_asked_of_the_one_grid_or_of_packet_switches() -> No
         request = job_request(plan, plan.job("red"))
         places = {key: request[key] for key in ("ranks", "gpus", "grid", "ring") if key in request}
         assert places == {"gpus": 4, **where}
+        assert request["connect_timeout_s"] < READY_S
     plan = plan_of(GRID + "jobs: {red: {ranks: [n0, n1]}}\n")
     request = job_request(plan, plan.job("red"))
     assert request["ranks"] == ["n0", "n1"]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from experiments.analysis.fidelity import TAKEN, Reason, missed_links
-from experiments.backends.emulation.session import Circuits, Session, rank_of
+from experiments.backends.emulation.session import CONNECT_S, Circuits, Session, rank_of
 from experiments.backends.protocol import BackendError
 from experiments.language.plan import Setting
 from experiments.record.events import LinkRate, LinkRateDisturbed, Record, Repeated
@@ -225,6 +225,7 @@ class LinkTest:
                     "ranks": gpus,
                     "hold": True,
                     "workload": "linktest",
+                    "connect_timeout_s": CONNECT_S,
                     "linktest": {"seconds": seconds, "to": to},
                 }
             )

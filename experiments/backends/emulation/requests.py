@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.analysis.prediction import all_reduce_time
+from experiments.backends.emulation.session import CONNECT_S
 from experiments.language.plan import ControlFaults, JobPlan, RunPlan
 from fabric.schedules import steps_named
 
@@ -36,6 +37,7 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
         "learning_rate": job.learning_rate,
         "beacon_interval_s": job.beacon_s,
         "peer_timeout_s": peer_timeout_s(plan, job),
+        "connect_timeout_s": CONNECT_S,
     }
     if job.stragglers:
         request["slower"] = {str(rank): factor for rank, factor in job.stragglers.items()}

@@ -13,6 +13,9 @@ from fabric.topology import canonical
 
 #: Deadlines in seconds: containers up and connected, a regroup, GPUs free again, an answer after trouble.
 READY_S, REGROUP_S, FREE_S, ANSWER_S = 60.0, 60.0, 30.0, 15.0
+#: A worker waits so long for its peers, seconds: on a busy machine the NICs of a job's containers come up one
+#: after another, and whoever waits for the job should hear from it which rank is missing.
+CONNECT_S = 45.0
 #: Seconds from the release call to the common start.
 RELEASE_DELAY_S = 0.3
 #: States in which a job has ended.
