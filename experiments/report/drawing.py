@@ -77,13 +77,14 @@ def wavelength_colours(wavelengths: int) -> list[str]:
     return [matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths)) for k in range(wavelengths)]
 
 
-def save(figure: Figure, folder: Path, name: str, caption: str) -> Plot:
+def save(figure: Figure, folder: Path, name: str, caption: str, *, png: bool = True) -> Plot:
     # Laid out once: each of the two files would draw everything once more to do it for itself.
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)
     # Level 6, the default, takes twice as long for a sixth less.
-    figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white", pil_kwargs={"compress_level": 2})
+    if png:
+        figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white", pil_kwargs={"compress_level": 2})
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", transparent=True, metadata={"Date": None})
     return Plot(name, caption, page_svg((folder / f"{name}.svg").read_text(encoding="utf-8"), name))

@@ -51,8 +51,11 @@ def _always(_: View) -> bool:
     return True
 
 
-def render(view: View, plots: Path) -> str:
-    """The page; its pictures also become files in ``plots``, made if absent."""
+def render(view: View, plots: Path, *, png: bool = False) -> str:
+    """The page; its pictures also become SVG files in ``plots``, made if absent, and with ``png`` PNG files.
+
+    PNG takes as long as all the rest of a picture, and a page has no use for it.
+    """
     # matplotlib takes a second to load, which only who draws should wait for.
     import matplotlib
 
@@ -61,14 +64,14 @@ def render(view: View, plots: Path) -> str:
     plots.mkdir(parents=True, exist_ok=True)
 
     def draw(name: str, caption: str, figure: Figure) -> str:
-        return picture(save(figure, plots, name, caption))
+        return picture(save(figure, plots, name, caption, png=png))
 
     with matplotlib.rc_context(STYLE):
         found = [section.render(view, draw) for section in sections() if appears(section, view)]
     return page(f"Ringlight: {view.experiment.spec.name}", found)
 
 
-def write_report(folder: Path, view: View) -> None:
-    """Write report.html, plots/ and trace.json into a run folder. Raises WriteError."""
-    write_whole(folder / "report.html", render(view, folder / "plots"))
+def write_report(folder: Path, view: View, *, png: bool = False) -> None:
+    """Write report.html, plots/ and trace.json into a run folder; ``png`` as there. Raises WriteError."""
+    write_whole(folder / "report.html", render(view, folder / "plots", png=png))
     write_trace(folder / "trace.json", view.runs)

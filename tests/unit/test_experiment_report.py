@@ -277,7 +277,7 @@ def test_jobs_that_arrive_and_gpus_that_are_lost_have_a_timeline(tmp_path: Path)
     assert "red failed as expected" in shown
     assert "recovery" in shown
     assert (tmp_path / "timeline.svg").exists()
-    assert (tmp_path / "fault-lost.png").exists()
+    assert (tmp_path / "fault-lost.svg").exists()
 
 
 def test_nothing_that_happens_has_no_timeline() -> None:
@@ -363,6 +363,7 @@ def test_what_was_trained_is_shown_bit_by_bit(tmp_path: Path) -> None:
     shown = _page(view, tmp_path)
     assert "bit-identical to the same training in one process: yes" in shown
     assert "abababababab" in shown
+    assert "as the baseline" in shown
     assert "91.00" in shown
     assert "training" not in appearing(simulated(TWO_ARMS))
 

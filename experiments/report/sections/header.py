@@ -62,7 +62,7 @@ def _workers(view: View) -> str:
     return {
         "docker": "Docker containers",
         "namespace": "network namespaces, no containers",
-    }.get(str(view.environment.get("workers")), "emulated")
+    }.get(str(view.environment.get("runtime")), "emulated")
 
 
 # The headline.

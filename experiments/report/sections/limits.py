@@ -38,7 +38,7 @@ def _of_simulation(view: View) -> Iterator[str]:
 
 
 def _of_emulation(view: View) -> Iterator[str]:
-    if view.environment.get("workers") == "namespace":
+    if view.environment.get("runtime") == "namespace":
         yield (
             "<b>The workers ran in network namespaces, not in containers: there was no isolation of memory "
             "or files, and nothing here shows what containers would have done.</b>"

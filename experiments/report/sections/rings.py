@@ -151,7 +151,7 @@ def _light(view: View, draw: Draw) -> str:
     setting = runs[0].plan.setting
     rate = format_rate(min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus))
     nodes = len(_job(runs[0]).gpus)
-    parts = "".join(_one(view, draw, run, pictured=n < _MOST_PICTURES) for n, run in enumerate(runs))
+    parts = "".join(_one(view, draw, run, number) for number, run in enumerate(runs))
     return (
         f"<h3>The light</h3><p>{nodes} nodes in a ring of two fibres, one each way, each with wavelengths of "
         f"{rate} (emulated). A node sends to a given peer always by the same port and wavelength; what "
@@ -161,7 +161,7 @@ def _light(view: View, draw: Draw) -> str:
     )
 
 
-def _one(view: View, draw: Draw, run: Run, pictured: bool) -> str:
+def _one(view: View, draw: Draw, run: Run, number: int) -> str:
     arm, fabric = run.plan.arm, _fabric(run)
     sets = view.number(arm, fabric, "set_ups_per_allreduce")
     if not sets:
@@ -182,13 +182,15 @@ def _one(view: View, draw: Draw, run: Run, pictured: bool) -> str:
             rows.append(row([what, *(seconds(time) for time in times)], 1))
     set_ups = table([f"set-up {tag(view.label)}", "median", "99 %", "longest"], rows, 1) if rows else ""
     drawn = ""
-    plan = _ring_plan(run) if pictured else None
+    plan = _ring_plan(run) if number < _MOST_PICTURES else None
     if plan is not None:
-        caption = (
-            f"{run.plan.title}: the light of the steps, as planned: an arc from each sender to its receiver, "
-            "clockwise outside the ring and counter-clockwise inside, its colour the wavelength. "
-            "Neighbouring steps with the same light are drawn once."
-        )
+        caption = f"{run.plan.title}: likewise."
+        if number == 0:
+            caption = (
+                f"{run.plan.title}: the light of the steps, as planned: an arc from each sender to its "
+                "receiver, clockwise outside the ring and counter-clockwise inside, its colour the "
+                "wavelength. Neighbouring steps with the same light are drawn once."
+            )
         drawn = draw(f"ring-{arm}", caption, _lights(plan))
     return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"
 

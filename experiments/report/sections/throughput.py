@@ -21,7 +21,7 @@ from fabric.units import format_rate
 ORDER = 30
 NEEDS = ("jct",)
 #: More comparisons than these would be a wall of pictures.
-_MOST = 3
+_MOST = 2
 
 
 def wanted(view: View) -> bool:
@@ -97,6 +97,7 @@ def _figure(job: str, runs: Sequence[Run], rates: dict[str, list[PortRate]]) -> 
         below.set_ylim(0, 104)
         below.set_xlabel("seconds since the release of the jobs")
         for each in (axis, below):
+            each.locator_params(nbins=6)
             each.axvline(end, color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
             each.set_xlim(0, max(ends) * 1.06)
         axis.tick_params(labelbottom=False)

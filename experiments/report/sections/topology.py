@@ -23,7 +23,7 @@ from fabric.units import format_rate
 ORDER = 28
 NEEDS = ("fragmentation",)
 #: Larger fabrics cannot be read in a picture of this size.
-_MOST_GPUS, _MOST_SWITCHES, _MOST_PICTURES = 16, 6, 3
+_MOST_GPUS, _MOST_SWITCHES, _MOST_PICTURES = 16, 6, 2
 _WIDTH, _HIGH, _TOP, _BOTTOM, _LOW = 10.0, 6.4, 4.7, 3.3, 1.4
 Spot = tuple[float, float]
 #: A run and the circuits that are shown of it.

@@ -19,6 +19,7 @@ _HEAD = [
     "bytes lost",
     "sent again",
     "connections kept",
+    "as the baseline",
 ]
 
 
@@ -39,8 +40,9 @@ def render(view: View, draw: Draw) -> str:
         f'<p class="quiet">All {tag("measured")}. Parameters: the first digits of their SHA-256. All alike: '
         "every rank and the same training in one process ended with them, bit by bit; collectives that add "
         "in another order may end in other last bits. A byte is lost when its rank sent it and the peer did "
-        "not get it; what the network drops TCP sends again, counted in segments. Payload is that of all "
-        "jobs of the run.</p>"
+        "not get it; what the network drops TCP sends again, counted in segments. As the baseline: the "
+        "same parameters, where the same was trained with the same collective. Payload is that of all jobs "
+        "of the run.</p>"
     )
 
 
@@ -63,8 +65,19 @@ def _row(view: View, arm: str, job: str) -> str:
             )
         ),
         YES_NO[view.value(arm, job, "connections_unchanged")],
+        YES_NO[_as_baseline(view, arm, job)],
     ]
     return row(cells, 2)
+
+
+def _as_baseline(view: View, arm: str, job: str) -> bool | None:
+    """Whether an arm that trained the same as its baseline ended with the same parameters."""
+    for spec in view.experiment.spec.compare:
+        for one in view.compared(spec):
+            found = view.of_comparison(one, job, "parameters_equal") if one.arm == arm else None
+            if found is not None and isinstance(found.value, bool):
+                return found.value
+    return None
 
 
 def _alike(view: View) -> str:
