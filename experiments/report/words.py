@@ -85,9 +85,9 @@ def upper_first(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def lower_first(words: str) -> str:
-    """For the middle of a sentence; what is in capitals stays."""
-    return words[:1].lower() + words[1:] if words[1:2].islower() or words[1:2] == " " else words
+def quoted(title: str) -> str:
+    """A title in the middle of a sentence, whatever it says."""
+    return f"“{title}”"
 
 
 def apart(title: str, base: str) -> tuple[str, str]:

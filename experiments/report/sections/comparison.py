@@ -15,8 +15,8 @@ from experiments.report.words import (
     apart,
     called,
     figure,
-    lower_first,
     percent,
+    quoted,
     seconds,
     upper_first,
     worth_tag,
@@ -75,7 +75,7 @@ def _table(view: View, spec: CompareSpec) -> str:
     about = spec.title or (
         f"{view.title(found[0].arm)} against {view.title(spec.baseline)}"
         if len(found) == 1
-        else f"Against {lower_first(view.title(spec.baseline))}"
+        else f"Against {quoted(view.title(spec.baseline))}"
     )
     notes = [f"{_limit(view, one, s)}{_told_apart(view, one, s)}" for one in found for s in subjects]
     return f"<h3>{text(about)}</h3>{table(['', view.label, 'ratio', *columns], rows, 1)}{''.join(notes)}"

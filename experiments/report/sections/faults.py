@@ -140,7 +140,7 @@ def _figure(run: Run) -> Figure:
         if end > begin:
             axis.axvspan(begin, end, color=LIGHT, alpha=0.3, linewidth=0)
         axis.axvline(begin, color=LIGHT, linewidth=1.4)
-    axis.set_ylim(0)
+    axis.set_ylim(0, 1.12 * axis.get_ylim()[1])
     axis.set_xlim(0)
     axis.set_xlabel("seconds since the release of the first jobs")
     axis.set_ylabel("iteration, seconds")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from experiments.report.page import NO_RESULT, hero, text
 from experiments.report.report import Draw
 from experiments.report.view import Compared, View, job_of
-from experiments.report.words import amount, apart, called, lower_first, percent, seconds, upper_first
+from experiments.report.words import amount, apart, called, percent, quoted, seconds, upper_first
 
 ORDER = 0
 NEEDS: tuple[str, ...] = ()
@@ -95,7 +95,8 @@ def _compared(view: View, one: Compared, subject: str, ratio: float) -> str:
     if one.arm not in view.fixed:
         return _over_points(view, one, subject)
     ours, base = apart(view.title(one.arm), view.title(one.spec.baseline))
-    base, metric = lower_first(base), called(one.spec.metrics[0])
+    alone = base == view.title(one.spec.baseline)
+    base, metric = quoted(base) if alone else base, called(one.spec.metrics[0])
     if abs(ratio - 1) < _ALIKE:
         return f"{upper_first(ours)}: {metric} as with {base}, to within 1 %"
     row = view.row(one.arm, subject, one.spec.metrics[0], one.point)
@@ -110,7 +111,7 @@ def _over_points(view: View, one: Compared, subject: str) -> str:
     values = [
         r.value for r in rows if r is not None and r.arm == one.arm and isinstance(r.value, float | int)
     ]
-    base = lower_first(view.title(one.spec.baseline))
+    base = quoted(view.title(one.spec.baseline))
     least, most = min(values), max(values)
     return (
         f"{upper_first(view.title(one.arm))}: {called(metric)} {least:.{_digits(least)}f} to "
@@ -154,7 +155,7 @@ def _card_of(view: View, one: Compared, subject: str, ratio: float) -> Card:
     assert mine is not None
     assert isinstance(mine.value, float | int)
     shown = f"−{mine.value:.1f} <small>%</small>" if seconds_saved else f"{mine.value:.4f}"
-    base = text(lower_first(view.title(one.spec.baseline)))
+    base = text(quoted(view.title(one.spec.baseline)))
     remarks = [f"{called(metric)} saved" if seconds_saved else f"times the {called(metric)} of {base}"]
     if mine.spread is not None:
         remarks.append(f"± {mine.spread:.{1 if seconds_saved else 4}f}")
