@@ -243,9 +243,10 @@ def _wave(flow: Flow) -> int:
 
 def _grid_steps(grid: Grid, steps: Sequence[Sequence[Flow]]) -> Figure:
     plane = bool(grid.row_switches and grid.column_switches)
-    columns = min(4 if plane else 2, len(steps))
+    columns = min(4 if plane and grid.columns < 2 * grid.rows else 2, len(steps))
     rows = math.ceil(len(steps) / columns)
-    size = 2.35 if plane else 1.15
+    # As high as the grid is, for its width: with its switches it is one row and one column larger.
+    size = 9.0 / max(2, columns) * (grid.rows + 1) / (grid.columns + 1) if plane else 1.15
     figure, axes = sheet(
         size * rows + 0.55,
         rows=rows,
