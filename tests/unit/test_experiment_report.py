@@ -220,11 +220,11 @@ arms:
   quiet: {}
   lost:
     title: A GPU is lost
-    events: [{name: loss, when: {at: 60 ms}, do: lose, target: gpu g4, then: swap}]
+    events: [{name: loss, when: {job: red, iteration: 2}, do: lose, target: gpu g4, then: swap}]
   fails:
     title: A GPU is lost and the job with it
     jobs.red.may_fail: true
-    events: [{name: loss, when: {at: 60 ms}, do: lose, target: gpu g4, then: fail}]
+    events: [{name: loss, when: {job: red, iteration: 2}, do: lose, target: gpu g4, then: fail}]
 """
 SWEEP = """
 jobs: {red: {ranks: [g0, g3, g1, g4]}}
@@ -380,6 +380,7 @@ def test_a_trace_opens_with_names_and_slices(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
-    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert "lost: g5" in names  # the spare, once it trains
-    assert "lost: events" in names
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    of_red = {names[e["pid"]] for e in events if e["ph"] == "X" and e["args"].get("job") == "red"}
+    assert {"lost: g4", "lost: g5"} <= of_red  # the lost GPU, and the spare in its place
+    assert "lost: events" in names.values()
