@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scenarios.records import read_lines
+from experiments.record.events import read_records
 from testbed.emulation.clean import clean, clean_objects
 from testbed.lab import STATE_ROOT, Lab
 
@@ -83,7 +83,7 @@ def _events(path: Path) -> int | str:
     """How many can be read; the file must end with a whole line."""
     try:
         text = path.read_text(encoding="utf-8")
-        count = len(read_lines(path))
+        count = len(read_records(path))
     except (OSError, RuntimeError, ValueError) as error:
         return str(error)
     return count if not text or text.endswith("\n") else "its last line is cut short"
@@ -111,7 +111,7 @@ def main() -> None:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "ringlight-full", str(full)]
             subprocess.run(mount, check=True)
             try:
-                command = [sys.executable, "-m", "scenarios.cli", "run", str(chosen.scenario)]
+                command = [sys.executable, "-m", "experiments.cli.app", "run", str(chosen.scenario)]
                 command += ["--runs", str(runs), "--runtime", "namespace", *options]
                 # The first has room, and tells how long one takes.
                 moment_s = None if number == 0 else whole_s * (number - 0.5) / chosen.moments

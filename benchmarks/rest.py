@@ -38,7 +38,7 @@ SCENARIO = ROOT / "scenarios/disaggregation.yaml"
 SWITCH = "ocs0"
 #: Milliseconds: median and 99th percentile.
 GET_MS, PUT_MS, EVENT_MS = (2.0, 10.0), (4.0, 20.0), 5.0
-COMMAND = [sys.executable, "-m", "scenarios.cli"]
+COMMAND = [sys.executable, "-m", "experiments.cli.app"]
 ANSWER_S = 60.0
 BARE = """
 import sys, uvicorn

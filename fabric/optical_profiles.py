@@ -59,6 +59,10 @@ class Profile:
             self, loss_min_db=loss_db, loss_typ_db=loss_db, loss_max_db=loss_db, repeatability_db=0.0
         )
 
+    def dark_for(self, dark_s: float | None) -> Profile:
+        """The same device whose new cross-connects are all dark for exactly so long; None for its own."""
+        return self if dark_s is None else replace(self, dark_s=dark_s, dark_jitter_s=0.0)
+
     def dilated(self, factor: float) -> Profile:
         """The same device in a run whose time passes ``factor`` times slower."""
         return replace(

@@ -77,15 +77,18 @@ class LightSpec(Strict):
 
 class OpticalSwitchSpec(Strict):
     """``size`` duplex faceplate ports; ``driver`` speaks to it; ``profile`` is its emulated timing and loss,
-    ``loss_db`` its insertion loss where that is another."""
+    ``loss_db`` its insertion loss, ``dark`` the dark time of a new cross-connect where these are others."""
 
     size: int = Field(ge=1, le=4096)
     driver: Literal["scpi", "openflow"] = "scpi"
     profile: Literal["mems", "piezo", "ideal"] = "mems"
     loss_db: Loss | None = None
+    dark: Duration | None = None
 
     @model_validator(mode="after")
     def _loses_light(self) -> OpticalSwitchSpec:
+        if self.dark is not None and self.driver == "openflow":
+            raise ValueError("dark: an Open vSwitch patch panel (driver: openflow) is never dark")
         if self.loss_db is not None and self.driver == "openflow":
             raise ValueError("loss_db: an Open vSwitch patch panel (driver: openflow) has no light to lose")
         return self
@@ -293,7 +296,9 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         ports += tree.switches.items()
     packet = {name: PacketSwitch(name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)}
     optical = {
-        name: OpticalSwitch(name, entry.size, entry.driver, entry.profile, loss_db=entry.loss_db)
+        name: OpticalSwitch(
+            name, entry.size, entry.driver, entry.profile, loss_db=entry.loss_db, dark_s=entry.dark
+        )
         for name, entry in spec.optical_switches.items()
     }
     wss = [switch for name, grid in grids.items() for switch in _wss(grid, spec.grids[name])]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fabric.crossconnect import CrossConnect
 from fabric.light import Optics, received_dbm
-from fabric.optical_profiles import PROFILES
+from fabric.optical_profiles import PROFILES, Profile
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -88,7 +88,8 @@ class OpticalSwitch:
     """A dual-sided optical switch with ``size`` ingress and ``size`` egress ports.
 
     ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
-    ``loss_db``: insertion loss of a pass where it is not the profile's.
+    ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
+    are not the profile's.
     """
 
     name: str
@@ -97,6 +98,12 @@ class OpticalSwitch:
     profile: str
     wavelengths: int | None = None
     loss_db: float | None = None
+    dark_s: float | None = None
+
+    @property
+    def device(self) -> Profile:
+        """How it behaves in time and in light: its profile, with what is its own."""
+        return PROFILES[self.profile].losing(self.loss_db).dark_for(self.dark_s)
 
     @property
     def insertion_loss_db(self) -> float:

@@ -46,9 +46,6 @@ jobs: {red: {ranks: [g0, g1]}}
 
 #: Where bundled scenarios and the tests' own are.
 FOLDERS = (
-    "scenarios/next",
-    "scenarios/next/examples",
-    "tests/data/next",
     "scenarios",
     "scenarios/examples",
     "tests/data",

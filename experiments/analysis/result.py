@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,12 +98,16 @@ def _named(name: str | None, found: Sequence[Row], before: Sequence[Row]) -> lis
 
 
 def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
-    """What links gave before the runs, of no arm."""
+    """What links gave before the runs, of no arm. Each lab of a fabric is a repeat."""
+    measured: Counter[str] = Counter()
     for rate in records:
         if isinstance(rate, LinkRate) and not isinstance(rate, LinkRateDisturbed):
             subject = f"link {rate.fabric} {rate.link} {rate.direction}"
-            yield Row("", subject, "link_rate", rate.measured_bps, "bit/s", label)
-            yield Row("", subject, "link_rate_share", rate.measured_bps / rate.set_bps, "1", label)
+            measured[subject] += 1
+            row = Row("", subject, "link_rate", rate.measured_bps, "bit/s", label, repeat=measured[subject])
+            yield row
+            share = rate.measured_bps / rate.set_bps
+            yield replace(row, metric="link_rate_share", value=share, unit="1")
 
 
 def build(
@@ -114,8 +119,17 @@ def build(
     """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
     ``label``, ``arms``, ``not_run`` and facts on machine and code are used. Raises ScenarioError."""
     records = list(records)
-    label: Label = "simulated" if environment.get("label") == "simulated" else "measured"
-    found = analyse(experiment, records, label, rates)
+    return document(analyse(experiment, records, label_of(environment), rates), records, environment)
+
+
+def label_of(environment: Mapping[str, Any]) -> Label:
+    """How the figures of a run folder are known."""
+    return "simulated" if environment.get("label") == "simulated" else "measured"
+
+
+def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """As :func:`build`, of what was analysed."""
+    experiment = found.experiment
     whole = {run.plan.name for run in found.runs}
     arms = environment.get("arms") or experiment.arms
     wanted = {plan.name for plan in experiment.plans if plan.arm in arms}

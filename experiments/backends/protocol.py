@@ -15,6 +15,7 @@ All times are seconds of the lab's own clock: CLOCK_MONOTONIC of an emulation, v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
@@ -81,6 +82,15 @@ class Backend(Protocol):
 
     def refuses(self, plan: RunPlan) -> str | None:
         """Why it cannot carry out a plan, ``key: reason``, or None."""
+        ...
+
+    def check_ready(self) -> None:
+        """Raise BackendError, one line, for what stands in a lab's way now. Makes nothing."""
+        ...
+
+    def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
+        """What will be opened, here or by a copy of it elsewhere; where the output of its labs' processes
+        goes, and whom to tell what a person should know."""
         ...
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> Lab:

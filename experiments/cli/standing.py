@@ -11,21 +11,41 @@ from typing import Any
 
 from experiments.backends.emulation.processes import DOWN_S, Addresses, LabProcesses, belongs_to, remove_lab
 from experiments.cli.common import UserError
-from scenarios.schema import Setting
+from experiments.language.expand import Experiment
+from experiments.language.plan import Setting
+from experiments.language.text import ScenarioError
 from testbed.lab import STATE_ROOT, Lab
 
 _FILE = "standing.json"
 
 
+def setting_of(experiment: Experiment, arm: str | None) -> Setting:
+    """The setting of an arm, or the only one. Raises ScenarioError naming the arms."""
+    wanted = [plan for plan in experiment.plans if arm is None or plan.arm == arm]
+    if not wanted:
+        raise ScenarioError(
+            f"{experiment.path}: there is no arm {arm}; there are {', '.join(experiment.arms)}"
+        )
+    if len({id(plan.setting) for plan in wanted}) > 1:
+        raise ScenarioError(
+            f"{experiment.path}: it has several fabrics; name one by its arm with --arm: "
+            f"{', '.join(experiment.arms)}"
+        )
+    return wanted[0].setting
+
+
 def start_standing_lab(
-    scenario: Setting, runtime: str, addresses: Addresses, notice: Callable[[str], None]
+    setting: Setting, where: str, runtime: str, addresses: Addresses, notice: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Build the lab and leave its processes running; what ``up --json`` prints. Raises BackendError."""
-    processes = LabProcesses(scenario.lab_setting, runtime, addresses, None, follow=False, notice=notice)
+    """Build the lab and leave its processes running; what ``up --json`` prints. Raises BackendError.
+
+    ``where``: the scenario file, as it is called.
+    """
+    processes = LabProcesses(setting, runtime, addresses, None, follow=False, notice=notice)
     processes.start()
     document = {
         "lab": processes.lab.id,
-        "scenario": scenario.path,
+        "scenario": where,
         "runtime": runtime,
         "rest": addresses.rest,
         "openflow": addresses.openflow,

@@ -154,7 +154,13 @@ def first_problem(
         return f"{key}: unknown key" + (f"; the nearest is {right}" if right else "")
     if first["type"] == "missing":
         return f"{key}: missing"
-    for part in location:
+    origin = ""
+    for part in (*location, None):
+        if isinstance(written, str) and written.startswith("$") and written[1:] in (parameters or ()):
+            origin = f" (from parameters.{written[1:]})"
+            written = parameters[written[1:]]["value"]
+        if part is None:
+            break
         try:
             written = written[part]
         except (KeyError, IndexError, TypeError):
@@ -162,10 +168,6 @@ def first_problem(
             break
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHAPES.get(first["type"], message)
-    origin = ""
-    if isinstance(written, str) and written.startswith("$") and written[1:] in (parameters or ()):
-        origin = f" (from parameters.{written[1:]})"
-        written = parameters[written[1:]]["value"]
     plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
     shown = f", not {written!r}" if plain else ""
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"

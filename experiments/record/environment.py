@@ -7,18 +7,14 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from experiments.language.plan import Setting
-from fabric.frames import choose_frames, describe
-from fabric.topology import Fabric
+from fabric.frames import describe
 from fabric.units import format_rate
-from scenarios.records import SIMULATED
-from scenarios.schema import Document
 
 _PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "scipy", "networkx", "fastapi", "matplotlib")
 _PROGRAMS = {
@@ -27,23 +23,6 @@ _PROGRAMS = {
     "iproute2": ["ip", "-V"],
     "clang": ["clang", "--version"],
 }
-
-
-def describe_environment(scenario: Document, fabrics: Iterable[Fabric], runtime: str) -> dict[str, Any]:
-    """Machine, versions, scales and rates. Rates are emulated ones, with their unit."""
-    fabrics, scale = list(fabrics), scenario.spec.scale
-    frames = [choose_frames(fabric, scale.time, scale.payload) for fabric in fabrics]
-    rates = sorted({link.rate_bps for fabric in fabrics for link in fabric.links})
-    return {
-        **describe_machine(runtime),
-        "time_dilation": scale.time,
-        "payload_scale": scale.payload,
-        "mtu_bytes": min(chosen.mtu_bytes for chosen in frames),
-        "short_queues": [
-            line for fabric, chosen in zip(fabrics, frames, strict=True) for line in describe(fabric, chosen)
-        ],
-        "emulated_rates": {format_rate(rate): format_rate(rate / scenario.rate_scale) for rate in rates},
-    }
 
 
 def describe_setting(setting: Setting) -> dict[str, Any]:
@@ -60,6 +39,10 @@ def describe_setting(setting: Setting) -> dict[str, Any]:
             for rate in sorted({link.rate_bps for link in fabric.links})
         },
     }
+
+
+#: In place of a runtime where nothing ran: the runs were computed in virtual time.
+SIMULATED = "simulated"
 
 
 def describe_machine(runtime: str) -> dict[str, Any]:

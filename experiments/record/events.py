@@ -374,6 +374,16 @@ KINDS: Mapping[str, type[Record]] = {kind.event: kind for kind in _kinds(Record)
 _FIELDS = {name: frozenset(f.name for f in dataclasses.fields(kind)) for name, kind in KINDS.items()}
 
 
+def table() -> str:
+    """All kinds of records as a table in Markdown, for docs/result-schema.md."""
+    lines = ["| event | fields besides `t`, `event`, `run` | |", "|---|---|---|"]
+    for name, kind in KINDS.items():
+        own = [f"`{f.name}`" for f in dataclasses.fields(kind) if f.name not in ("t", "run")]
+        said = " ".join((kind.__doc__ or "").replace("``", "`").split())
+        lines.append(f"| `{name}` | {', '.join(own)} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
 def line_of(record: Record) -> str:
     """The record as a line of JSON, with its end of line."""
     values = {"t": record.t, "event": record.event, **vars(record)}

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from experiments.language.text import ScenarioError
-from experiments.record.events import Aborted, PortRate, Record, line_of
+from experiments.language.text import ScenarioError, read_text
+from experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
 from experiments.record.writing import DISK_FULL, Lines, WriteError, write_json, write_whole, writing
 
 _PORT_RATES = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
@@ -49,23 +50,45 @@ class RunFolder:
     Methods raise WriteError. When the experiment ends in an error, that is noted as far as the disk allows.
     """
 
-    def __init__(self, parent: Path, name: str, text: str) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, Any], *, keep: bool) -> None:
         self._began = time.monotonic()
-        self.path = new_folder(parent, name)
-        self.name = self.path.name
-        self.logs = self.path / "logs"
-        self.environment: dict[str, Any] = {"run": self.name}
+        self.path = path
+        self.name = path.name
+        self.logs = path / "logs"
+        self.environment: dict[str, Any] = {**environment, "run": self.name}
+        self._events = Lines(path / "events.jsonl", keep=keep)
         try:
-            with writing(self.path):
-                self.logs.mkdir()
-            write_whole(self.path / "scenario.yaml", text)
-            self._events = Lines(self.path / "events.jsonl")
-            self._rates = Lines(self.path / "throughput.csv")
-            self._rates.append(",".join(_PORT_RATES) + "\n")
+            self._rates = Lines(path / "throughput.csv", keep=keep)
+        except BaseException:
+            self._events.close()
+            raise
+
+    @classmethod
+    def new(cls, parent: Path, name: str, text: str) -> RunFolder:
+        """A folder below ``parent`` for the scenario file ``text``."""
+        path = new_folder(parent, name)
+        try:
+            with writing(path):
+                (path / "logs").mkdir()
+            write_whole(path / "scenario.yaml", text)
+            write_whole(path / "throughput.csv", ",".join(_PORT_RATES) + "\n")
+            return cls(path, {}, keep=True)
         except BaseException:
             # Nothing has happened yet that a person could want to read.
-            shutil.rmtree(self.path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
             raise
+
+    @classmethod
+    def again(cls, path: Path) -> RunFolder:
+        """A folder that was left, without what is there of runs that did not end. Raises ScenarioError."""
+        environment = read_json(path / "environment.json")
+        records = read_records(path / "events.jsonl")
+        whole = {record.run for record in records if isinstance(record, RunEnded)}
+        kept = [record for record in records if not record.run or record.run in whole]
+        write_whole(path / "events.jsonl", "".join(line_of(record) for record in kept))
+        rates = [rate for rate in read_port_rates(path / "throughput.csv") if rate.run in whole]
+        write_whole(path / "throughput.csv", ",".join(_PORT_RATES) + "\n" + _csv(rates))
+        return cls(path, environment, keep=True)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -76,7 +99,8 @@ class RunFolder:
         try:
             if error is not None:
                 self.write([Aborted(t=time.monotonic(), reason=str(error) or type(error).__name__)])
-            self.describe(duration_s=round(time.monotonic() - self._began, 3))
+            before_s = self.environment.get("duration_s", 0.0)
+            self.describe(duration_s=round(before_s + time.monotonic() - self._began, 3))
         except WriteError:
             # The error that ended the experiment is the one to be told.
             if error is None:
@@ -104,6 +128,15 @@ class RunFolder:
         write_json(self.path / "environment.json", self.environment)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file. Raises ScenarioError naming the file."""
+    try:
+        found: dict[str, Any] = json.loads(read_text(path))
+    except json.JSONDecodeError:
+        raise ScenarioError(f"{path}: it is not JSON") from None
+    return found
+
+
 def _csv(rates: Sequence[PortRate]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -112,18 +145,27 @@ def _csv(rates: Sequence[PortRate]) -> str:
 
 
 def read_port_rates(path: Path) -> list[PortRate]:
-    """The port rates of a throughput.csv. Raises OSError."""
-    with path.open(encoding="utf-8", newline="") as file:
+    """The port rates of a throughput.csv; a last line that a crash cut short is left out.
+
+    Raises ScenarioError naming the file.
+    """
+    rows = list(csv.DictReader(read_text(path).splitlines()))
+    try:
         return [
-            PortRate(
-                t=float(row["t"]),
-                run=row["run"],
-                switch=row["switch"],
-                port=int(row["port"]),
-                gpu=row["gpu"] or None,
-                peer=row["peer"] or None,
-                rx_bps=float(row["rx_bps"]),
-                tx_bps=float(row["tx_bps"]),
-            )
-            for row in csv.DictReader(file)
+            _rate(row) for row in rows if row is not rows[-1] or all(row.get(c) for c in ("rx_bps", "tx_bps"))
         ]
+    except (KeyError, TypeError, ValueError):
+        raise ScenarioError(f"{path}: it is not as ringlight writes it") from None
+
+
+def _rate(row: Mapping[str, str]) -> PortRate:
+    return PortRate(
+        t=float(row["t"]),
+        run=row["run"],
+        switch=row["switch"],
+        port=int(row["port"]),
+        gpu=row["gpu"] or None,
+        peer=row["peer"] or None,
+        rx_bps=float(row["rx_bps"]),
+        tx_bps=float(row["tx_bps"]),
+    )

@@ -130,7 +130,8 @@ class Run:
 
 def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
     """The whole runs that count, in the order of ``plans``. One without its end is left out, and so is one
-    that was set aside in favour of its repetition, or the other way round.
+    that was set aside in favour of its repetition, or the other way round. While nothing says which of the
+    two counts, the first does.
 
     Raises ScenarioError, one line, for a whole run of which something is missing.
     """
@@ -140,8 +141,8 @@ def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
     return [
         _run(plan, name, found[name])
         for plan in plans
-        for name in (plan.name, plan.name + AGAIN)
-        if name in found and name not in aside and any(isinstance(record, RunEnded) for record in found[name])
+        for name in ([plan.name + AGAIN] if plan.name in aside else [plan.name])
+        if name in found and any(isinstance(record, RunEnded) for record in found[name])
     ]
 
 

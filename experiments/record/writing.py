@@ -51,16 +51,18 @@ def write_json(path: Path, value: object) -> None:
 
 
 class Lines:
-    """A new text file that only ever holds whole pieces: one that does not fit is taken back.
+    """A text file that only ever holds whole pieces: one that does not fit is taken back.
 
-    Every piece is in the file when :meth:`append` returns. Raises WriteError.
+    Every piece is in the file when :meth:`append` returns. ``keep``: what is there stays and more is added.
+    Raises WriteError.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep: bool = False) -> None:
         self._path = path
         with writing(path):
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-        self._size = 0
+            anew = 0 if keep else os.O_TRUNC
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew, 0o644)
+            self._size = os.fstat(self._file).st_size
 
     def append(self, text: str) -> None:
         left = memoryview(text.encode())

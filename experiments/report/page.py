@@ -6,9 +6,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fabric.units import format_rate, format_size, format_time
-from scenarios.records import SIMULATED
-from scenarios.schema import Document, PaperSpec, ParameterSpec
+from experiments.language.spec import PaperSpec, ParameterSpec
 
 if TYPE_CHECKING:
     from experiments.report.drawing import Plot
@@ -98,11 +96,6 @@ def tag(label: str) -> str:
     return f'<span class="tag">{label}</span>'
 
 
-def how_known(result: Mapping[str, Any]) -> str:
-    """What a run's own figures are: measured or simulated."""
-    return "simulated" if result["runtime"] == SIMULATED else "measured"
-
-
 def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") -> str:
     """One table row; from cell ``numeric`` on, cells are right-aligned."""
     done = (f"<{tag}{' class=n' if i >= numeric else ''}>{cell}</{tag}>" for i, cell in enumerate(cells))
@@ -138,37 +131,6 @@ def milliseconds(value: float | None) -> str:
 NO_RESULT = "No result: the emulation did not hold its settings"
 
 
-def header(
-    scenario: Document, result: Mapping[str, Any], headline: str, chips: Iterable[tuple[str, object]]
-) -> str:
-    """Title, what the run is, and its most important facts as chips."""
-    verdict = result["fidelity"]["verdict"]
-    if verdict == "bad":
-        headline = NO_RESULT
-    runtime = {
-        "docker": "Docker containers",
-        "namespace": "network namespaces, no containers",
-        SIMULATED: "none, simulated in virtual time",
-    }.get(str(result["runtime"]), str(result["runtime"]))
-    scale = scenario.spec.scale
-    facts = [
-        ("workers", runtime),
-        *chips,
-        ("time × ", f"{scale.time:g}"),
-        ("payload ÷ ", f"{scale.payload:g}"),
-    ]
-    items = "".join(f"<li>{name} <b>{text(value)}</b></li>" for name, value in facts)
-    if verdict != SIMULATED:
-        items += f'<li>fidelity <b class="{verdict}">{verdict}</b></li>'
-    partial = "" if result["complete"] else '<p class="bad"><b>This run is not complete.</b></p>'
-    return (
-        f'<header><p class="kicker">Ringlight run {text(result["run"])}</p>'
-        f"<h1>{text(headline)}</h1>"
-        f'<p class="lead">{text(scenario.spec.description)}</p>{partial}'
-        f'<ul class="chips">{items}</ul></header>'
-    )
-
-
 def hero(cards: Sequence[tuple[str, str, str]]) -> str:
     """Big figures: (what, figure as HTML, remark as HTML)."""
     items = "".join(
@@ -181,24 +143,6 @@ def of_paper(paper: PaperSpec | None, part: str) -> str:
     """What the scenario's paper says there, after a space, as HTML; nothing without a paper."""
     said = "" if paper is None else paper.says.get(part, "")
     return f" {text(said)}" if said else ""
-
-
-def limits(result: Mapping[str, Any], points: Sequence[str], paper: PaperSpec | None) -> str:
-    """What the run does not show: a list of HTML texts, and what the scenario says about its paper."""
-    first = {
-        "docker": [],
-        SIMULATED: [
-            "<b>Nothing here was measured: every figure of the runs was computed in virtual time.</b>",
-            *(f"Left out: {text(left)}" for left in (result.get("simulation") or {}).get("left_out", ())),
-        ],
-    }.get(
-        str(result["runtime"]),
-        [
-            "<b>The workers ran in network namespaces, not in containers: there was no isolation of memory "
-            "or files, and nothing here shows what containers would have done.</b>"
-        ],
-    )
-    return listed_limits([*first, *points], paper)
 
 
 def listed_limits(points: Iterable[str], paper: PaperSpec | None) -> str:
@@ -216,142 +160,6 @@ def assumptions(simulation: Mapping[str, Any]) -> str:
         for entry in simulation["assumptions"]
     ]
     return table(["assumption", "value", "why"], rows, 9)
-
-
-def rests_on(result: Mapping[str, Any]) -> str:
-    """In place of a verdict on the testbed: what a simulation takes for granted."""
-    return (
-        "<h2>What the simulation rests on</h2>"
-        "<p>The same fabric, schedules and planner as the emulation's. None of these was fitted to an "
-        "emulated run; <code>ringlight crosscheck</code> sets the two side by side and says which is off.</p>"
-        f"{assumptions(result['simulation'])}"
-    )
-
-
-def fidelity(compute_s: float, result: Mapping[str, Any]) -> str:
-    """Whether the testbed can be believed; of a simulation, what it rests on."""
-    if result["runtime"] == SIMULATED:
-        return rests_on(result)
-    found = result["fidelity"]
-    verdict = found["verdict"]
-    meaning = {
-        "good": "The emulation gave what it was set to give.",
-        "doubtful": "Read the figures with care: the emulation strayed from its settings.",
-        "bad": "Do not believe the figures: the emulation did not hold its settings.",
-    }[verdict]
-    reasons = "".join(f"<li>{text(reason['text'])}</li>" for reason in found["reasons"])
-    links = [
-        row(
-            [
-                text(link["link"]),
-                text(link["direction"]),
-                format_rate(link["set_bps"]),
-                format_rate(link["measured_bps"]),
-                f"{100 * link['ratio']:.1f} %",
-                _percent(link["stolen"]),
-                _percent(link["others"]),
-            ],
-            2,
-        )
-        for link in found["links"]
-    ]
-    timer = found["timer"]
-    late = (
-        f"woke {timer['median_ms']:.2f} ms late at the median, {timer['p99_ms']:.2f} ms at the 99th "
-        f"percentile, {timer['max_ms']:.1f} ms at worst; one iteration computes for "
-        f"{format_time(compute_s)}"
-        if timer["median_ms"] is not None
-        else "were not measured"
-    )
-    missing = found["samples_missing"]
-    cpu = [
-        row(
-            [
-                text(name),
-                f"{100 * (1 - busy['mean_busy']):.0f} %",
-                f"{100 * (1 - busy['p95_busy']):.0f} %",
-                *(
-                    _percent(busy[f"{how}_{what}"])
-                    for what in ("stolen", "others")
-                    for how in ("mean", "p95")
-                ),
-                *([f"{100 * missing.get(name, 0):.1f} %"] if missing else []),
-            ],
-            1,
-        )
-        for name, busy in found["cpu"].items()
-    ]
-    head = ["run", *(f"{what} CPU, {how}" for what in ("idle", "stolen", "others'") for how in _MEAN_WORST)]
-    head += ["samples missing"] if missing else []
-    return (
-        "<h2>Can this be believed?</h2>"
-        f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{meaning}</span>'
-        f"{f'<ul>{reasons}</ul>' if reasons else ''}</div>{_repeated(found['repeated'])}"
-        "<h3>Links against their settings</h3>"
-        "<p>TCP payload received while all links of a kind were full at once. Packet headers take 0.7 % of "
-        "frames of 9,000 bytes and 1.6 % of such of 4,000; a miss above 5 % is doubtful, above 10 % bad.</p>"
-        f"{_links(found['links'], table(_LINK_HEAD, links, 2))}"
-        f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {late}.</p>"
-        f"{table(head, cpu, 1)}"
-        "<p>Shares of all processors. Stolen is what the hypervisor gave to other machines, others' what "
-        "processes took that are no part of the lab; either may be why a link or a timer is late.</p>"
-    )
-
-
-_MEAN_WORST = ("mean", "worst 5 %")
-_LINK_HEAD = ["link", "direction", "set", "measured", "ratio", "stolen CPU", "others' CPU"]
-
-
-def _percent(share: float | None) -> str:
-    return "not measured" if share is None else f"{100 * share:.1f} %"
-
-
-def _repeated(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What was made once more by itself: why, both figures, and which counts."""
-    if not entries:
-        return ""
-    rows = [
-        row(
-            [
-                text(entry["name"]),
-                text(entry["reasons"][0]["text"])
-                + (f" (and {more} more)" if (more := len(entry["reasons"]) - 1) else ""),
-                *(_attempt(entry[which]) for which in ("first", "second")),
-                "first" if entry["counts"] in ("first", entry["first"].get("run")) else "second",
-            ],
-            2,
-        )
-        for entry in entries
-    ]
-    return (
-        "<h3>Made once more</h3><p>Others, or the hypervisor, had the processors, and that showed. Of two "
-        "attempts the one counts from which less was taken, whatever its figures. Once a second attempt at a "
-        "run was disturbed too, no further run was repeated.</p>"
-        f"{table(['what', 'why', 'first', 'second', 'counts'], rows, 2)}"
-    )
-
-
-def _attempt(attempt: Mapping[str, Any]) -> str:
-    lost = f"{100 * attempt['taken']:.0f} % of the processors taken"
-    if "completion_s" in attempt:
-        times = ", ".join(f"{text(job)} {time:.1f} s" for job, time in attempt["completion_s"].items())
-        return f"{times}; {lost}"
-    return f"{100 * attempt['least']:.1f} to {100 * attempt['most']:.1f} % of the settings; {lost}"
-
-
-#: More links than these are folded away in a page.
-_MOST_LINKS = 24
-
-
-def _links(links: Sequence[Mapping[str, Any]], shown: str) -> str:
-    if len(links) <= _MOST_LINKS:
-        return shown
-    ratios = sorted(100 * link["ratio"] for link in links)
-    middle = ratios[len(ratios) // 2]
-    return (
-        f"<details><summary>{len(links)} rates, {ratios[0]:.1f} to {ratios[-1]:.1f} % of their settings, "
-        f"median {middle:.1f} %</summary>{shown}</details>"
-    )
 
 
 def _written(value: object) -> str:
@@ -375,16 +183,6 @@ def parameters(named: Mapping[str, ParameterSpec], written: str, remark: str = "
         f"{table(['name', 'value', 'source', 'why'], rows, 9)}"
         f"<details><summary>The scenario as run</summary><pre>{text(written)}</pre></details>"
     )
-
-
-def settings(scenario: Document, result: Mapping[str, Any]) -> str:
-    scale, set_to = scenario.spec.scale, result["settings"]
-    remark = (
-        f"<p>Emulated with D = {scale.time:g} and S = {scale.payload:g}: rates are divided by D·S, times "
-        f"multiplied by D, gradients divided by S. So one iteration computes for "
-        f"{format_time(set_to['compute_s'])} and all-reduces {format_size(set_to['gradient_bytes'])}.</p>"
-    )
-    return parameters(scenario.spec.parameters, scenario.text, remark)
 
 
 def environment_footer(environment: Mapping[str, Any], paper: PaperSpec | None) -> str:

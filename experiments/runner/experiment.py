@@ -19,6 +19,7 @@ from experiments.record.events import Record, RunEnded, RunFailed, read_records
 from experiments.record.folder import RunFolder
 from experiments.record.version import code_version
 from experiments.runner.progress import Reporter
+from experiments.runner.repeats import Repeats
 from experiments.runner.timeline import run_group
 
 #: Of a sweep, a line of progress at most so often, seconds.
@@ -78,22 +79,27 @@ def carry_out(
     BackendError, WriteError; whatever happens, nothing of a lab is left.
     """
     plans = [plan for plan in chosen.plans if plan.name not in ended]
-    folder.describe(
-        experiment=experiment.spec.name,
-        backend=backend.name,
-        label=backend.label,
-        code=code_version(),
-        arms=list(dict.fromkeys(plan.arm for plan in chosen.plans)),
-        not_run=dict(chosen.refused),
-        **{**describe_machine(backend.name), **backend.facts()},
-    )
+    facts = {
+        "experiment": experiment.spec.name,
+        "backend": backend.name,
+        "label": backend.label,
+        "code": code_version(),
+        "arms": list(dict.fromkeys(plan.arm for plan in chosen.plans)),
+        "not_run": dict(chosen.refused),
+    }
+    folder.describe(**{**facts, **describe_machine(backend.label), **backend.facts()})
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
     failures: list[str] = []
+    # Virtual time is nobody's to take.
+    repeats = Repeats(reporter, expected_s) if backend.label == "measured" else None
+    # What a resumed experiment rests on is what all of its runs do.
+    settings = list({id(plan.setting): plan.setting for plan in chosen.plans}.values())
+    backend.prepare(settings, folder.logs, reporter.say)
     try:
         if pool is None:
             for group in _by_setting(plans):
-                for outcome in run_group(backend, group, folder.write, reporter, expected_s):
+                for outcome in run_group(backend, group, folder.write, reporter, expected_s, repeats):
                     failures += outcome.failures
                 folder.describe(**backend.facts())
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from experiments.backends.protocol import Backend, BackendError, Lab
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, When
@@ -22,6 +22,7 @@ from experiments.record.events import (
     RunStarted,
 )
 from experiments.runner.progress import Reporter
+from experiments.runner.repeats import Repeats, again_name
 
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0
@@ -87,18 +88,44 @@ def run_group(
     write: Write,
     reporter: Reporter,
     expected_s: Callable[[RunPlan], Mapping[str, float]],
+    repeats: Repeats | None = None,
 ) -> Iterator[Outcome]:
     """Carries out plans that share a setting, in a lab of their own.
 
-    ``expected_s``: what the model says of a plan's jobs. Raises BackendError.
+    ``expected_s``: what the model says of a plan's jobs. ``repeats``: has runs made once more. Raises
+    BackendError.
     """
     lab = backend.open(plans[0].setting, lambda record: write([record]))
     try:
         for plan in plans:
-            yield _Run(lab, plan, write, reporter, sum(expected_s(plan).values())).to_the_end()
+            outcome = _make(lab, plan, write, reporter, expected_s)
+            if repeats is not None and not outcome.failures:
+                # Its records are called otherwise, its plan is the same.
+                other = replace(plan, name=again_name(plan), title=f"{plan.title}, again")
+                made: list[Outcome] = []
+
+                def again() -> Sequence[Record]:
+                    made.append(_make(lab, other, write, reporter, expected_s))  # noqa: B023
+                    return made[0].records  # noqa: B023
+
+                settled = repeats.settle(plan, outcome.records, again)
+                if settled is not None:
+                    write([settled])
+                    outcome = replace(outcome, failures=made[0].failures)
+            yield outcome
     finally:
         reporter.end_run()
         lab.close()
+
+
+def _make(
+    lab: Lab,
+    plan: RunPlan,
+    write: Write,
+    reporter: Reporter,
+    expected_s: Callable[[RunPlan], Mapping[str, float]],
+) -> Outcome:
+    return _Run(lab, plan, write, reporter, sum(expected_s(plan).values())).to_the_end()
 
 
 class _Run:

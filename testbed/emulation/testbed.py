@@ -22,7 +22,6 @@ import docker
 import docker.errors
 import requests
 
-from fabric.optical_profiles import PROFILES
 from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
@@ -252,6 +251,8 @@ class Testbed:
         ]
         if switch.loss_db is not None:
             command += ["--loss", str(switch.loss_db)]
+        if switch.dark_s is not None:
+            command += ["--dark", repr(switch.dark_s)]
         if switch.wavelengths is not None:
             command += ["--wavelengths", str(switch.wavelengths)]
             if any(switch.name in ring.switches for ring in fabric.rings.values()):
@@ -406,12 +407,7 @@ class Testbed:
         switches = self.switches.lives() if self.switches else {}
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
-            profile = (
-                PROFILES[switch.profile]
-                .losing(switch.loss_db)
-                .dilated(self.settings.emulation.time_dilation)
-                .declared()
-            )
+            profile = switch.device.dilated(self.settings.emulation.time_dilation).declared()
             entry: dict[str, Any] = {"driver": switch.driver, "profile": profile}
             if switch.driver == "scpi":
                 entry |= {"address": self._addresses[switch.name], "pid": switches[switch.name].pid}

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.integration.figures import Figures
 from tests.integration.test_run import assert_gone, running_command
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
@@ -29,32 +29,32 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "runs").iterdir()
     assert printed == json.loads((folder / "result.json").read_text())
     assert printed["complete"] is True
-    assert printed["comparison"]["parameters_identical"] is True
-    assert printed["comparison"]["accuracy_equal"] is True
-    assert printed["comparison"]["ratios"]["oddl"]["training_time"] > 0.5
-    assert len(printed["fidelity"]["links"]) == 4 + 8
+    found = Figures(printed)
+    found.assert_exact(4)
+    assert found.of("oddl", "job train", "parameters_equal") is True
+    assert found.number("oddl", "job train", "jct_ratio") > 0.5
+    assert len(found.all("link_rate")) == 4 + 8
     assert set(printed["fidelity"]["switches_restarted"].values()) == {0}
 
-    oddl = printed["fabrics"]["oddl"]
-    assert oddl["flows"]["count"] == oddl["flows"]["expected"] == 8 * 4 * 4
-    assert oddl["flows"]["setup_ms"]["p50"] > 0
-    for run in (oddl, *printed["trouble"].values()):
-        assert run["payload"]["lost_bytes"] == 0
-        assert run["parameters_identical"] is True
+    fabric = "fabric oddl"
+    assert found.of("oddl", fabric, "flows") == found.of("oddl", fabric, "flows_expected") == 8 * 4 * 4
+    assert found.number("oddl", fabric, "setup_p50") > 0
+    for arm in ("oddl", "both", "controller"):
+        assert found.of(arm, "run", "payload_lost") == 0
         for counter in ("collisions", "receiver_overlaps", "misdirected"):
-            assert run["light"][counter] == 0
-    assert printed["trouble"]["both"]["light"]["agents_restarted"] == 1
-    assert sum(printed["trouble"]["both"]["control_network"].values()) > 0
-    assert printed["trouble"]["controller"]["away_s"] >= 1.0
-    assert printed["trouble"]["controller"]["light"]["agents_restarted"] == 0
+            assert found.of(arm, fabric, counter) == 0
+    assert found.of("both", fabric, "agents_restarted") == 1
+    assert sum(row.value for row in found.all("control_faults") if row.arm == "both") > 0
+    assert found.number("controller", "event 1", "away") >= 1.0
+    assert found.of("controller", fabric, "agents_restarted") == 0
 
     trace = json.loads((folder / "trace.json").read_text())
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) > 1000
-    for name in ("report.html", "plots/grid-oddl.png", "plots/flows-oddl.svg", "plots/trouble-both.png"):
+    for name in ("report.html", "rows.csv"):
         assert (folder / name).stat().st_size > 0
-    environment = json.loads((folder / "environment.json").read_text())
-    assert environment["labs"] == {"ideal": labs[0].id, "oddl": labs[1].id}
-    assert environment["onic_timings"]["oddl"]["lease_s"] > 0
+    facts = json.loads((folder / "environment.json").read_text())["labs"]
+    assert [(lab["fabric"], lab["lab"]) for lab in facts] == [("ideal", labs[0].id), ("oddl", labs[1].id)]
+    assert facts[1]["onic_timings"]["lease_s"] > 0
 
 
 def test_two_jobs_on_one_wss_end_to_end(tmp_path: Path) -> None:
@@ -62,25 +62,21 @@ def test_two_jobs_on_one_wss_end_to_end(tmp_path: Path) -> None:
     with running_command(runs, "--runtime", "namespace", scenario=TWO_JOBS) as command:
         code, output = command.end()
     assert code == 0, "\n".join(command.lines)
-    shared = json.loads(output)["fabrics"]["shared"]
+    found = Figures(json.loads(output))
     # Each job in one process, with its own seed: nothing came from the other.
-    assert [job["parameters_identical"] for job in shared["jobs"].values()] == [True, True]
-    assert shared["lit"] == {"pairs": 4, "between_jobs": 0}
-    assert shared["flows"]["count"] == shared["flows"]["expected"] == 2 * 6 * 2 * 2
+    found.assert_exact(1 + 2)
+    fabric = ("shared", "fabric fabric")
+    assert (found.of(*fabric, "lit_pairs"), found.of(*fabric, "lit_between_jobs")) == (4, 0)
+    assert found.of(*fabric, "flows") == found.of(*fabric, "flows_expected") == 2 * 6 * 2 * 2
     for counter in ("collisions", "receiver_overlaps", "misdirected", "unset_drops"):
-        assert shared["light"][counter] == 0
-    assert shared["payload"]["lost_bytes"] == 0
+        assert found.of(*fabric, counter) == 0
+    assert found.of("shared", "run", "payload_lost") == 0
 
 
 def test_ctrl_c_while_an_agent_is_away_leaves_nothing(tmp_path: Path) -> None:
-    scenario = yaml.safe_load(MINI.read_text())
-    # The grid first: nothing else is run before its agent is killed.
-    scenario["fabrics"] = dict(reversed(scenario["fabrics"].items()))
-    scenario["training"]["iterations"] = 2
-    (tmp_path / "grid_first.yaml").write_text(yaml.safe_dump(scenario, sort_keys=False))
-    arguments = (tmp_path / "runs", "--runtime", "namespace")
-    with running_command(*arguments, scenario=tmp_path / "grid_first.yaml") as running:
-        running.wait_for("agent of n1 killed")
+    arguments = (tmp_path / "runs", "--runtime", "namespace", "--arm", "both")
+    with running_command(*arguments, scenario=MINI) as running:
+        running.wait_for("kill agent n1")
         lab = running.lab()
         running.process.send_signal(signal.SIGINT)
         code, output = running.end()

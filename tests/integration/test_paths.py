@@ -15,7 +15,7 @@ import pytest
 from experiments.backends.emulation.processes import Addresses, LabProcesses
 from experiments.backends.emulation.session import Session, rank_of
 from experiments.client import ApiError
-from scenarios.comparison import Comparison, load
+from experiments.language.expand import load
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 
@@ -29,12 +29,11 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A lab of the scenario's fabric with two cables."""
-    scenario = load(FILE)
-    assert isinstance(scenario, Comparison)
+    """A lab of the example's fabric with two cables."""
+    setting = next(plan.setting for plan in load(FILE).plans if plan.arm == "two")
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     logs = tmp_path_factory.mktemp("logs")
-    with LabProcesses(scenario.settings["two"].lab_setting, "namespace", addresses, logs) as processes:
+    with LabProcesses(setting, "namespace", addresses, logs) as processes:
         lab = processes.lab
         yield Session(processes)
     assert traces(lab) == []

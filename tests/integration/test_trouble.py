@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.integration.test_run import MINI, ROOT, free_ports
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
 
+TWO_FABRICS = MINI.with_name("mini_oddl.yaml")
 HIDE = {
     "Open vSwitch": "mount -t tmpfs tmpfs /run/openvswitch",
     "Docker": "mount --bind /dev/null /run/docker.sock",
@@ -28,7 +30,7 @@ HIDE = {
 
 def ringlight(*arguments: str, hidden: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command as a user gives it; with one service's socket hidden from it."""
-    command = [sys.executable, "-m", "scenarios.cli", *arguments]
+    command = [sys.executable, "-m", "experiments.cli.app", *arguments]
     if hidden is not None:
         command = ["unshare", "--mount", "sh", "-c", f'{HIDE[hidden]} && exec "$@"', "sh", *command]
     return subprocess.run(
@@ -78,11 +80,18 @@ def test_the_doctor_names_a_stopped_service_and_what_mends_it(service: str) -> N
 
 
 def test_a_lab_stands_until_it_is_taken_down() -> None:
-    up = ringlight("up", str(MINI), "--runtime", "namespace", "--json", *free_ports())
+    up = ringlight("up", str(TWO_FABRICS), "--runtime", "namespace", *free_ports())
+    assert up.returncode == 2
+    said = f"ringlight: {TWO_FABRICS}: it has several fabrics; name one by its arm with --arm: "
+    assert up.stderr.strip().splitlines()[-1].startswith(said)
+    ports = free_ports()
+    up = ringlight("up", str(TWO_FABRICS), "--arm", "oddl", "--runtime", "namespace", "--json", *ports)
     assert up.returncode == 0, up.stderr
     document = json.loads(up.stdout)
     lab = Lab(document["lab"])
     try:
+        with urllib.request.urlopen(f"http://{document['rest']}/v1/onics", timeout=10) as answer:
+            assert len(json.load(answer)) == 4
         assert all(alive(pid) for pid in document["pids"].values())
         down = ringlight("down", lab.id)
         assert down.returncode == 0, down.stderr

@@ -141,6 +141,7 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
         "__init__.py",
         "collectives.py",
         "schedules.py",
+        "steps.py",
         "wrht.py",
     ]
 

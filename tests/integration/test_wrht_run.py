@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runner.progress import Reporter
-from scenarios.comparison import Comparison, load
-from scenarios.simulated import SimulationOptions, simulate
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.runner.command import carry_out_file
+from tests.integration.figures import Figures
 from tests.integration.test_run import RunningCommand, assert_gone, running_command
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
@@ -33,41 +33,33 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
         assert_gone(lab)
     result = json.loads(output)
     assert result["complete"] is True
-    assert result["comparison"]["parameters_identical"] is True
+    found = Figures(result)
+    found.assert_exact(2)
     # On each ring each node's wavelength both ways round.
-    assert len(result["fidelity"]["links"]) == 2 * 2 * 5
+    assert len(found.all("link_rate")) == 2 * 2 * 5
 
-    found = result["fabrics"]["wrht"]
-    assert found["parameters_identical"] is True
-    assert found["payload"]["lost_bytes"] == 0
-    ring = found["ring"]
-    assert ring["set_ups_per_allreduce"] == 4
+    for arm, fabric in (("wrht", "fabric kept"), ("each", "fabric each")):
+        assert found.of(arm, "run", "payload_lost") == 0
+        declared_s = found.of(arm, fabric, "setup_declared")
+        assert found.number(arm, fabric, "setup_p50") > declared_s == pytest.approx(0.1e-3)
+        for counter in ("misdirected", "unrouted", "collisions"):
+            assert found.of(arm, fabric, counter) == 0
+    assert found.of("wrht", "fabric kept", "set_ups_per_allreduce") == 4
     # The light of the very first step is there before the release.
-    assert 0 <= 4 * 4 - ring["set_ups"] <= 1
-    assert ring["set_up_ms"]["p50"] > ring["declared_ms"] == pytest.approx(0.1)
-    for counter in ("misdirected", "unrouted", "collisions"):
-        assert found["light"][counter] == 0
-    assert found["light"]["light_tx_bytes"] > 4 * 8 * 255_572
-
-    found = result["fabrics"]["each"]
-    assert found["parameters_identical"] is True
-    ring = found["ring"]
+    assert 0 <= 4 * 4 - found.number("wrht", "fabric kept", "set_ups") <= 1
+    assert found.number("wrht", "fabric kept", "light_tx_bytes") > 4 * 8 * 255_572
     # Four iterations of eight steps, though its light is the same in all of them.
-    assert (ring["set_ups_per_allreduce"], ring["set_ups"]) == (8, 4 * 8)
-    assert ring["set_up_ms"]["p50"] > ring["declared_ms"] == pytest.approx(0.1)
-    for counter in ("misdirected", "unrouted", "collisions"):
-        assert found["light"][counter] == 0
+    assert found.of("each", "fabric each", "set_ups_per_allreduce") == 8
+    assert found.of("each", "fabric each", "set_ups") == 4 * 8
 
-    (folder,) = (tmp_path / "runs").iterdir()
-    for plot in ("ring-wrht.png", "allreduce.svg"):
-        assert (folder / "plots" / plot).stat().st_size > 0
-    comparison = load(MINI)
-    assert isinstance(comparison, Comparison)
-    _, simulated = simulate(comparison, SimulationOptions(tmp_path / "simulated"), Reporter())
-    for name, found in result["fabrics"].items():
+    _, simulated = carry_out_file(MINI, SimulationBackend(), tmp_path / "simulated")
+    other = Figures(simulated)
+    measured, computed = (
+        {arm: figures.number(arm, "job train", "iteration") for arm in ("wrht", "each")}
+        for figures in (found, other)
+    )
+    for arm in measured:
         # A machine that tests meanwhile is slower than virtual time, and never quicker than the light allows.
-        other = simulated["fabrics"][name]
-        assert other["iteration_s"] * 0.9 < found["iteration_s"]
+        assert computed[arm] * 0.9 < measured[arm]
     # Not so where light is set anew in each step: the controller's own time for it is not simulated.
-    measured, computed = (side["fabrics"]["wrht"]["iteration_s"] for side in (result, simulated))
-    assert measured < 3 * computed
+    assert measured["wrht"] < 3 * computed["wrht"]

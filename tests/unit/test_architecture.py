@@ -13,7 +13,7 @@ from pathlib import Path
 
 from containers.image import ROOT, code_files
 
-ROOMS = ("fabric", "controller", "testbed", "containers", "scenarios", "experiments")
+ROOMS = ("fabric", "controller", "testbed", "containers", "experiments")
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fabric": (),
@@ -30,7 +30,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": ("fabric", "testbed.emulation", "testbed.lab"),
     "testbed.simulation": ("fabric", "controller.onic.protocol"),
-    "scenarios": ROOMS,
     "experiments": ROOMS,
 }
 #: What every room of the controller may use, and what each of these may use besides.
@@ -114,8 +113,7 @@ def test_no_module_imports_itself_round_a_circle() -> None:
 
 
 def test_no_import_is_deferred_to_break_a_circle() -> None:
-    # TODO(experiments): what is left of the scenarios still does so.
-    ours = [module for module in modules() if not within(module, "scenarios")]
+    ours = list(modules())
     assert not circle({m: imports(m) & set(ours) - {m} for m in ours})
 
 
@@ -165,7 +163,7 @@ def test_simulating_needs_no_emulation() -> None:
     """A scenario simulated by the command, with its report, loads nothing of the emulated testbed."""
     code = """
 import sys
-from scenarios.cli import main
+from experiments.cli.app import main
 sys.argv = ["ringlight", "simulate", *sys.argv[1:]]
 try:
     main()

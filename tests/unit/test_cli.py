@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import multiprocessing
@@ -19,10 +21,11 @@ from typing import IO
 import pytest
 import yaml
 
-from scenarios import cli
+from experiments.cli import app as cli
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
+MINI = ROOT / "tests" / "data" / "mini.yaml"
 
 
 def ringlight(
@@ -32,7 +35,7 @@ def ringlight(
     if root and stdout == subprocess.PIPE:
         return forked(arguments, environment)
     return subprocess.run(
-        [*([] if root else ["unshare", "--user"]), sys.executable, "-m", "scenarios.cli", *arguments],
+        [*([] if root else ["unshare", "--user"]), sys.executable, "-m", "experiments.cli.app", *arguments],
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1", **environment},
         stdin=subprocess.DEVNULL,
@@ -62,7 +65,7 @@ def forked(arguments: Sequence[str], environment: Mapping[str, str]) -> subproce
 
 
 def in_fork(arguments: Sequence[str], environment: Mapping[str, str], out: int, error: int) -> None:
-    """What ``python -m scenarios.cli`` does, without pytest's hold on output, logs and warnings."""
+    """What ``python -m experiments.cli.app`` does, without pytest's hold on output, logs and warnings."""
     os.dup2(out, 1)
     os.dup2(error, 2)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
@@ -90,7 +93,7 @@ def free_port() -> int:
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys, scenarios.cli as c\n"
+        "import sys, experiments.cli.app as c\n"
         "try: c.app(['--help'], standalone_mode=False)\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'matplotlib', 'networkx', 'pydantic', 'httpx', 'scipy', 'docker', 'fastapi'}\n"
@@ -118,25 +121,37 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         assert command in done.stdout
 
 
-def test_check_says_what_a_scenario_is() -> None:
+def test_check_says_what_an_experiment_is() -> None:
     done = ringlight("check", str(BUNDLED), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["gpus"] == ["g0", "g1", "g2", "g3", "g4", "g5"]
-    assert found["predicted_completion_s"]["a"]["red"] > 0
-    assert "sound" in ringlight("check", str(BUNDLED)).stdout
+    (fabric,) = found["fabrics"].values()
+    assert fabric["gpus"] == ["g0", "g1", "g2", "g3", "g4", "g5"]
+    assert found["arms"]["a-fragmented"]["jobs"]["red"]["expected_s"] > 0
+    assert found["arms"]["live"]["refused"] == {}
+    assert "sound. 6 runs of 6 arms on 1 fabrics" in ringlight("check", str(BUNDLED)).stdout
+
+
+def test_check_says_which_arm_a_backend_refuses() -> None:
+    found = json.loads(ringlight("check", "scenarios/oddl_4.yaml", "--json").stdout)
+    assert found["arms"]["controller-killed"]["refused"] == {
+        "simulation": "events.kill.do: the simulation cannot kill the controller"
+    }
+    said = ringlight("check", "scenarios/oddl_4.yaml").stdout
+    assert "the simulation cannot kill the controller" in said
 
 
 def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     raw = yaml.safe_load(BUNDLED.read_text())
     raw["parameters"]["uplink_rate"]["value"] = "0 Gbit/s"
-    path = tmp_path / "bad.yaml"
+    path, runs = tmp_path / "bad.yaml", tmp_path / "runs"
     path.write_text(yaml.safe_dump(raw, sort_keys=False))
-    for command in ("check", "run", "up"):
-        done = ringlight(command, str(path))
+    for command in ("check", "run", "simulate", "crosscheck", "up"):
+        place = [] if command in ("check", "up") else ["--runs", str(runs)]
+        done = ringlight(command, str(path), *place)
         assert done.returncode == 2
         assert "bad.yaml: fabric.links[14].rate" in one_line(done)
-    assert not (ROOT / "runs").exists() or not list((ROOT / "runs").glob("*bad*"))
+    assert not runs.exists()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +160,21 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["blub"], 2, "No such command 'blub'"),
         (["check", "nowhere.yaml"], 2, "nowhere.yaml: cannot be read"),
         (["run", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),
-        (["report", "nowhere"], 2, "scenario.yaml"),
+        (["run", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus; there are a-fragmented, "),
+        (["simulate", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus; there are a-fragmented, "),
+        (["simulate", "scenarios/oddl_4.yaml", "--arm", "agent-killed"], 2, "arms.agent-killed.events.kill"),
+        (["simulate", str(BUNDLED), "--repeat", "0"], 2, "--repeat"),
+        (["simulate", str(BUNDLED), "--latency", "soon"], 2, "--latency"),
+        (["simulate", str(BUNDLED), "--latency", "-1 ms"], 2, "--latency"),
+        (["simulate", str(BUNDLED), "--mtu", "10"], 2, "--mtu"),
+        (["simulate", str(BUNDLED), "--dask", "local", "--processes", "1"], 2, "give one of them"),
+        (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere/environment.json: cannot be read"),
+        (["crosscheck", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus"),
+        (["crosscheck", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),
+        (["up", "scenarios/oddl_4.yaml", "--arm", "torus"], 2, "there is no arm torus"),
+        (["up", "scenarios/oddl_4.yaml"], 2, "name one by its arm with --arm: ideal, prototype, oddl"),
+        (["report", "nowhere"], 2, "nowhere/scenario.yaml: cannot be read"),
+        (["results", "nowhere"], 2, "nowhere/result.json: cannot be read"),
         (["ocs", "replace", "ocs0", "1:21"], 2, "'1:21' is not INGRESS-EGRESS"),
         (["circuits", "set", "g0"], 2, "'g0' is not A=B"),
         (["job", "submit", "red", "--gpus", "2", "--compute", "3"], 2, "'3' is not a time"),
@@ -153,10 +182,79 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["onics", "--flows"], 2, "--flows needs a GPU"),
     ],
 )
-def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str) -> None:
-    done = ringlight(*arguments)
+def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str, tmp_path: Path) -> None:
+    place = ["--runs", str(tmp_path)] if arguments[0] in ("run", "simulate", "crosscheck") else []
+    done = ringlight(*arguments, *place)
     assert done.returncode == code
     assert part in one_line(done)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:
+    """What a simulation leaves, and what is made of it later."""
+    done = ringlight("simulate", str(MINI), "--runs", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (folder,) = tmp_path.iterdir()
+    assert f"report: {folder}/report.html" in done.stderr
+    assert result["complete"]
+    assert result["fidelity"]["verdict"] == "simulated"
+    assert {row["label"] for row in result["rows"]} <= {"simulated", "analytic"}
+    assert json.loads((folder / "result.json").read_text()) == result
+    again = ringlight("report", str(folder), "--json")
+    assert json.loads(again.stdout) == result
+    said = ringlight("report", str(folder)).stdout
+    assert "Simulated: no number here was measured" in said
+    assert "Nothing here was measured" in (folder / "report.html").read_text()
+    rows = list(csv.DictReader(io.StringIO(ringlight("results", str(folder), "--metric", "jct").stdout)))
+    assert {row["metric"] for row in rows} == {"jct"}
+    assert {(row["arm"], row["subject"]) for row in rows} >= {("live", "job red"), ("regrouped", "job blue")}
+    found = json.loads(ringlight("results", str(folder), "--arm", "live", "--json").stdout)
+    assert {row["arm"] for row in found} == {"live"}
+    both = json.loads(ringlight("results", str(folder), str(folder), "--metric", "jct", "--json").stdout)
+    assert {row["point"]["run"] for row in both} == {folder.name}
+    (folder / "events.jsonl").write_text('{"t": 1, "event": "ra\n' + (folder / "events.jsonl").read_text())
+    broken = ringlight("report", str(folder))
+    assert broken.returncode == 2
+    assert "events.jsonl: line 1 is not JSON" in one_line(broken)
+
+
+def test_some_arms_alone_and_a_simulation_gone_on_with(tmp_path: Path) -> None:
+    run = ("simulate", str(MINI), "--runs", str(tmp_path), "--json", "--repeat", "2")
+    done = ringlight(*run, "--arm", "regrouped")
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    first = {line for line in (folder / "events.jsonl").read_text().splitlines() if '"iteration"' in line}
+    assert {row["arm"] for row in json.loads(done.stdout)["rows"] if row["arm"]} == {"regrouped"}
+    done = ringlight(*run[:-2], "--resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["complete"]
+    assert {row["arm"] for row in result["rows"] if row["arm"]} == {"fragmented", "regrouped", "live"}
+    # The repeats that were asked for are gone on with too, and what was there stays as it was.
+    assert {row["repeat"] for row in result["rows"] if row["arm"] == "live"} == {None, 1, 2}
+    assert first <= set((folder / "events.jsonl").read_text().splitlines())
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_run_that_fails_is_told_in_a_line_and_with_exit_code_1(tmp_path: Path) -> None:
+    text = MINI.read_text().replace("{job: red, iteration: 3}", "{at: 1000 s}")
+    (tmp_path / "late.yaml").write_text(text)
+    done = ringlight("simulate", str(tmp_path / "late.yaml"), "--runs", str(tmp_path / "runs"), "--json")
+    assert done.returncode == 1
+    assert not done.stdout or not json.loads(done.stdout)["complete"]
+    assert "had ended before regroup (events.1) was due" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("no folder")
+    for scenario in (MINI, ROOT / "scenarios" / "wrht.yaml"):
+        done = ringlight("simulate", str(scenario), "--runs", str(tmp_path / "runs"))
+        assert done.returncode == 2
+        assert (
+            one_line(done) == f"ringlight: {tmp_path}/runs: no run folder can be made there: Not a directory"
+        )
 
 
 @pytest.mark.parametrize("command", [["switches"], ["topology", "--json"], ["job", "list"], ["events"]])

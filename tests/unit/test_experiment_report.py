@@ -259,7 +259,7 @@ sweep:
   - {arms: [light], over: {training.gradient: [25 MB, 100 MB], control.delay: [0 ms, 0.5 ms, 2 ms]}}
 break_even: {arm: light, baseline: eps, tolerance: 1.05}
 """
-DATA = Path(__file__).parents[1] / "data" / "next"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def _page(view: View, folder: Path) -> str:

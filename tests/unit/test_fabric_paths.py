@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.analysis.prediction import all_reduce_time
 from experiments.backends.emulation.linktest import trunk_tests
+from experiments.cli.show import check_document, show_check
+from experiments.language.expand import load
 from fabric.cost import RingJob, predict, steps_time
 from fabric.paths import Hop, Router, hashed, without_ports
 from fabric.routing import forwarding_rules
@@ -21,9 +23,6 @@ from fabric.schedules import halving_doubling, ring
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric, PathChoice, Port, electrical_graph
 from fabric.trees import fat_tree, leaf_spine
-from scenarios.cli_comparison import show_check
-from scenarios.comparison import Comparison, load
-from scenarios.prediction import all_reduce_time
 from testbed.simulation.networks import PacketNetwork, without_link
 from tests.unit.fabrics import make_fabric, nodes_of, walk
 
@@ -249,16 +248,14 @@ def test_a_comparisons_model_knows_the_links_between_switches() -> None:
 
 
 def test_check_writes_short_forms_out_and_tells_of_several_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    checked = load(EXAMPLES / "fat_tree_4.yaml")
-    assert isinstance(checked, Comparison)
-    show_check(checked, False)
+    found = check_document(load(EXAMPLES / "fat_tree_4.yaml"))
+    show_check(found)
     said = capsys.readouterr().out
     assert (
-        "fabrics.ring.fat_tree: GPUs g0 … g15 at 25 Gbit/s; 20 packet switches p0-e0 … c3, 32 links "
+        "fabric.fat_tree: GPUs g0 … g15 at 25 Gbit/s; 20 packet switches p0-e0 … c3, 32 links "
         "between them at 25 Gbit/s"
     ) in said
-    assert "fabrics.hash: up to 4 equal paths between two GPUs; each pair takes one, by a hash" in said
-    show_check(checked, True)
-    tree = json.loads(capsys.readouterr().out)["fabrics"]["ring"]
+    assert "up to 4 equal paths between two GPUs; each pair takes one, dealt out evenly" in said
+    (tree,) = found["fabrics"].values()
     assert tree["equal_paths"] == 4
     assert {"ends": ["p0-e0:3", "p0-a0:1"], "rate_bps": 25e9, "queue_s": 1e-3} in tree["links"]

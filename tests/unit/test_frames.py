@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from experiments.cli.app import app
+from experiments.language.expand import parse
 from experiments.language.text import ScenarioError
 from fabric.frames import (
     ETHERNET_BYTES,
@@ -21,8 +23,6 @@ from fabric.frames import (
 )
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Fabric
-from scenarios.cli import app
-from scenarios.schema import parse_scenario
 from testbed.emulation import netlink
 from testbed.emulation.network import Emulation, LabNetwork
 from testbed.emulation.nodes import ControllerAddress
@@ -113,7 +113,7 @@ def test_check_names_the_link_and_what_was_chosen(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["check", str(path)]).output
     assert "links[8], tor0:3 - tor1:3: its queue of 20 ms as emulated holds 2.8 frames" in said
     with pytest.raises(ScenarioError, match=r"slow.yaml: fabric\.links\[8\]: emulated at 100 kbit/s"):
-        parse_scenario(text.replace("value: 4 Gbit/s", "value: 40 Mbit/s"), "slow.yaml")
+        parse(text.replace("value: 4 Gbit/s", "value: 40 Mbit/s"), "slow.yaml")
 
 
 def test_the_lab_is_built_with_them() -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from containers.image import ROOT
-from experiments.analysis.metrics import metrics
 from experiments.analysis.result import Analysis, analyse
 from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import load
+from experiments.runner.command import load_checked
 from experiments.runner.experiment import choose, one_alone
 from tests.simulated import bundled
 
@@ -32,7 +31,7 @@ OF_REAL_GRADIENT = (
 
 
 def simulated(name: str) -> Analysis:
-    experiment, backend = load(bundled(name), metrics=set(metrics())), SimulationBackend()
+    experiment, backend = load_checked(bundled(name)), SimulationBackend()
     records = []
     for plan in choose(experiment, backend).plans:
         found, failures = one_alone(backend, plan)

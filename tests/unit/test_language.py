@@ -15,7 +15,11 @@ from experiments.language.text import ScenarioError
 from experiments.report.report import parts
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("scenarios/next/**/*.yaml"), *ROOT.glob("tests/data/next/*.yaml")])
+FILES = sorted(
+    path
+    for path in [*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")]
+    if path.name != "wrht.yaml"
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -27,7 +31,7 @@ def test_every_bundled_file_is_read(path: Path) -> None:
 
 
 def test_the_demo_as_run_plans() -> None:
-    experiment = load(ROOT / "scenarios/next/disaggregation.yaml")
+    experiment = load(ROOT / "scenarios/disaggregation.yaml")
     plans = {plan.name: plan for plan in experiment.plans}
     assert list(plans) == ["a-fragmented", "a-regrouped", "b-fragmented", "b-regrouped", "contiguous", "live"]
     assert len({id(plan.setting) for plan in experiment.plans}) == 1
@@ -43,7 +47,7 @@ def test_the_demo_as_run_plans() -> None:
 
 
 def test_times_of_the_file_are_stretched_and_runs_of_one_lab_share_a_setting() -> None:
-    experiment = load(ROOT / "scenarios/next/oddl_4.yaml")
+    experiment = load(ROOT / "scenarios/oddl_4.yaml")
     plans = {plan.name: plan for plan in experiment.plans}
     killed = plans["controller-killed"]
     assert killed.events[0].back_after_s == 10.0
@@ -375,7 +379,7 @@ def test_an_event_that_cannot_be(event: str, said: str) -> None:
 
 
 def test_regrouping_is_for_rings() -> None:
-    text = (ROOT / "tests/data/next/mini.yaml").read_text()
+    text = (ROOT / "tests/data/mini.yaml").read_text()
     said = refused("", text.replace("samples: 128", "samples: 128, collective: halving-doubling"))
     assert said == (
         "arms.regrouped.events.1.do: regrouping is planned for rings, but job red is halving-doubling"

@@ -19,7 +19,11 @@ from experiments.language.expand import parse
 from experiments.language.text import ScenarioError
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("scenarios/next/**/*.yaml"), *ROOT.glob("tests/data/next/*.yaml")])
+FILES = sorted(
+    path
+    for path in [*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")]
+    if path.name != "wrht.yaml"
+)
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 #: Of each kind, in each file, this many at most, always the same ones.
 SAMPLE = 2

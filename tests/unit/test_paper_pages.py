@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import parse
 from experiments.language.text import ScenarioError
+from experiments.runner.command import carry_out_experiment, load_checked
 from experiments.runner.progress import Reporter
-from scenarios.comparison import Comparison, parse
-from scenarios.runfolder import RunFolder, finish
-from scenarios.schema import Scenario, parse_scenario
-from scenarios.simulated import SimulationOptions, simulate
-from scenarios.study_runner import simulate_study
-from tests.synthetic_comparison import ENVIRONMENT, synthesize
+from experiments.study.runner import simulate_study
+from experiments.study.spec import is_study
 from tests.unit.page import Page, text_of
 from tests.unit.test_study import small, study_of
 
@@ -44,10 +43,10 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def test_no_program_of_scenarios_says_a_word_about_a_paper() -> None:
+def test_no_program_says_a_word_about_a_paper() -> None:
     found = [
-        f"{path.name}:{line}: {said}"
-        for path in sorted((ROOT / "scenarios").glob("*.py"))
+        f"{path.relative_to(ROOT)}:{line}: {said}"
+        for path in sorted((ROOT / "experiments").rglob("*.py"))
         for line, said in strings(ast.parse(path.read_text(encoding="utf-8")))
         if OF_PAPERS.search(said)
     ]
@@ -71,56 +70,40 @@ def raw_of(name: str) -> dict[str, Any]:
     return found
 
 
-def comparison_of(raw: dict[str, Any]) -> Comparison:
-    found = parse(yaml.safe_dump(raw, allow_unicode=True), "c.yaml")
-    assert isinstance(found, Comparison)
-    return found
+def simulated(raw: dict[str, Any], parent: Path) -> Path:
+    experiment = parse(yaml.safe_dump(raw, allow_unicode=True), "c.yaml")
+    return carry_out_experiment(experiment, SimulationBackend(), parent)[0].path
 
 
 def two_packet_switches() -> dict[str, Any]:
     raw = raw_of("tests/data/mini_oddl.yaml")
-    del raw["trouble"]
-    raw["name"] = "two-switches"
-    raw["description"] = "One job on two packet switches."
-    raw["fabrics"] = {"one": raw["fabrics"]["ideal"], "two": {**raw["fabrics"]["ideal"], "title": "Another"}}
-    raw["baseline"] = "one"
+    ideal = raw["fabrics"]["ideal"]
+    raw |= {
+        "name": "two-switches",
+        "description": "One job on two packet switches.",
+        "fabrics": {"one": ideal, "two": {**ideal, "title": "Another"}},
+        "arms": {"one": {"fabric": "one"}, "two": {"fabric": "two"}},
+        "compare": {"baseline": "one", "metrics": ["jct"]},
+    }
+    for key in ("sweep", "break_even", "published", "paper"):
+        raw.pop(key, None)
     return raw
 
 
-def test_a_regrouping_without_a_paper(tmp_path: Path) -> None:
-    scenario = parse(
-        (ROOT / "tests" / "data" / "mini.yaml").read_text(encoding="utf-8"), "tests/data/mini.yaml"
-    )
-    check_neutral(simulate(scenario, SimulationOptions(tmp_path), Reporter())[0])
-
-
-def test_a_regrouping_names_the_paper_of_its_file(tmp_path: Path) -> None:
-    raw = yaml.safe_load((ROOT / "tests" / "data" / "mini.yaml").read_text(encoding="utf-8"))
-    raw["paper"] = {"citation": "Doe, 1999"}
-    del raw["live"]
-    scenario = parse(yaml.safe_dump(raw), "doe.yaml")
-    folder = simulate(scenario, SimulationOptions(tmp_path), Reporter())[0]
-    assert "After Doe, 1999." in said_on(folder)
+@pytest.mark.parametrize("name", ["mini", "mini_oddl", "mini_wrht"])
+def test_an_experiment_without_a_paper(name: str, tmp_path: Path) -> None:
+    raw = raw_of(f"tests/data/{name}.yaml")
+    for key in ("paper", "published"):
+        raw.pop(key, None)
+    raw["name"], raw["description"] = "plain", "Some jobs."
+    for title in (*raw.get("fabrics", {}).values(), *raw["arms"].values()):
+        title.pop("title", None)
+    check_neutral(simulated(raw, tmp_path))
 
 
 def test_two_packet_switches_are_not_told_what_light_cannot_do(tmp_path: Path) -> None:
-    comparison = comparison_of(two_packet_switches())
-    with RunFolder(tmp_path, comparison) as folder:
-        folder.describe(**{**ENVIRONMENT, "onic_timings": {}})
-        for event in synthesize(comparison).events:
-            folder.copy(event)
-    finish(folder.path)
     about = ("by light", "the light", "tuning", "handshake", "on the grid", "Acknowledgements", "WRHT")
-    check_neutral(folder.path, *about)
-    simulated = simulate(comparison, SimulationOptions(tmp_path), Reporter())[0]
-    check_neutral(simulated, *about)
-
-
-def test_a_ring_of_wavelengths_without_the_tree_does_not_speak_of_it(tmp_path: Path) -> None:
-    raw = raw_of("tests/data/mini_wrht.yaml")
-    raw["fabrics"]["light"] = raw["fabrics"].pop("wrht") | {"collective": "ring", "title": "Ring of light"}
-    raw["name"] = "light"
-    check_neutral(simulate(comparison_of(raw), SimulationOptions(tmp_path), Reporter())[0], "WRHT")
+    check_neutral(simulated(two_packet_switches(), tmp_path), *about)
 
 
 def test_a_study_without_a_paper(tmp_path: Path) -> None:
@@ -143,12 +126,12 @@ def test_what_the_file_says_stands_on_its_page(tmp_path: Path) -> None:
     raw = two_packet_switches()
     raw["paper"] = {
         "citation": "Doe, On <Switches>, 1999",
-        "says": {"training_time": "It took Doe a year."},
+        "says": {"comparison": "It took Doe a year."},
         "limits": {"Doe's patience": "Nobody waited for a year."},
     }
-    words = said_on(simulate(comparison_of(raw), SimulationOptions(tmp_path), Reporter())[0])
+    words = said_on(simulated(raw, tmp_path))
     assert "After Doe, On <Switches>, 1999." in words
-    assert "It took Doe a year." in words.split("Training time", 1)[1]
+    assert "It took Doe a year." in words
     limits = words.split("What cannot be claimed", 1)[1]
     assert "Doe's patience . Nobody waited for a year." in limits.replace("patience.", "patience .")
 
@@ -157,21 +140,21 @@ def test_what_the_file_says_stands_on_its_page(tmp_path: Path) -> None:
 def test_published_figures_need_a_paper(name: str) -> None:
     raw = raw_of(f"scenarios/{name}.yaml")
     del raw["paper"]
-    key = r"published: of which paper\?"
-    with pytest.raises(ScenarioError, match=key):
+    with pytest.raises(ScenarioError, match=r"^s\.yaml: published: of which paper\?"):
         parse(yaml.safe_dump(raw, allow_unicode=True), "s.yaml")
 
 
-def test_a_part_that_the_page_does_not_have_is_named() -> None:
+def test_a_part_that_the_page_does_not_have_is_named(tmp_path: Path) -> None:
     raw = raw_of("scenarios/disaggregation.yaml")
     raw["paper"]["says"]["memory"] = "nothing"
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
     with pytest.raises(ScenarioError, match=r"s\.yaml: paper\.says\.memory: the page has no such part"):
-        parse_scenario(yaml.safe_dump(raw, allow_unicode=True), "s.yaml")
+        load_checked(path)
 
 
 def test_the_bundled_scenarios_name_their_papers() -> None:
     for path in sorted((ROOT / "scenarios").glob("*.yaml")):
         assert raw_of(f"scenarios/{path.name}")["paper"]["citation"], path
-    found = parse((ROOT / "scenarios" / "disaggregation.yaml").read_text(encoding="utf-8"), "d.yaml")
-    assert isinstance(found, Scenario)
-    assert found.spec.paper is not None
+        if not is_study(path):
+            load_checked(path)

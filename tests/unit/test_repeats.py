@@ -2,168 +2,180 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from experiments.analysis.prediction import expected_s
+from experiments.analysis.result import analyse
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.session import Session
+from experiments.language.expand import load
+from experiments.record.events import (
+    LinkRate,
+    LinkRateDisturbed,
+    ProcessorLoad,
+    Record,
+    Reference,
+    Repeated,
+    RunEnded,
+)
+from experiments.record.runs import AGAIN, runs_of
 from experiments.report.page import NO_RESULT
+from experiments.report.report import render
+from experiments.report.view import view_of
 from experiments.runner.progress import Reporter
-from scenarios.records import read_lines, read_runs
-from scenarios.repeats import Repeats
-from scenarios.results import build_result
-from scenarios.runfolder import RunFolder, finish
-from scenarios.schema import Scenario, load_scenario
-from testbed.load import ProcessorLoad, Shares
-from tests.synthetic import ENVIRONMENT, REGROUPED, Synthesis
+from experiments.runner.repeats import Repeats
+from testbed import load as machine
+from tests.simulated import experiment, late, records_of, with_links, with_workers
 from tests.unit.page import Page, text_of
 
 BUNDLED = Path(__file__).parents[2] / "scenarios" / "disaggregation.yaml"
-LATE: dict[str, Any] = {"late_s": 0.2}
-DISTURBED: dict[str, Any] = {**LATE, "others": 0.2}
+ARMS = "arms:\n  first: {}\n  second: {training.compute: 40 ms}\ncompare: {baseline: first}\n"
 
 
-@pytest.fixture(scope="module")
-def scenario() -> Scenario:
-    return load_scenario(BUNDLED)
+def measured(records: Sequence[Record], others: float = 0.0, stolen: float = 0.0) -> list[Record]:
+    """As if workers had trained while others had so much of the processors."""
+    found = []
+    for record in with_workers(records):
+        if isinstance(record, RunEnded):
+            middle = record.t / 2
+            found.append(ProcessorLoad(t=middle, run=record.run, busy=0.7, stolen=stolen, others=others))
+        found.append(record)
+    return found
+
+
+DISTURBED = {"late": 0.2, "others": 0.2}
 
 
 class Bench:
-    """A run folder with synthetic runs in it, each as it is told."""
+    """Runs of an experiment, each disturbed as it is told, and what was made once more of them."""
 
-    def __init__(self, folder: RunFolder, scenario: Scenario) -> None:
-        self.folder, self.scenario = folder, scenario
-        self.synthesis = Synthesis(scenario)
-        self.repeats = Repeats(folder, Reporter(), scenario.compute_s)
+    def __init__(self, more: str = ARMS) -> None:
+        self.experiment = experiment(more)
+        self.repeats = Repeats(Reporter(), expected_s)
+        self.simulated = records_of(self.experiment)
+        self.records: list[Record] = []
         self.made: list[str] = []
-        self._copied = 0
 
-    def run(self, name: str, *, placement: str = "fragmented", **how: Any) -> None:
-        start = [(str(a), str(b)) for a, b in self.scenario.fabric.circuits]
-        circuits = start if placement == "fragmented" else REGROUPED["a"]
-        self.synthesis.run(name, self.scenario.spec.cases["a"].jobs, circuits, placement=placement, **how)
-        self.copy()
+    def run(self, arm: str, then: dict[str, float] | None = None, **how: float) -> Repeated | None:
+        """``then``: how the repetition is disturbed."""
+        (plan,) = [plan for plan in self.experiment.plans if plan.arm == arm]
 
-    def copy(self) -> None:
-        for event in self.synthesis.events[self._copied :]:
-            self.folder.copy(event)
-        self._copied = len(self.synthesis.events)
-        for sample in self.synthesis.series:
-            self.folder.samples(sample["run"], [sample])
-        self.synthesis.series.clear()
+        def again() -> Sequence[Record]:
+            self.made.append(plan.name)
+            return self._made(plan.name, plan.name + AGAIN, **(then or {}))
 
-    def settle(self, name: str, expected_s: float | None = None, **how: Any) -> None:
-        def again(another: str) -> list[str]:
-            self.made.append(another)
-            self.run(another, **how)
-            return []
+        said = self.repeats.settle(plan, self._made(plan.name, plan.name, **how), again)
+        if said is not None:
+            self.records.append(said)
+        return said
 
-        assert self.repeats.settle(name, expected_s, again) == []
+    def _made(self, name: str, called: str, late: float = 0.0, **how: float) -> list[Record]:
+        mine = [replace(record, run=called) for record in self.simulated if record.run == name]
+        found = measured(late_by(mine, late), **how)
+        self.records += found
+        return found
 
-    def runs(self) -> list[str]:
-        return [run.name for run in read_runs(read_lines(self.folder.path / "events.jsonl"))]
+    def counted(self) -> list[str]:
+        return [run.name for run in runs_of(self.records, self.experiment.plans)]
 
 
-@contextmanager
-def bench_in(parent: Path, scenario: Scenario) -> Iterator[Bench]:
-    with RunFolder(parent, scenario) as folder:
-        folder.describe(**ENVIRONMENT)
-        yield Bench(folder, scenario)
+def late_by(records: Sequence[Record], share: float) -> list[Record]:
+    return late(records, share) if share else list(records)
 
 
-@pytest.fixture
-def bench(tmp_path: Path, scenario: Scenario) -> Iterator[Bench]:
-    with bench_in(tmp_path, scenario) as made:
-        yield made
+def test_a_disturbed_run_is_made_once_more_and_set_aside() -> None:
+    bench = Bench()
+    said = bench.run("first", **DISTURBED, then={"others": 0.01})
+    assert bench.made == ["first"]
+    assert bench.counted() == ["first" + AGAIN]
+    assert said is not None
+    assert [reason["code"] for reason in said.reasons] == ["timers_late"]
+    assert (said.first["taken"], said.second["taken"]) == (0.2, 0.01)
 
 
-def test_a_disturbed_run_is_made_once_more_and_set_aside(bench: Bench) -> None:
-    bench.run("a-fragmented-1", **DISTURBED)
-    bench.settle("a-fragmented-1", others=0.01)
-    assert bench.made == ["a-fragmented-1-again"]
-    assert bench.runs() == ["a-fragmented-1-again"]
+def test_what_the_hypervisor_stole_counts_too() -> None:
+    bench = Bench()
+    bench.run("first", late=0.2, stolen=0.2)
+    assert bench.made == ["first"]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {**LATE, "others": 0.01},
-        {"others": 0.3},
-        {**DISTURBED, "reference": "another"},
-    ],
-    ids=["late, but nobody took anything", "taken, but nothing was missed", "a fault of ours"],
-)
-def test_a_run_is_not_made_again_for_less(bench: Bench, how: dict[str, Any]) -> None:
-    bench.run("a-fragmented-1", **how)
-    bench.settle("a-fragmented-1")
+@pytest.mark.parametrize("how", [{"late": 0.2, "others": 0.01}, {"others": 0.3}])
+def test_a_run_is_not_made_again_for_less(how: dict[str, float]) -> None:
+    """Late, but nobody took anything; taken, but nothing was missed."""
+    bench = Bench()
+    assert bench.run("first", **how) is None
     assert bench.made == []
 
 
-def test_a_run_that_took_too_long_is_made_again_only_when_disturbed(bench: Bench) -> None:
-    for name, others, again in (("a-fragmented-1", 0.2, True), ("a-fragmented-2", 0.01, False)):
-        bench.run(name, others=others)
-        bench.settle(name, 1.0)
-        assert (f"{name}-again" in bench.made) is again
+def test_a_fault_of_ours_is_evidence() -> None:
+    bench = Bench()
+    (plan, _) = bench.experiment.plans
+    records = [
+        replace(record, sha256="other") if isinstance(record, Reference) else record
+        for record in bench._made("first", "first", **DISTURBED)
+    ]
+    assert bench.repeats.settle(plan, records, lambda: pytest.fail("it was made again")) is None
 
 
-def test_what_the_hypervisor_stole_counts_too(bench: Bench) -> None:
-    bench.run("a-fragmented-1", late_s=0.2, stolen=0.2)
-    bench.settle("a-fragmented-1")
-    assert bench.made == ["a-fragmented-1-again"]
+def test_a_run_in_which_something_happens_is_never_made_again() -> None:
+    bench = Bench("events: [{when: {job: red, iteration: 2}, do: cut, target: link t0:4 t1:4}]\n")
+    assert bench.run("base", **DISTURBED) is None
+    assert bench.made == []
 
 
-def test_the_less_disturbed_one_counts_and_no_third_is_made(bench: Bench) -> None:
-    bench.run("a-fragmented-1", **DISTURBED)
-    bench.settle("a-fragmented-1", **{**DISTURBED, "others": 0.4})
-    assert bench.runs() == ["a-fragmented-1"]
+def test_a_run_that_took_too_long_is_made_again_only_when_disturbed() -> None:
+    for others, again in ((0.2, True), (0.01, False)):
+        bench = Bench()
+        bench.repeats = Repeats(Reporter(), lambda plan: {"red": 0.1})
+        said = bench.run("first", others=others)
+        assert (said is not None) is again
+        assert said is None or said.reasons[0]["code"] == "run_over_model"
+
+
+def test_the_less_disturbed_one_counts_and_no_third_is_made() -> None:
+    bench = Bench()
+    bench.run("first", **DISTURBED, then={"late": 0.2, "others": 0.4})
+    assert bench.counted() == ["first"]
     # The disturbance is there to stay.
-    bench.run("a-regrouped-1", placement="regrouped", **DISTURBED)
-    bench.settle("a-regrouped-1", placement="regrouped")
-    assert bench.made == ["a-fragmented-1-again"]
+    bench.run("second", **DISTURBED)
+    assert bench.made == ["first"]
 
 
-def test_the_page_says_what_was_made_again_why_and_both_figures(tmp_path: Path, scenario: Scenario) -> None:
-    with bench_in(tmp_path, scenario) as bench:
-        bench.synthesis.links()
-        bench.run("a-fragmented-1", **DISTURBED)
-        bench.settle("a-fragmented-1")
-        bench.run("a-regrouped-1", placement="regrouped")
-        bench.settle("a-regrouped-1")
-    result = finish(bench.folder.path)
-    (entry,) = result["fidelity"]["repeated"]
-    assert (entry["what"], entry["name"], entry["counts"]) == (
-        "run",
-        "a-fragmented-1",
-        "a-fragmented-1-again",
-    )
-    assert [reason["code"] for reason in entry["reasons"]] == ["timers_late"]
-    assert entry["first"]["taken"] == pytest.approx(0.21)
-    assert entry["second"]["taken"] == pytest.approx(0.01)
-    assert result["fidelity"]["verdict"] == "good"
-    page = text_of(Page((bench.folder.path / "report.html").read_text()))
-    assert "Made once more" in page
-    assert f"red {entry['first']['completion_s']['red']:.1f} s" in page
-    assert "21 % of the processors taken" in page
-    assert "1 % of the processors taken" in page
+def page_of(bench: Bench, folder: Path, links: float = 0.99) -> tuple[str, dict[str, Any]]:
+    records = with_links(bench.records, links)
+    found = analyse(bench.experiment, records, "measured")
+    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    return render(view_of(found, environment, records), folder), dict(found.fidelity)
 
 
-def test_a_bad_run_has_no_headline_that_reads_as_a_result(tmp_path: Path, scenario: Scenario) -> None:
-    def headline(links: float) -> str:
-        with bench_in(tmp_path, scenario) as bench:
-            bench.synthesis.links(ratio=links)
-            bench.run("a-fragmented-1")
-            bench.run("a-regrouped-1", placement="regrouped")
-        finish(bench.folder.path)
-        return (bench.folder.path / "report.html").read_text().split("<h1>")[1].split("</h1>")[0]
+def test_the_page_says_what_was_made_again_why_and_both_figures(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.run("first", **DISTURBED, then={"others": 0.01})
+    bench.run("second")
+    page, fidelity = page_of(bench, tmp_path)
+    (entry,) = fidelity["repeated"]
+    assert (entry["what"], entry["name"], entry["counts"]) == ("run", "first", "first" + AGAIN)
+    assert fidelity["verdict"] == "good"
+    said = text_of(Page(page))
+    assert "20 % of the processors taken" in said
+    assert "1 % of the processors taken" in said
+    assert f"red {entry['first']['completion_s']['red']:.1f} s" in said
 
-    assert "times as fast" in headline(0.993)
-    assert headline(0.8) == NO_RESULT
+
+def test_a_bad_run_has_no_headline_that_reads_as_a_result(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.run("first")
+    bench.run("second")
+    for links, known in ((0.99, True), (0.8, False)):
+        page, fidelity = page_of(bench, tmp_path, links)
+        headline = page.split("<h1>")[1].split("</h1>")[0]
+        assert (headline != NO_RESULT) is known, fidelity["reasons"]
 
 
 class Since:
@@ -172,8 +184,8 @@ class Since:
     def __init__(self, others: list[float]) -> None:
         self._others = others
 
-    def shares(self) -> Shares:
-        return Shares(0.5, 0.0, self._others.pop(0) if self._others else 0.0)
+    def shares(self) -> machine.Shares:
+        return machine.Shares(0.5, 0.0, self._others.pop(0) if self._others else 0.0)
 
 
 @pytest.mark.parametrize(
@@ -187,37 +199,28 @@ class Since:
 )
 @pytest.mark.parametrize("meanwhile", [[0.0], [0.3, 0.0], [0.3, 0.3, 0.3]])
 def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the_end(
-    tmp_path: Path,
-    scenario: Scenario,
-    found: list[tuple[float, float]],
-    rate: float,
-    counts: str | None,
-    meanwhile: list[float],
+    found: list[tuple[float, float]], rate: float, counts: str | None, meanwhile: list[float]
 ) -> None:
     lab = SimpleNamespace(processes=SimpleNamespace(lab=SimpleNamespace(id="none")))
-    with RunFolder(tmp_path, scenario) as folder:
-        test = LinkTest(scenario.lab_setting, cast(Session, lab), folder.record, print)
-        left = list(found)
+    setting = load(BUNDLED).plans[0].setting
+    records: list[Record] = []
+    test = LinkTest(setting, cast(Session, lab), records.append, print)
+    left = list(found)
 
-        def fill() -> None:
-            ratio, others = left.pop(0)
-            test._load = Shares(0.5, 0.0, others)
-            test._keep("l", "g0 to g1", 100.0 * scenario.rate_scale, 100.0 * ratio)
+    def fill() -> None:
+        ratio, others = left.pop(0)
+        test._load = machine.Shares(0.5, 0.0, others)
+        test._keep("l", "g0 to g1", 100.0 * setting.scale.rate, 100.0 * ratio)
 
-        test._settle("NICs", fill)
-        test._since = cast(ProcessorLoad, Since(list(meanwhile)))
-        for others in meanwhile[:2]:
-            test.repeat()
-            assert len(left) == (counts is not None and others > 0)
-        test.repeat(last=True)
-    events = read_lines(folder.path / "events.jsonl")
-    (measured,) = [event for event in events if event["event"] == "link_rate"]
-    assert measured["measured_bps"] == pytest.approx(rate)
+    test._settle("NICs", fill)
+    test._since = cast(machine.ProcessorLoad, Since(list(meanwhile)))
+    for others in meanwhile[:2]:
+        test.repeat()
+        assert len(left) == (counts is not None and others > 0)
+    test.repeat(last=True)
+    (measured,) = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
+    assert measured.measured_bps == pytest.approx(rate)
     # What was measured is on record at once, should the run not come to its end.
-    disturbed = [event["measured_bps"] for event in events if event["event"] == "link_rate_disturbed"]
+    disturbed = [r.measured_bps for r in records if isinstance(r, LinkRateDisturbed)]
     assert disturbed == ([] if counts is None else [pytest.approx(100 * found[0][0])])
-    assert measured.keys() >= {"stolen", "others"}
-    repeats = [event["counts"] for event in events if event["event"] == "repeated"]
-    assert repeats == ([] if counts is None else [counts])
-    fidelity = build_result(scenario, events, [], ENVIRONMENT)["fidelity"]
-    assert json.loads(json.dumps(fidelity["repeated"])) == fidelity["repeated"]
+    assert [r.counts for r in records if isinstance(r, Repeated)] == ([] if counts is None else [counts])

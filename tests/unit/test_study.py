@@ -16,20 +16,15 @@ import yaml
 
 from experiments.cli.common import UserError
 from experiments.language.text import ScenarioError
+from experiments.runner.command import load_checked
 from experiments.runner.progress import Reporter
-from fabric import schedules, wdm
-from fabric.topology import Reconfigure
-from fabric.trees import leaf_spine
-from fabric.units import format_size
-from fabric.wrht import plan
-from scenarios import comparison, study_report, study_runner
-from scenarios.records import read_lines
-from scenarios.runfolder import finish
-from scenarios.study import Study, load_any, load_study, parse_study, tasks
-from scenarios.study_points import Costs, Crossover, Point, Run, message_sizes, work
-from scenarios.study_results import DERIVED_STEPS, Found
-from scenarios.study_runner import POINTS, simulate_study
-from scenarios.study_systems import (
+from experiments.study import report as study_report
+from experiments.study import runner as study_runner
+from experiments.study.points import Costs, Crossover, Point, Run, message_sizes, work
+from experiments.study.results import DERIVED_STEPS, Found
+from experiments.study.runner import POINTS, finish_study, simulate_study
+from experiments.study.spec import Study, is_study, load_study, parse_study, tasks
+from experiments.study.systems import (
     CHARGES,
     SYSTEMS,
     WRHT,
@@ -39,7 +34,12 @@ from scenarios.study_systems import (
     striped,
     stripes,
 )
-from scenarios.study_verdict import verdict, wins_up_to
+from experiments.study.verdict import verdict, wins_up_to
+from fabric import schedules, wdm
+from fabric.topology import Reconfigure
+from fabric.trees import leaf_spine
+from fabric.units import format_size
+from fabric.wrht import plan
 from testbed.simulation.maxmin import drain
 from testbed.simulation.networks import Network, PacketNetwork, RingNetwork
 from testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
@@ -330,9 +330,9 @@ def test_the_most_loss_of_a_node_is_not_rounded_up() -> None:
 
 def test_run_says_that_a_study_is_only_simulated() -> None:
     with pytest.raises(ScenarioError, match=r"wrht\.yaml: a study is only simulated: ringlight simulate"):
-        comparison.load(BUNDLED)
-    assert isinstance(load_any(BUNDLED), Study)
-    assert not isinstance(load_any(BUNDLED.with_name("oddl_4.yaml")), Study)
+        load_checked(BUNDLED)
+    assert is_study(BUNDLED)
+    assert not is_study(BUNDLED.with_name("oddl_4.yaml"))
 
 
 @pytest.mark.parametrize("option", [("--mtu", "9000"), ("--latency", "0 s")])
@@ -426,13 +426,13 @@ def test_each_electrical_system_gets_its_verdict(done: tuple[Study, Path, dict[s
 
 def test_a_report_can_be_made_again(done: tuple[Study, Path, dict[str, Any]]) -> None:
     _, folder, result = done
-    assert finish(folder) == json.loads(json.dumps(result))
+    assert finish_study(folder) == json.loads(json.dumps(result))
 
 
 def test_a_folder_without_points_is_named(tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text(BUNDLED.read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"points\.jsonl: cannot be read: No such file"):
-        finish(tmp_path)
+        finish_study(tmp_path)
 
 
 def test_of_a_study_that_was_cut_short_there_is_a_report(
@@ -442,16 +442,16 @@ def test_of_a_study_that_was_cut_short_there_is_a_report(
     shutil.copytree(done[1], folder)
     points = (folder / POINTS).read_text(encoding="utf-8")
     (folder / POINTS).write_text(points[:-9], encoding="utf-8")
-    result = finish(folder)
+    result = finish_study(folder)
     assert result["complete"] is False
     assert "This study is not complete" in (folder / "report.html").read_text(encoding="utf-8")
     # Nothing is concluded from what was not simulated.
     (folder / POINTS).write_text("", encoding="utf-8")
-    assert not [found for found in finish(folder)["verdict"] if "WRHT is faster" in found["text"]]
+    assert not [found for found in finish_study(folder)["verdict"] if "WRHT is faster" in found["text"]]
     assert "closed forms agree" not in (folder / "report.html").read_text(encoding="utf-8")
     (folder / "environment.json").write_text('{"run": ', encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"environment\.json: it is not JSON"):
-        finish(folder)
+        finish_study(folder)
 
 
 class Killer(Reporter):
@@ -490,7 +490,7 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
     folder, _ = simulate_study(study, tmp_path, Reporter(), processes=2)
     found = {
         (p["kind"], p["system"], str(p["place"]), str(p.get("charge"))): p
-        for p in read_lines(folder / POINTS)
+        for p in map(json.loads, (folder / POINTS).read_text(encoding="utf-8").splitlines())
     }
     assert len(found) == len(tasks(study)) == 4
     for task in tasks(study):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.analysis.metrics.utilisation import activity
 from fabric.utilisation import (
     DEFINITIONS,
     Activity,
@@ -18,13 +19,7 @@ from fabric.utilisation import (
     mean_share,
     waiting_counted,
 )
-from scenarios.report import render
-from scenarios.results import build_result, label_of
-from scenarios.schema import Scenario, load_scenario, standing
-from scenarios.utilisation import activity, by_definition, waiting_range
-from tests.synthetic import ENVIRONMENT, synthesize
-from tests.unit.page import Page, text_of
-from tests.unit.test_cli import BUNDLED
+from tests.simulated import analysed, the
 
 share = st.floats(0.02, 0.98)
 
@@ -32,7 +27,8 @@ share = st.floats(0.02, 0.98)
 def gpu(compute_s: float, exchange_s: float, n: int = 10, window_s: float = 1e3) -> Activity:
     """One that computes and exchanges n times; bytes at the full rate take a tenth of the exchange."""
     spans = [(compute_s, exchange_s, 0.8 * exchange_s)] * n
-    return activity(spans, 0.1 * exchange_s, n * (compute_s + exchange_s), window_s)
+    total_s = n * (compute_s + exchange_s)
+    return replace(activity(spans, 0.1 * exchange_s, total_s), window_s=window_s)
 
 
 def test_each_definition_counts_what_it_says() -> None:
@@ -63,10 +59,9 @@ def test_what_counts_the_same_work_shows_the_speed_up(
     """However unequal the GPUs are: some compute for a part of the time and wait for the slowest."""
     mixed = [work_s, faster * work_s]
     runs = [[gpu(w, times * work_s - w) for w in mixed] for times in (slow, quick)]
-    found = by_definition(runs[0], runs[1], None)
-    assert found["compute"]["gain"] == pytest.approx(slow / quick)
-    assert found["collective"]["gain"] == pytest.approx(1.0)
-    assert found["compute"]["consistent"] is None
+    before, after = ({name: mean_share(of, did) for name, of in DEFINITIONS.items()} for did in runs)
+    assert after["compute"] / before["compute"] == pytest.approx(slow / quick)
+    assert after["collective"] / before["collective"] == pytest.approx(1.0)
 
 
 @given(before=share, ratio=st.floats(1.1, 5), counted=st.floats(0, 1))
@@ -77,17 +72,51 @@ def test_the_share_of_waiting_that_counts_is_found_again(before: float, ratio: f
         assert waiting_counted(before, after, high / low) == pytest.approx(counted, abs=1e-6)
 
 
-def test_ranges_of_that_share() -> None:
-    computing = {"fragmented": 0.2, "regrouped": 0.7}
-    assert waiting_range(computing, None) is None
-    assert waiting_range(computing, (3.6, 5.0)) is None
-    assert waiting_range(computing, (0.5, 0.9)) is None
-    assert waiting_range(computing, (0.9, 4.0)) == [0.0, 1.0]
-    found = waiting_range(computing, (2.0, 3.0))
-    assert found is not None
-    low, high = found
-    for counted, gain in ((low, 3.0), (high, 2.0)):
-        assert (0.7 + counted * 0.3) / (0.2 + counted * 0.8) == pytest.approx(gain)
+ARMS = """
+arms: {fragmented: {jobs.red.ranks: [g0, g3, g1, g4]}, regrouped: {jobs.red.ranks: [g0, g1, g2]}}
+paper: {citation: Doe}
+compare: {baseline: fragmented, metrics: [jct, gpu_utilisation]}
+published:
+  - {arm: regrouped, over: fragmented, metric: gpu_utilisation, range: [%s], words: so much}
+"""
+
+
+@pytest.fixture(scope="module")
+def gain() -> float:
+    """By how much the GPUs of the second arm are better used."""
+    return float(the(analysed(ARMS % "1, 1").rows, "gpu_utilisation.compute_ratio", arm="regrouped"))
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "counted"),
+    [(1.1, 1.2, None), (1.2, 0.9, None), (0.9, 1.1, (0.0, 1.0)), (0.5, 0.6, None)],
+)
+def test_which_definitions_agree_and_how_much_waiting_must_count(
+    gain: float, least: float, most: float, counted: Any
+) -> None:
+    """``least`` of 1 and more, and all of ``most``, are shares of the gain of computing alone."""
+    low, high = (least if least < 1 else least * gain, most * gain if most > 1 else most)
+    if low > high:
+        low, high = 1 + 0.25 * (gain - 1), 1 + 0.5 * (gain - 1)
+    rows = analysed(ARMS % f"{low}, {high}").rows
+    agrees = the(rows, "gpu_utilisation.compute_ratio_agrees", arm="regrouped")
+    assert agrees is (low <= gain <= high)
+    found = [row for row in rows if row.metric.startswith("waiting_counted")]
+    if counted is not None:
+        assert [row.value for row in found] == [pytest.approx(share) for share in counted]
+    elif low > gain or high < 1:
+        assert found == []
+    else:
+        before, after = (the(rows, "gpu_utilisation.compute", arm=arm) for arm in ("fragmented", "regrouped"))
+        for row, wanted in zip(found, (high, low), strict=True):
+            said = (after + row.value * (1 - after)) / (before + row.value * (1 - before))
+            assert said == pytest.approx(wanted)
+    assert {row.label for row in found} <= {"analytic"}
+
+
+def test_nothing_is_claimed_where_nothing_is_published() -> None:
+    rows = analysed(ARMS.partition("paper:")[0] + "compare: {baseline: fragmented}\n").rows
+    assert not [row for row in rows if "agrees" in row.metric or "waiting" in row.metric]
 
 
 @given(speed_up=st.floats(1.01, 10), counted=st.floats(0, 100))
@@ -104,75 +133,3 @@ def test_the_papers_two_cases_do_not_fit_one_counter() -> None:
     assert gain_of(368 / 140, counted * per_iteration) == pytest.approx(2.30, abs=0.01)
     assert math.isinf(counted_over_computing(368 / 140, 1.0))
     assert gain_of(368 / 140, math.inf) == 1.0
-
-
-@pytest.fixture(scope="module")
-def scenario() -> Scenario:
-    return load_scenario(BUNDLED)
-
-
-@pytest.fixture(scope="module")
-def result(scenario: Scenario) -> dict[str, Any]:
-    synthesis = synthesize(scenario)
-    return build_result(scenario, synthesis.events, synthesis.series, ENVIRONMENT)
-
-
-def test_the_result_has_every_definition_and_says_which_agree(result: dict[str, Any]) -> None:
-    for case in result["cases"].values():
-        assert case["utilisations"].keys() == DEFINITIONS.keys()
-        assert case["utilisations"]["compute"]["fragmented"] == pytest.approx(
-            case["utilisation"]["fragmented"]
-        )
-        speed_up = case["completion_s"]["fragmented"] / case["completion_s"]["regrouped"]
-        assert case["utilisations"]["compute"]["gain"] == pytest.approx(speed_up, rel=0.02)
-    found = result["utilisation"]
-    assert found["consistent"] == []
-    # Of invented times that are the paper's own: 3.73 times the work is not three times.
-    assert found["of_case"]["a"] == []
-    assert set(found["of_case"]["b"]) >= {"collective", "window"}
-    assert label_of("cases.a.utilisations.compute.gain") == "measured"
-    assert label_of("cases.a.utilisations.overlap.gain") == "analytic"
-    assert label_of("cases.b.published.utilisation.gain[0]") == "published"
-
-
-def test_the_page_says_that_no_definition_agrees(scenario: Scenario, result: dict[str, Any]) -> None:
-    words = text_of(Page(render(scenario, result, ENVIRONMENT, [])))
-    part = words.split("GPU utilisation, by definition", 1)[1].split("Can this be believed?", 1)[0]
-    assert "no significant improvement in resource utilization is observed" in part
-    assert "No definition is consistent with all that is published" in part
-    assert "predicted" in part
-    one = {**result, "utilisation": {**result["utilisation"], "consistent": ["window"]}}
-    assert "Consistent with all that is published" in render(scenario, one, ENVIRONMENT, [])
-
-
-def test_nothing_is_claimed_where_nothing_is_published(scenario: Scenario) -> None:
-    cases = {name: case.model_copy(update={"published": None}) for name, case in scenario.spec.cases.items()}
-    plain = replace(scenario, spec=scenario.spec.model_copy(update={"cases": cases, "paper": None}))
-    synthesis = synthesize(scenario)
-    found = build_result(plain, synthesis.events, synthesis.series, ENVIRONMENT)
-    assert found["utilisation"] is None
-    assert found["cases"]["a"]["waiting_counted"] is None
-    words = text_of(Page(render(plain, found, ENVIRONMENT, [])))
-    part = words.split("GPU utilisation, by definition", 1)[1].split("Can this be believed?", 1)[0]
-    assert "published" not in part
-    assert "consistent" not in part
-
-
-def test_times_are_fitted_and_utilisation_is_not(scenario: Scenario, result: dict[str, Any]) -> None:
-    """No parameter was derived from the utilisation: it is held out."""
-    for case in result["cases"].values():
-        assert case["published"]["standing"] == {
-            "fragmented": "fitted",
-            "regrouped": "fitted",
-            "reduction_percent": "fitted",
-            "utilisation": "predicted",
-        }
-    spec = scenario.spec
-    half = spec.model_copy(update={"parameters": {"batch": spec.parameters["batch"]}})
-    key = "cases.b.published"
-    assert standing(half, f"{key}.regrouped") == "fitted"
-    assert standing(half, f"{key}.fragmented", f"{key}.regrouped") == "predicted"
-    assert standing(half, "live.blackout") == "free"
-    words = text_of(Page(render(scenario, result, ENVIRONMENT, [])))
-    assert "paper published fitted" in words
-    assert "73.2 % (fitted)" in words

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from experiments.backends.protocol import BackendError
+from experiments.language.expand import load
+from experiments.record.events import Aborted, PortRate, Record, read_records
+from experiments.record.folder import RunFolder
 from experiments.record.writing import Lines, WriteError, write_whole, writing
-from scenarios.records import read_lines
-from scenarios.runfolder import RunFolder, finish
-from scenarios.schema import Scenario, load_scenario
-from tests.synthetic import ENVIRONMENT, Synthesis, synthesize
-from tests.unit.test_cli import BUNDLED, one_line, ringlight
+from experiments.runner.command import finish
+from tests.simulated import records_of
+from tests.unit.test_cli import MINI, one_line, ringlight
 
-MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
 MOMENTS = 20
 PAGE = 4096
 
@@ -47,50 +47,43 @@ def empty(disk: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def scenario() -> Scenario:
-    return load_scenario(BUNDLED)
+def records() -> list[Record]:
+    found = records_of(load(MINI))
+    return found[:600]
 
 
-@pytest.fixture(scope="module")
-def synthesis(scenario: Scenario) -> Synthesis:
-    found = synthesize(scenario)
-    del found.events[600:]
-    return found
-
-
-def write_run(parent: Path, scenario: Scenario, synthesis: Synthesis) -> Path:
-    with RunFolder(parent, scenario) as folder:
-        folder.describe(**ENVIRONMENT)
-        for event in synthesis.events:
-            folder.copy(event)
-        folder.samples("a-fragmented-1", synthesis.series)
+def write_run(parent: Path, records: list[Record]) -> Path:
+    with RunFolder.new(parent, "mini", MINI.read_text()) as folder:
+        folder.describe(backend="simulation", label="simulated")
+        for record in records:
+            folder.write([record])
     return folder.path
 
 
 def test_a_full_disk_at_any_moment_is_one_line_and_leaves_whole_events(
-    disk: Path, scenario: Scenario, synthesis: Synthesis
+    disk: Path, records: list[Record]
 ) -> None:
-    write_run(disk / "runs", scenario, synthesis)
+    write_run(disk / "runs", records)
     wanted = sum(path.stat().st_size + PAGE for path in disk.rglob("*") if path.is_file())
     for moment in range(MOMENTS):
         empty(disk)
         leave(disk, wanted * moment // MOMENTS)
         with pytest.raises(WriteError, match=r"cannot be (written|made): No space left on device$") as told:
-            write_run(disk / "runs", scenario, synthesis)
+            write_run(disk / "runs", records)
         assert "\n" not in str(told.value)
         assert not list((disk / "runs").glob("*/*.new"))
         for path in (disk / "runs").glob("*/events.jsonl"):
             text = path.read_text()
             assert text == "" or text.endswith("\n")
-            events = [event for event in read_lines(path) if event["event"] != "aborted"]
-            assert len(events) == len(synthesis.events) or events == synthesis.events[: len(events)]
+            found = [record for record in read_records(path) if not isinstance(record, Aborted | PortRate)]
+            assert found == [r for r in records if not isinstance(r, PortRate)][: len(found)]
             assert len(text) >= wanted * moment // MOMENTS - 8 * PAGE or "throughput" in str(told.value)
     empty(disk)
 
 
-def test_the_error_that_ended_a_run_is_told_also_on_a_full_disk(disk: Path, scenario: Scenario) -> None:
+def test_the_error_that_ended_a_run_is_told_also_on_a_full_disk(disk: Path) -> None:
     def run() -> None:
-        with RunFolder(disk / "runs", scenario):
+        with RunFolder.new(disk / "runs", "mini", MINI.read_text()):
             leave(disk, 0)
             raise BackendError("job red failed")
 
@@ -100,12 +93,12 @@ def test_the_error_that_ended_a_run_is_told_also_on_a_full_disk(disk: Path, scen
 
 
 def test_a_disk_that_is_full_when_the_report_is_drawn_says_how_to_go_on(
-    disk: Path, scenario: Scenario, synthesis: Synthesis
+    disk: Path, records: list[Record]
 ) -> None:
-    path = write_run(disk / "runs", scenario, synthesis)
-    for room in (0, 256 << 10):
+    path = write_run(disk / "runs", records)
+    for room in (0, 32 << 10):
         leave(disk, room)
-        with pytest.raises(WriteError, match=r"No space left.*then: ringlight report .*aggregation") as told:
+        with pytest.raises(WriteError, match=r"No space left.*then: ringlight report .*mini") as told:
             finish(path)
         assert "\n" not in str(told.value)
         assert not (path / "result.json").exists()

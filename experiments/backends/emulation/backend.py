@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.backends.emulation.lab import EmulatedLab
 from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.processes import Addresses, LabProcesses
+from experiments.backends.emulation.processes import Addresses, LabProcesses, check_ready
 from experiments.backends.emulation.reference import References
 from experiments.backends.emulation.session import Session
 from experiments.backends.protocol import CAPABILITIES, BackendError, lacking
@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 
 class EmulationBackend:
     """``runtime``: docker or namespace. ``logs``: folder for the processes' output, one in it for each lab,
-    else it goes with the lab; it may be set until a lab is opened. ``say`` is told, in one line, what a
-    person should know."""
+    else it goes with the lab. ``say`` is told, in one line, what a person should know."""
 
     name = "emulation"
     label = "measured"
@@ -47,6 +46,12 @@ class EmulationBackend:
 
     def refuses(self, plan: RunPlan) -> str | None:
         return lacking(self, plan)
+
+    def check_ready(self) -> None:
+        check_ready(self.runtime, self._addresses)
+
+    def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
+        self.logs, self._say = logs, say
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
         """Raises BackendError, WriteError, LabError; then nothing is left."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from experiments.analysis.prediction import declared_set_up_s
@@ -12,7 +13,6 @@ from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLa
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.events import Record
 from fabric.frames import ETHERNET_BYTES
-from fabric.optical_profiles import PROFILES
 from fabric.units import format_time
 
 #: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
@@ -61,7 +61,7 @@ class SimulationBackend:
             "start",
         }
     )
-    _assumed: dict[str, dict[str, str]] = field(default_factory=dict)
+    _assumed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     _values: dict[str, list[str]] = field(default_factory=dict)
     _events: int = 0
 
@@ -79,19 +79,34 @@ class SimulationBackend:
                 return f"events.{event.name}.do: the light of a grid is its agents', not to be moved"
         return None
 
+    def check_ready(self) -> None:
+        """It needs nothing."""
+
+    def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
+        """What it takes for granted of them."""
+        self._assumed.clear()
+        for setting in settings:
+            self._assume(setting, self._mtu_bytes(setting))
+
+    def _mtu_bytes(self, setting: Setting) -> int:
+        return self.mtu_bytes or setting.frames.mtu_bytes
+
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
-        mtu_bytes = self.mtu_bytes or setting.frames.mtu_bytes
-        self._assume(setting, mtu_bytes)
-        return SimulatedLab(setting, payload_share(mtu_bytes), self.latency_s, self._count)
+        self._assume(setting, self._mtu_bytes(setting))
+        return SimulatedLab(setting, payload_share(self._mtu_bytes(setting)), self.latency_s, self._count)
 
     def _count(self, events: int) -> None:
         self._events += events
 
     def facts(self) -> Mapping[str, Any]:
         return {
-            "assumptions": list(self._assumed.values()),
+            "assumptions": [
+                {"what": what, "value": "; ".join(values), "why": why}
+                for what, (values, why) in self._assumed.items()
+            ],
             "left_out": list(_LEFT_OUT),
             "simulated_events": self._events,
+            "payload_share": None if self.mtu_bytes is None else payload_share(self.mtu_bytes),
         }
 
     def _assume(self, setting: Setting, mtu_bytes: int) -> None:
@@ -131,7 +146,7 @@ class SimulationBackend:
         for name, switch in fabric.optical_switches.items():
             if fabric.grids:
                 continue
-            profile = PROFILES[switch.profile].dilated(scale.time)
+            profile = switch.device.dilated(scale.time)
             self._note(
                 f"dark time of {name}",
                 f"{1000 * profile.dark_bounds_s()[1]:.1f} ms",
@@ -142,7 +157,6 @@ class SimulationBackend:
 
     def _note(self, what: str, value: str, why: str) -> None:
         """An assumption, once; fabrics that take different values have them side by side."""
-        entry = self._assumed.setdefault(what, {"what": what, "value": value, "why": why})
-        if value not in (values := self._values.setdefault(what, [])):
+        values, _ = self._assumed.setdefault(what, ([], why))
+        if value not in values:
             values.append(value)
-            entry["value"] = ", ".join(values)

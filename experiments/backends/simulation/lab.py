@@ -41,7 +41,6 @@ from experiments.record.events import (
 )
 from fabric.cost import RingJob
 from fabric.grid import choose_nodes, ways_for
-from fabric.optical_profiles import PROFILES
 from fabric.schedules import steps_named
 from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
@@ -97,7 +96,7 @@ class SimulatedLab:
         self._share, self._latency_s = share, latency_s
         self._count = count
         self._profiles = {
-            name: PROFILES[switch.profile].dilated(setting.scale.time)
+            name: switch.device.dilated(setting.scale.time)
             for name, switch in setting.fabric.optical_switches.items()
         }
         self._rates = scaled(setting.fabric, setting.scale.rate)
@@ -242,7 +241,9 @@ class SimulatedLab:
         fabric = self._fabric
         for ends in self._cut:
             fabric = without_link(fabric, next(iter(ends)))
-        return PacketNetwork(fabric, light(fabric, self._circuits), latency_s=latency_s, share=share)
+        # Light that leads to a fibre that is cut leads nowhere.
+        whole = [c for c in self._circuits if all(Port.parse(end) in fabric.link_at for end in c)]
+        return PacketNetwork(fabric, light(fabric, whole), latency_s=latency_s, share=share)
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""

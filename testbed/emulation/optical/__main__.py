@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--laser", type=_laser, action="append", default=[], help="port=id, of the laser plugged into a port"
     )
     parser.add_argument("--loss", type=float, help="dB of a pass, in place of the profile's")
+    parser.add_argument("--dark", type=float, help="seconds that a new cross-connect is dark, likewise")
     parser.add_argument("--light", type=Path, help="file that tells of the lab's light")
     parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
     parser.add_argument(
@@ -93,7 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(
         name=chosen.name,
         size=chosen.size,
-        profile=PROFILES[chosen.profile].losing(chosen.loss).dilated(chosen.time_dilation),
+        profile=PROFILES[chosen.profile]
+        .losing(chosen.loss)
+        .dark_for(chosen.dark)
+        .dilated(chosen.time_dilation),
         listen=chosen.listen,
         netns=chosen.netns,
         pins=chosen.pins,

@@ -1,0 +1,305 @@
+"""Commands that make, check and read experiments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.common import fail, say, show_json
+from experiments.cli.options import (
+    EXPERIMENTS,
+    OPENFLOW,
+    REST,
+    RUNS,
+    Arms,
+    Json,
+    OpenFlow,
+    Repeat,
+    Rest,
+    Resume,
+    RunsFolder,
+    Runtime,
+    ScenarioFile,
+    addresses,
+    check_runtime,
+)
+
+if TYPE_CHECKING:
+    from experiments.backends.simulation.backend import SimulationBackend
+    from experiments.runner.experiment import Done
+
+BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
+Mtu = Annotated[
+    int | None,
+    typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet; else as emulated."),
+]
+Latency = Annotated[
+    str, typer.Option("--latency", help="Before a simulated transfer's first byte counts, emulated time.")
+]
+Processes = Annotated[
+    int | None, typer.Option("--processes", min=1, max=1024, help="Processes that compute a sweep's runs.")
+]
+Dask = Annotated[
+    str | None, typer.Option("--dask", metavar="ADDRESS", help="Compute on Dask: tcp://HOST:PORT, or local.")
+]
+ByEntryPoint = Annotated[
+    str | None, typer.Option("--executor", metavar="NAME:ADDRESS", help="Compute on an installed executor.")
+]
+
+
+def demo(
+    runtime: Runtime = "docker",
+    repeat: Repeat = None,
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    runs: RunsFolder = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
+    from testbed.setup import ensure_ready
+
+    ensure_ready(say, runtime=check_runtime(runtime))
+    run(BUNDLED, None, runtime, repeat, None, rest, openflow, runs, as_json)
+
+
+def run(
+    scenario: ScenarioFile,
+    arm: Arms = None,
+    runtime: Runtime = "docker",
+    repeat: Repeat = None,
+    resume: Resume = None,
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    runs: RunsFolder = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
+    from experiments.backends.emulation.backend import EmulationBackend
+    from experiments.runner.command import carry_out_file
+
+    check_runtime(runtime)
+    backend = EmulationBackend(runtime, addresses(rest, openflow))
+    done, result = carry_out_file(
+        scenario, backend, runs, arms=arm or (), repeat=repeat, resume=resume, suffix=""
+    )
+    _show(result, done, as_json)
+
+
+def simulate(
+    context: typer.Context,
+    scenario: ScenarioFile,
+    arm: Arms = None,
+    repeat: Repeat = None,
+    resume: Resume = None,
+    mtu: Mtu = None,
+    latency: Latency = "0 s",
+    processes: Processes = None,
+    dask: Dask = None,
+    executor: ByEntryPoint = None,
+    runs: RunsFolder = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Simulate an experiment in virtual time: the same run folder and report, without root."""
+    from experiments.runner.command import carry_out_file
+    from experiments.study.spec import is_study
+
+    if is_study(scenario):
+        names = ("arm", "repeat", "resume", "mtu", "latency", "dask", "executor")
+        _refuse(context, names, "without effect on a study")
+        _simulate_study(scenario, runs, processes, as_json)
+        return
+    if sum(option is not None for option in (processes, dask, executor)) > 1:
+        fail("--processes, --dask, --executor: give one of them", 2)
+    backend = _simulation(mtu, latency)
+    done, result = carry_out_file(
+        scenario,
+        backend,
+        runs,
+        arms=arm or (),
+        repeat=repeat,
+        resume=resume,
+        suffix="-simulated",
+        processes=processes,
+        dask=dask,
+        executor=executor,
+    )
+    _show(result, done, as_json)
+
+
+def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """Fails, naming the first of these options that was given, whatever its value."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            fail(f"--{name}: {why}", 2)
+
+
+def _simulate_study(scenario: Path, runs: Path, processes: int | None, as_json: bool) -> None:
+    from experiments.runner.progress import Reporter
+    from experiments.study.runner import simulate_study
+    from experiments.study.show import show_study
+    from experiments.study.spec import load_study
+
+    folder, result = simulate_study(load_study(scenario), runs, Reporter(), processes)
+    if as_json:
+        show_json(result)
+    else:
+        show_study(result)
+        typer.echo(f"Report: {(folder / 'report.html').resolve()}")
+
+
+def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
+    from experiments.backends.simulation.backend import SimulationBackend
+    from fabric.units import parse_time
+
+    try:
+        return SimulationBackend(mtu, parse_time(latency))
+    except ValueError as error:
+        fail(f"--latency: {error}", 2)
+
+
+def crosscheck(
+    context: typer.Context,
+    scenario: ScenarioFile,
+    arm: Arms = None,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="So many in place of the scenario's.")
+    ] = None,
+    emulated: Annotated[
+        Path | None,
+        typer.Option("--emulated", metavar="RUN", help="A run made before, in place of a new one."),
+    ] = None,
+    limit: Annotated[
+        float, typer.Option("--limit", min=0, help="Largest difference allowed, per cent.")
+    ] = 10.0,
+    mtu: Mtu = None,
+    latency: Latency = "0 s",
+    runtime: Runtime = "docker",
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    runs: RunsFolder = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment on the testbed and in virtual time; say how far apart, which is off and why.
+
+    Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
+    """
+    from experiments.backends.emulation.backend import EmulationBackend
+    from experiments.crosscheck.command import run_crosscheck, show
+    from experiments.runner.progress import Reporter
+
+    if emulated is not None:
+        names = ("arm", "iterations", "runtime", "rest", "openflow")
+        _refuse(context, names, "without effect on a run made before (--emulated)")
+    folder, found = run_crosscheck(
+        scenario,
+        EmulationBackend(check_runtime(runtime), addresses(rest, openflow)),
+        _simulation(mtu, latency),
+        runs,
+        Reporter(),
+        arms=arm or (),
+        iterations=iterations,
+        emulated=emulated,
+        limit_percent=limit,
+    )
+    if as_json:
+        show_json(found)
+    else:
+        show(found, folder)
+    if not found["within_limit"]:
+        raise typer.Exit(1)
+
+
+def check(scenario: ScenarioFile, as_json: Json = False) -> None:
+    """Check a scenario file and say what it describes; runs nothing and needs no root."""
+    from experiments.cli.show import check_document, show_check
+    from experiments.runner.command import load_checked
+    from experiments.study.spec import is_study, load_study
+
+    if is_study(scenario):
+        from experiments.study import show
+
+        show.show_check(load_study(scenario), as_json)
+        return
+    found = check_document(load_checked(scenario))
+    if as_json:
+        show_json(found)
+    else:
+        show_check(found)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: Json = False
+) -> None:
+    """Compute result.json, plots and report.html of a run folder anew."""
+    from experiments.runner.command import finish
+    from experiments.runner.experiment import Done
+    from experiments.study.spec import is_study
+
+    if is_study(folder / "scenario.yaml"):
+        from experiments.study.runner import finish_study
+        from experiments.study.show import show_study
+
+        result = finish_study(folder)
+        if as_json:
+            show_json(result)
+        else:
+            show_study(result)
+            typer.echo(f"Report: {(folder / 'report.html').resolve()}")
+        return
+    _show(finish(folder), Done(folder, ()), as_json)
+
+
+def results(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="Only this metric; may be repeated.")
+    ] = None,
+    arm: Arms = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file (needs pandas).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Join the rows of many run folders: as CSV on standard output, JSON, or a Parquet file."""
+    from experiments.analysis.rows import as_csv
+    from experiments.analysis.rows import as_json as rows_as_json
+    from experiments.runner.command import joined
+
+    rows = [
+        row for row in joined(folders) if (not metric or row.metric in metric) and (not arm or row.arm in arm)
+    ]
+    if parquet is not None:
+        from experiments.analysis.frames import write_parquet
+
+        write_parquet(rows, parquet)
+        typer.echo(f"{len(rows)} rows: {parquet}")
+    elif as_json:
+        show_json(rows_as_json(rows))
+    else:
+        sys.stdout.write(as_csv(rows))
+
+
+def _show(result: dict[str, Any], done: Done, as_json: bool) -> None:
+    from experiments.cli.show import show_result
+
+    report_path = (done.path / "report.html").resolve()
+    if as_json:
+        say(f"report: {report_path}")
+        show_json(result)
+    else:
+        show_result(result)
+        typer.echo(f"Report: {report_path}")
+    if done.failures:
+        for line in done.failures:
+            say(line)
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (demo, run, simulate, crosscheck, check, report, results):
+        app.command(rich_help_panel=EXPERIMENTS)(command)

@@ -1,0 +1,50 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli.common import fail
+
+if TYPE_CHECKING:
+    from experiments.backends.emulation.processes import Addresses
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
+Runtime = Annotated[
+    str, typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts.")
+]
+Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")]
+OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+Arms = Annotated[
+    list[str] | None, typer.Option("--arm", metavar="ARM", help="Only this arm; may be repeated.")
+]
+Repeat = Annotated[
+    int | None,
+    typer.Option("--repeat", min=1, max=1000, help="Repeats of every run, not the file's."),
+]
+Resume = Annotated[
+    Path | None, typer.Option("--resume", metavar="RUN", help="Go on in this run folder, where it was left.")
+]
+
+EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
+REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
+
+
+def addresses(rest: str, openflow: str) -> Addresses:
+    """Where the controller listens; the token is of the environment."""
+    from experiments.backends.emulation.processes import Addresses
+
+    return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
+
+
+def check_runtime(runtime: str) -> str:
+    """Raises UserError."""
+    if runtime not in ("docker", "namespace"):
+        fail(f"--runtime: {runtime!r} is neither docker nor namespace", 2)
+    return runtime

@@ -1,0 +1,198 @@
+"""``ringlight crosscheck``: makes what two run folders are missing, compares them, writes page and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from experiments.backends.protocol import Backend
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.cli.common import table
+from experiments.crosscheck.compare import JUDGED, Side, crosscheck
+from experiments.crosscheck.page import draw, render, title_of
+from experiments.language.expand import Experiment, parse
+from experiments.language.text import ScenarioError, parse_yaml
+from experiments.record.events import LinkRate, LinkRateDisturbed, read_records
+from experiments.record.folder import new_folder, read_json
+from experiments.record.runs import runs_of
+from experiments.record.writing import write_json, write_whole, writing
+from experiments.runner.command import carry_out_experiment, experiment_of, finish, load_checked
+from experiments.runner.experiment import choose
+from experiments.runner.progress import Reporter
+
+#: Sections that name arms; without them fewer arms are as sound.
+_OF_ALL_ARMS = ("compare", "published", "break_even", "sweep")
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what is the same twice, so that no reader has to follow anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | None) -> Experiment:
+    """The experiment with some of its arms, or other iterations of every job.
+
+    Raises ScenarioError, also for an event that then never comes.
+    """
+    raw = parse_yaml(experiment.text, experiment.path)
+    if arms:
+        for arm in arms:
+            if arm not in experiment.arms:
+                there = ", ".join(experiment.arms)
+                raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {there}")
+        # Without arms in the file there is one, which is all of it.
+        kept, todo = set[str](), [arm for arm in arms if raw.get("arms")]
+        while todo:
+            kept.add(arm := todo.pop())
+            todo += [raw["arms"][arm]["like"]] if "like" in (raw["arms"][arm] or {}) else []
+        if kept:
+            raw["arms"] = {name: arm for name, arm in raw["arms"].items() if name in kept}
+        for key in _OF_ALL_ARMS:
+            raw.pop(key, None)
+        for parameter in (raw.get("parameters") or {}).values():
+            parameter.pop("fitted_to", None)
+    if iterations is not None:
+        for training in (raw["training"], *(job.get("training", {}) for job in raw.get("jobs", {}).values())):
+            if training:
+                training.pop("samples", None)
+                training["iterations"] = iterations
+    if raw == parse_yaml(experiment.text, experiment.path):
+        return experiment
+    text = yaml.dump(raw, Dumper=_Plain, sort_keys=False, allow_unicode=True)
+    return parse(text, experiment.path)
+
+
+def run_crosscheck(
+    path: Path,
+    emulation: Backend,
+    simulation: SimulationBackend,
+    parent: Path,
+    reporter: Reporter,
+    *,
+    arms: Collection[str] = (),
+    iterations: int | None = None,
+    emulated: Path | None = None,
+    limit_percent: float,
+) -> tuple[Path, dict[str, Any]]:
+    """Simulate, emulate unless there is a run, compare; the folder and the object of crosscheck.json.
+
+    ``arms`` and ``iterations`` shorten what is yet to be run, so they go without ``emulated``. Raises
+    ScenarioError for input that is wrong, BackendError and the like where the emulation did not work.
+    """
+    experiment = load_checked(path)
+    if emulated is not None:
+        experiment = _experiment_of(emulated, experiment, reporter)
+    else:
+        experiment = trimmed(experiment, arms, iterations)
+    # Only what both can run is compared.
+    both = [
+        arm
+        for arm in experiment.arms
+        if arm in {plan.arm for plan in choose(experiment, simulation).plans}
+        and arm in {plan.arm for plan in choose(experiment, emulation).plans}
+    ]
+    if not both:
+        raise ScenarioError(f"{path}: there is no arm that both the emulation and the simulation can run")
+    if emulated is None:
+        # Before a simulation that may take its time.
+        emulation.check_ready()
+    done, _ = carry_out_experiment(
+        experiment, simulation, parent, arms=both, suffix="-simulated", reporter=reporter
+    )
+    simulated = done.path
+    if emulated is None:
+        done, _ = carry_out_experiment(experiment, emulation, parent, arms=both, reporter=reporter)
+        emulated = done.path
+    else:
+        finish(emulated)
+    return compare(experiment, emulated, simulated, parent, limit_percent)
+
+
+def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Experiment:
+    """The experiment of an emulated run. Raises ScenarioError when it is no run of the one asked for."""
+    if read_json(run / "environment.json").get("backend") != "emulation":
+        raise ScenarioError(f"{run}: this run was simulated; --emulated wants one that ran on a testbed")
+    found = experiment_of(run)
+    if found.spec.name != experiment.spec.name:
+        raise ScenarioError(f"{run}: a run of {found.spec.name}, not of {experiment.spec.name}")
+    if found.text != experiment.text:
+        reporter.say(f"{run.name} was made from another version of {experiment.path}; that one is simulated")
+    return replace(found, path=str(run / "scenario.yaml"))
+
+
+def side(folder: Path) -> Side:
+    """A finished run folder. Raises ScenarioError."""
+    records = read_records(folder / "events.jsonl")
+    links = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
+    result, environment = (read_json(folder / name) for name in ("result.json", "environment.json"))
+    return Side(str(folder), runs_of(records, experiment_of(folder).plans), links, result, environment)
+
+
+def compare(
+    experiment: Experiment, emulated: Path, simulated: Path, parent: Path, limit_percent: float
+) -> tuple[Path, dict[str, Any]]:
+    """Compare two run folders of an experiment; a folder with crosscheck.json and crosscheck.html.
+
+    Raises ScenarioError when they have nothing in common.
+    """
+    try:
+        found = crosscheck(side(emulated), side(simulated), limit_percent)
+    except ValueError as error:
+        raise ScenarioError(f"{emulated} and {simulated}: {error}") from None
+    folder = new_folder(parent, f"{experiment.spec.name}-crosscheck")
+    with writing(folder):
+        html = render(experiment, found, draw(found, folder / "plots"))
+    write_whole(folder / "crosscheck.html", html)
+    write_json(folder / "crosscheck.json", found)
+    return folder, found
+
+
+def show(found: Mapping[str, Any], folder: Path) -> None:
+    """Print what was found."""
+    rows = []
+    for entry in found["entries"]:
+        iteration, exchange = entry["iteration_s"], entry["allreduce_s"]
+        rows.append(
+            [
+                title_of(entry),
+                entry["job"],
+                f"{1000 * iteration['emulated']:.1f} ms",
+                f"{1000 * iteration['simulated']:.1f} ms",
+                f"{iteration['difference_percent']:+.1f} %",
+                f"{1000 * exchange['emulated']:.1f} ms",
+                f"{1000 * exchange['simulated']:.1f} ms",
+                f"{exchange['difference_percent']:+.1f} %",
+                entry["off"],
+            ]
+        )
+    compared = ["emulated", "simulated", "difference"]
+    head = ["run", "job", *(f"{what}, {c}" for what in ("iteration", "all-reduce") for c in compared), "off"]
+    table(head, rows, numeric=2)
+    worst = found["worst"]
+    said = "within" if found["within_limit"] else "NOT within"
+    largest = ", ".join(
+        f"of {what} {worst[figure]['difference_percent']:+.1f} % "
+        f"({worst[figure]['run']}, {worst[figure]['job']})"
+        for figure, what in zip(JUDGED, ("an iteration", "an all-reduce"), strict=True)
+    )
+    typer.echo(
+        f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}."
+    )
+    if not found["emulated"]["complete"]:
+        typer.echo("The emulated run is not complete; what there is of it was compared.")
+    causes: dict[str, Mapping[str, Any]] = {}
+    for entry in found["entries"]:
+        if entry["off"] != "neither":
+            causes.setdefault(entry["off"], entry)
+            if abs(entry["causes"]["gap_s"]) > abs(causes[entry["off"]]["causes"]["gap_s"]):
+                causes[entry["off"]] = entry
+    for off, entry in causes.items():
+        typer.echo(f"The {off} is off, most in {title_of(entry)}, {entry['job']}: {'; '.join(entry['why'])}.")
+    typer.echo(f"Page: {(folder / 'crosscheck.html').resolve()}")

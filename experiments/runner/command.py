@@ -1,0 +1,193 @@
+"""From a scenario file to a finished run folder, and from folders to rows, for commands and for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.analysis.metrics import metrics
+from experiments.analysis.result import analyse, document, label_of
+from experiments.analysis.rows import Row, as_csv, from_json
+from experiments.backends.protocol import Backend
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import Experiment, load, parse
+from experiments.language.text import ScenarioError, read_text
+from experiments.record.events import read_records
+from experiments.record.folder import RunFolder, read_json, read_port_rates
+from experiments.record.version import code_version
+from experiments.record.writing import write_json, write_whole, writing
+from experiments.report.report import parts, write_report
+from experiments.report.view import view_of
+from experiments.runner.executors import by_entry_point
+from experiments.runner.executors import dask as dask_executor
+from experiments.runner.executors import processes as local
+from experiments.runner.experiment import Done, carry_out, choose, runs_in
+from experiments.runner.progress import Reporter
+from experiments.study.spec import is_study
+
+#: A simulation of so many runs or more is spread over this machine's processors.
+MANY = 24
+
+
+def carry_out_file(
+    scenario: Path,
+    backend: Backend,
+    parent: Path,
+    *,
+    arms: Collection[str] = (),
+    repeat: int | None = None,
+    resume: Path | None = None,
+    suffix: str = "",
+    processes: int | None = None,
+    dask: str | None = None,
+    executor: str | None = None,
+    reporter: Reporter | None = None,
+) -> tuple[Done, dict[str, Any]]:
+    """Make an experiment's runs, then its result and report; where, and the object of result.json.
+
+    ``resume``: a folder that was left, in which what has ended stays. Raises ScenarioError, BackendError,
+    WriteError and what the backend raises.
+    """
+    if resume is not None and repeat is None:
+        repeat = read_json(resume / "environment.json").get("repeat")
+    return carry_out_experiment(
+        load_checked(scenario, repeat),
+        backend,
+        parent,
+        arms=arms,
+        repeat=repeat,
+        resume=resume,
+        suffix=suffix,
+        processes=processes,
+        dask=dask,
+        executor=executor,
+        reporter=reporter,
+    )
+
+
+def load_checked(scenario: Path, repeat: int | None = None) -> Experiment:
+    """A scenario file that names only metrics and parts of a page that there are. Raises ScenarioError."""
+    if is_study(scenario):
+        raise ScenarioError(f"{scenario}: a study is only simulated: ringlight simulate {scenario}")
+    units = {name: found.unit for name, found in metrics().items()}
+    return load(scenario, repeat=repeat, metrics=units, parts=parts())
+
+
+def carry_out_experiment(
+    experiment: Experiment,
+    backend: Backend,
+    parent: Path,
+    *,
+    arms: Collection[str] = (),
+    repeat: int | None = None,
+    resume: Path | None = None,
+    suffix: str = "",
+    processes: int | None = None,
+    dask: str | None = None,
+    executor: str | None = None,
+    reporter: Reporter | None = None,
+) -> tuple[Done, dict[str, Any]]:
+    """As :func:`carry_out_file`, of an experiment that was loaded with ``repeat``."""
+    reporter = reporter or Reporter()
+    if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
+        # Fabrics that are compared have the same frames.
+        backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
+    chosen = choose(experiment, backend, arms)
+    backend.check_ready()
+    pool = _pool(len(chosen.plans), backend, processes, dask, executor)
+    ended: set[str] = set()
+    if resume is not None:
+        check_resumed(resume, experiment, backend)
+        ended = runs_in(resume)
+        folder = RunFolder.again(resume)
+        reporter.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
+    else:
+        folder = RunFolder.new(parent, f"{experiment.spec.name}{suffix}", experiment.text)
+        reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
+    with folder:
+        folder.describe(repeat=repeat)
+        done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
+    reporter.say("drawing the report")
+    return done, finish(done.path)
+
+
+def _pool(
+    runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
+) -> AbstractContextManager[Executor] | None:
+    if dask is not None:
+        return dask_executor(dask)
+    if executor is not None:
+        return by_entry_point(executor)
+    if processes is not None or (isinstance(backend, SimulationBackend) and runs >= MANY):
+        return local(processes)
+    return None
+
+
+def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
+    """Raises ScenarioError when a folder's runs are not those that would be made now."""
+    environment = read_json(path / "environment.json")
+    if read_text(path / "scenario.yaml") != experiment.text:
+        raise ScenarioError(f"{path}: it is of another scenario file than {experiment.path}")
+    for key, now, what in (
+        ("backend", backend.name, "made by the {}"),
+        ("code", code_version(), "computed by other code ({})"),
+    ):
+        if environment.get(key) != now:
+            raise ScenarioError(f"{path}: its runs were {what.format(environment.get(key))}; begin anew")
+
+
+def finish(path: Path) -> dict[str, Any]:
+    """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
+
+    May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
+    one line naming the file, when one of these is missing or broken, and WriteError.
+    """
+    with writing(path, f"make room, then: ringlight report {path}"):
+        environment = read_json(path / "environment.json")
+        experiment = experiment_of(path)
+        records = read_records(path / "events.jsonl")
+        rates = read_port_rates(path / "throughput.csv")
+        found = analyse(experiment, records, label_of(environment), rates)
+        result = document(found, records, environment)
+        write_whole(path / "rows.csv", as_csv(found.rows))
+        write_report(path, view_of(found, environment, records, rates))
+        write_json(path / "result.json", result)
+    return result
+
+
+def experiment_of(path: Path) -> Experiment:
+    """The experiment of a run folder, with the repeats that were asked for. Raises ScenarioError."""
+    repeat = read_json(path / "environment.json").get("repeat")
+    file = path / "scenario.yaml"
+    return parse(read_text(file), str(file), repeat=repeat)
+
+
+def joined(folders: Iterable[Path]) -> list[Row]:
+    """The rows of many run folders; where there are several, a row's point also has its ``run``.
+
+    Raises ScenarioError naming a folder without a result.
+    """
+    paths = list(folders)
+    found: list[Row] = []
+    for path in paths:
+        result = read_json(path / "result.json")
+        rows = from_json(result["rows"])
+        if len(paths) > 1:
+            rows = [replace(row, point={"run": path.name, **row.point}) for row in rows]
+        found += rows
+    return found
+
+
+def backend_named(name: str) -> Backend:
+    """The backend ``simulation``, or ``emulation`` with its usual settings. Raises ValueError."""
+    if name == "simulation":
+        return SimulationBackend()
+    if name == "emulation":
+        from experiments.backends.emulation.backend import EmulationBackend
+
+        return EmulationBackend()
+    raise ValueError(f"there is no backend {name!r}; there are simulation and emulation")

@@ -1,0 +1,98 @@
+"""Where the runs of a sweep are computed: executors of ``concurrent.futures``, or what behaves like one.
+
+Local processes by default; Dask for many machines; others by the entry point ``ringlight.executors``, a
+function from an address to a context manager that gives an executor.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from importlib import metadata
+
+from experiments.language.text import ScenarioError
+
+#: The group of entry points, by the name before the colon of ``--executor NAME:ADDRESS``.
+GROUP = "ringlight.executors"
+#: Seconds that a Dask scheduler has to answer.
+DASK_S = 30.0
+
+
+@contextmanager
+def processes(count: int | None = None) -> Iterator[Executor]:
+    """``count`` processes of this machine, by default one for each processor."""
+    # Not forked: the process that asks may have threads of its own.
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(
+        count or os.cpu_count() or 1, mp_context=context, initializer=_begin_worker
+    )
+    try:
+        yield executor
+    except BaseException:
+        # Nobody wants what they are at.
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Ctrl-C is the parent's to handle; a worker ends with its parent, however that ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+@contextmanager
+def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
+    """A Dask cluster: ``local`` makes one of ``workers`` processes here, else a scheduler's address.
+
+    Its workers need this version of ringlight. Raises ScenarioError where there is none.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise ScenarioError(
+            "--dask: Dask is not installed; install it with: pip install distributed"
+        ) from None
+    if address == "local":
+        count = workers or os.cpu_count() or 1
+        with (
+            LocalCluster(
+                n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client.get_executor()
+        return
+    try:
+        client = Client(address, timeout=DASK_S)
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"--dask: {address} does not answer: {error}") from None
+    with client:
+        yield client.get_executor()
+
+
+@contextmanager
+def by_entry_point(written: str) -> Iterator[Executor]:
+    """``NAME:ADDRESS``: what the entry point NAME makes of ADDRESS. Raises ScenarioError."""
+    name, _, address = written.partition(":")
+    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none is installed"
+        raise ScenarioError(f"--executor: there is no executor {name!r}; {known}")
+    with points[name].load()(address) as executor:
+        yield executor

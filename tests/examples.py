@@ -1,0 +1,46 @@
+"""What every example must do, whoever carries it out: its jobs end as they should and its events happen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from containers.image import ROOT
+from experiments.record.runs import SUCCEEDED, JobRun, Run
+
+EXAMPLES = sorted((ROOT / "scenarios" / "examples").glob("*.yaml"))
+
+
+def assert_as_planned(run: Run) -> None:
+    """Every job has trained all its iterations, unless it was to fail; every event came about."""
+    for job in run.jobs.values():
+        said = f"{run.name}: {job.name} {job.state.lower()}: {job.reason}"
+        assert job.state == ("FAILED" if job.plan.may_fail else SUCCEEDED), said
+        if job.state == SUCCEEDED:
+            assert len(job.by_index) == job.plan.iterations, said
+    assert [action.plan.name for action in run.actions] == [event.name for event in run.plan.events]
+    assert [action.error for action in run.actions] == [None] * len(run.actions)
+    assert all(action.ended is not None for action in run.actions)
+
+
+def assert_shown(name: str, runs: Sequence[Run]) -> None:
+    """What an example is there to show."""
+    if name == "queue":
+        (jobs,) = (run.jobs for run in runs)
+        assert jobs["first"].end is not None
+        # Who needs little waits all the same behind who came first and needs much.
+        assert _release(jobs["small"]) >= _release(jobs["wide"]) >= jobs["first"].end
+        assert jobs["wide"].end is not None
+        assert _release(jobs["last"]) >= jobs["wide"].end
+    if name == "spare":
+        last = {run.plan.arm: run.jobs["red"].last_gpus for run in runs}
+        assert last["undisturbed"] == last["failed"] == ("g0", "g1", "g3")
+        assert (last["swapped"], last["shrunk"]) == (("g0", "g5", "g3"), ("g0", "g3"))
+        assert [run.plan.arm for run in runs if run.jobs["blue"].recoveries] == []
+    if name in ("dead_switch", "dark_time"):
+        moved = {run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs}
+        assert moved == {arm: arm != "undisturbed" for arm in moved}
+
+
+def _release(job: JobRun) -> float:
+    assert job.released is not None
+    return job.released

@@ -1,0 +1,81 @@
+"""Every example on the testbed, in small: fewer iterations, smaller gradients where links are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from containers.image_build import ensure_image
+from experiments.backends.emulation.backend import EmulationBackend
+from experiments.backends.emulation.processes import Addresses
+from experiments.language.expand import Experiment, parse
+from experiments.language.paths import put
+from experiments.language.text import parse_yaml, read_text
+from experiments.record.events import read_records
+from experiments.record.runs import Run, runs_of
+from experiments.runner.command import carry_out_experiment
+from tests.examples import EXAMPLES, assert_as_planned, assert_shown
+from tests.integration.controller_rig import free_port
+from tests.integration.figures import Figures
+
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.timeout(600)]
+
+#: What makes an example short; the events' iterations must come.
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "cut_uplink": {"training.iterations": 8, "training.gradient": "5 MB"},
+    "dark_time": {"training.iterations": 8},
+    "dead_switch": {},
+    "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
+    "packet_switches": {"training.iterations": 2},
+    "queue": {"training.iterations": 12},
+    "spare": {"training.iterations": 14},
+    "two_cables": {"training.iterations": 1, "training.gradient": "10 MB"},
+}
+
+
+def small(path: Path) -> Experiment:
+    """One point of each arm, where it is swept."""
+    raw = parse_yaml(read_text(path), str(path))
+    raw.pop("sweep", None)
+    for key, value in {**SMALL.get(path.stem, {}), "link_test.duration": "200 ms"}.items():
+        raw = put(raw, key, value)
+    return parse(yaml.safe_dump(raw, sort_keys=False), str(path))
+
+
+def carried_out(
+    experiment: Experiment, folder: Path, runtime: str = "namespace", *arms: str
+) -> tuple[list[Run], Figures]:
+    """Its runs, of which all must have ended as planned, and their figures."""
+    backend = EmulationBackend(
+        runtime, Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"), say=print
+    )
+    done, result = carry_out_experiment(experiment, backend, folder, arms=arms)
+    assert not done.failures
+    assert result["complete"] is True
+    assert not result["not_run"]
+    runs = runs_of(read_records(done.path / "events.jsonl"), experiment.plans)
+    for run in runs:
+        assert_as_planned(run)
+    figures = Figures(result)
+    figures.assert_exact(sum(not job.plan.may_fail for run in runs for job in run.jobs.values()))
+    return runs, figures
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_on_the_testbed(path: Path, tmp_path: Path) -> None:
+    experiment = small(path)
+    runs, _ = carried_out(experiment, tmp_path)
+    assert [run.plan for run in runs] == list(experiment.plans)
+    assert_shown(path.stem, runs)
+
+
+def test_a_container_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
+    ensure_image(lambda _: None)
+    experiment = small(next(path for path in EXAMPLES if path.stem == "spare"))
+    (run,), figures = carried_out(experiment, tmp_path, "docker", "swapped")
+    assert run.jobs["red"].last_gpus == ("g0", "g5", "g3")
+    assert figures.number("swapped", "event loss job red", "recovery") > 0

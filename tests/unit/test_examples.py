@@ -1,0 +1,26 @@
+"""Every example in virtual time. ``tests/integration/test_examples.py`` has them on the testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import load
+from experiments.record.runs import runs_of
+from experiments.runner.experiment import choose, one_alone
+from tests.examples import EXAMPLES, assert_as_planned, assert_shown
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_in_virtual_time(path: Path) -> None:
+    experiment, backend = load(path), SimulationBackend()
+    chosen = choose(experiment, backend)
+    assert not chosen.refused
+    records = [record for plan in chosen.plans for record in one_alone(backend, plan)[0]]
+    runs = runs_of(records, chosen.plans)
+    assert [run.plan for run in runs] == list(experiment.plans)
+    for run in runs:
+        assert_as_planned(run)
+    assert_shown(path.stem, runs)

@@ -1,0 +1,10 @@
+"""The documentation lists every kind of record."""
+
+from __future__ import annotations
+
+from containers.image import ROOT
+from experiments.record.events import table
+
+
+def test_the_documentation_lists_every_kind_of_record_as_it_is() -> None:
+    assert f"\n{table()}" in (ROOT / "docs" / "result-schema.md").read_text()

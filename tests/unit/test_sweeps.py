@@ -1,0 +1,163 @@
+"""A sweep's runs come out the same wherever they are computed, and a sweep that was killed goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from experiments.analysis.result import build
+from experiments.analysis.rows import Row, from_json
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import Experiment, parse
+from experiments.language.text import ScenarioError
+from experiments.record.events import RunEnded, RunFailed, read_records
+from experiments.record.folder import RunFolder, read_json
+from experiments.runner.executors import by_entry_point, dask, processes
+from experiments.runner.experiment import carry_out, choose, runs_in
+from experiments.runner.progress import Reporter
+from tests.unit.test_timeline import HEAD
+
+ROOT = Path(__file__).resolve().parents[2]
+SWEPT = """
+jobs: {red: {ranks: [g0, g3, g1, g4]}, blue: {ranks: [g2, g5]}}
+sweep:
+  training.gradient: [1 MB, 5 MB, 25 MB, 102 MB]
+  training.compute: [1 ms, 10 ms, 100 ms]
+  scale.payload: [1, 2]
+"""
+
+
+def swept(text: str = SWEPT) -> Experiment:
+    return parse(HEAD.replace("scale: {time: 1, payload: 400}\n", "scale: {time: 1}\n") + text, "swept.yaml")
+
+
+def rows(experiment: Experiment, parent: Path, pool: AbstractContextManager[Executor] | None) -> list[Row]:
+    backend = SimulationBackend()
+    with RunFolder.new(parent, experiment.spec.name, experiment.text) as folder:
+        done = carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), pool)
+    assert not done.failures
+    return rows_of(experiment, done.path)
+
+
+def rows_of(experiment: Experiment, path: Path) -> list[Row]:
+    result = build(experiment, read_records(path / "events.jsonl"), read_json(path / "environment.json"))
+    assert result["complete"]
+    return from_json(result["rows"])
+
+
+def test_rows_are_the_same_in_one_process_and_in_two(tmp_path: Path) -> None:
+    experiment = swept()
+    alone = rows(experiment, tmp_path, None)
+    assert len({tuple(row.point.items()) for row in alone}) == 24
+    assert rows(experiment, tmp_path / "two", processes(2)) == alone
+    (folder,) = (tmp_path / "two").iterdir()
+    # What the simulation rests on is told whoever computed it.
+    assert read_json(folder / "environment.json")["assumptions"][0]["what"].startswith("payload's share")
+
+
+def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path) -> None:
+    experiment = swept()
+    assert rows(experiment, tmp_path, dask("local", 2)) == rows(experiment, tmp_path, None)
+
+
+def test_a_point_that_cannot_be_made_does_not_lose_the_others(tmp_path: Path) -> None:
+    experiment = swept(
+        """
+jobs: {red: {ranks: [g0, g3]}}
+events: [{when: {at: 2 s}, do: cut, target: link tor0:4 tor1:4}]
+sweep: {training.iterations: [2, 40]}
+"""
+    )
+    backend = SimulationBackend()
+    with RunFolder.new(tmp_path, "swept", experiment.text) as folder:
+        done = carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), processes(2))
+    records = read_records(done.path / "events.jsonl")
+    (failed,) = [record for record in records if isinstance(record, RunFailed)]
+    assert failed.run == "base-1"
+    assert "had ended before cut link tor0:4 tor1:4" in failed.reason
+    assert done.failures == (failed.reason,)
+    assert [record.run for record in records if isinstance(record, RunEnded)] == ["base-2"]
+    assert not build(experiment, records, read_json(done.path / "environment.json"))["complete"]
+
+
+def test_wrong_executors_are_one_line(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ScenarioError, match="--executor: there is no executor 'nowhere'"),
+        by_entry_point("nowhere:tcp://127.0.0.1:1"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float) -> None:
+    """SIGKILL of everything when about so much is done; nothing is computed twice afterwards."""
+    file = tmp_path / "swept.yaml"
+    experiment = swept()
+    file.write_text(experiment.text)
+    command = [sys.executable, "-m", "experiments.cli.app", "simulate", str(file), "--processes", "2"]
+    command += ["--runs", str(tmp_path / "runs")]
+    process = subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: len(ended_in(tmp_path / "runs")) >= share * 24, process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+    (folder,) = (tmp_path / "runs").iterdir()
+    before = runs_in(folder)
+    done = subprocess.run(
+        [*command, "--resume", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{len(before)} of its runs are there" in done.stderr
+    ends = [r.run for r in read_records(folder / "events.jsonl") if isinstance(r, RunEnded)]
+    assert sorted(ends) == sorted(plan.name for plan in experiment.plans)
+    assert rows_of(experiment, folder) == rows(experiment, tmp_path / "again", None)
+
+
+def ended_in(runs: Path) -> set[str]:
+    folders = list(runs.iterdir()) if runs.exists() else []
+    if not folders or not (folders[0] / "events.jsonl").exists():
+        return set()
+    return runs_in(folders[0])
+
+
+def wait_for(holds: Callable[[], bool], process: subprocess.Popen[bytes], deadline_s: float = 60.0) -> None:
+    until = time.monotonic() + deadline_s
+    while not holds() and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_folder_of_other_code_or_another_file_is_not_gone_on_with(tmp_path: Path) -> None:
+    experiment = swept("jobs: {red: {ranks: [g0, g1]}}\n")
+    file = tmp_path / "swept.yaml"
+    file.write_text(experiment.text)
+    rows(experiment, tmp_path / "runs", None)
+    (folder,) = (tmp_path / "runs").iterdir()
+    command = [sys.executable, "-m", "experiments.cli.app", "simulate", str(file), "--resume", str(folder)]
+    file.write_text(experiment.text + "# changed\n")
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert "it is of another scenario file" in said.stderr
+    file.write_text(experiment.text)
+    environment = (folder / "environment.json").read_text()
+    (folder / "environment.json").write_text(environment.replace('"code": "', '"code": "x'))
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert "computed by other code" in said.stderr

@@ -1,0 +1,297 @@
+"""Whether a run can be believed: a sound one is good, and whatever is disturbed shows with its reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments.analysis.fidelity import Verdict, judge_processors
+from experiments.analysis.result import Analysis, analyse
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import Experiment, load
+from experiments.record.events import (
+    GridLit,
+    Iteration,
+    LightCounters,
+    LinkRateDisturbed,
+    OnicsSimulated,
+    PortRate,
+    ProcessorLoad,
+    Record,
+    Reference,
+    RingSetUps,
+    RunEnded,
+    RunStarted,
+    SwitchRestarted,
+    WorkerDone,
+)
+from experiments.record.runs import runs_of
+from experiments.runner.experiment import choose, one_alone
+from tests.simulated import experiment, late, records_of, with_links, with_workers
+from tests.unit.test_cli import ROOT
+
+ARMS = "arms: {slow: {}, fast: {training.compute: 40 ms}}\ncompare: {baseline: slow}\n"
+TWO_JOBS = ROOT / "tests" / "data" / "mini_two_jobs.yaml"
+
+
+@pytest.fixture(scope="module")
+def two() -> tuple[Experiment, list[Record]]:
+    """Two arms as workers would have trained them on links that gave what they should."""
+    found = experiment(ARMS)
+    return found, with_links(list(with_workers(records_of(found))), 0.993)
+
+
+def judged(
+    two: tuple[Experiment, list[Record]],
+    change: Callable[[list[Record]], Sequence[Record]] = list,
+    rates: Sequence[PortRate] = (),
+) -> dict[str, Any]:
+    found, records = two
+    return dict(analyse(found, change(records), "measured", rates).fidelity)
+
+
+def codes(fidelity: dict[str, Any]) -> set[str]:
+    return {reason["code"] for reason in fidelity["reasons"]}
+
+
+def beside(make: Callable[[RunEnded], Record]) -> Callable[[list[Record]], list[Record]]:
+    """One record more in each run, before its end."""
+    return lambda records: [
+        found for r in records for found in ([make(r), r] if isinstance(r, RunEnded) else [r])
+    ]
+
+
+def busy(share: float, others: float = 0.0) -> Callable[[list[Record]], list[Record]]:
+    return beside(lambda end: ProcessorLoad(t=end.t / 2, run=end.run, busy=share, others=others))
+
+
+def longer(share: float) -> Callable[[list[Record]], list[Record]]:
+    """As if all-reduces had taken longer by a share of themselves; jobs end by as much later."""
+
+    def change(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, allreduce_end=r.allreduce_end + share * r.all_reduce_s)
+            if isinstance(r, Iteration)
+            else r
+            for r in records
+        ]
+
+    return change
+
+
+def test_what_is_sound_is_good(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(two, busy(0.5))
+    assert (found["verdict"], found["reasons"]) == ("good", [])
+    assert found["timer"]["max_s"] == 0
+    assert [link["ratio"] for link in found["links"]] == [pytest.approx(0.993)]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "code"),
+    [
+        (lambda records: with_links(records[1:], 0.94), "doubtful", "link_rate"),
+        (lambda records: with_links(records[1:], 1.06), "doubtful", "link_rate"),
+        (lambda records: with_links(records[1:], 0.80), "bad", "link_rate"),
+        (lambda records: records[1:], "doubtful", "links_not_measured"),
+        (lambda records: late(records, 0.03), "doubtful", "timers_late"),
+        (lambda records: late(records, 0.08), "bad", "timers_late"),
+        (busy(0.90), "doubtful", "processors_busy"),
+        (busy(0.99), "bad", "processors_busy"),
+    ],
+)
+def test_the_verdict_can_be_bad(
+    two: tuple[Experiment, list[Record]], change: Any, verdict: str, code: str
+) -> None:
+    found = judged(two, change)
+    assert found["verdict"] == verdict
+    assert codes(found) == {code}
+    assert all(reason["text"] and reason["level"] == verdict for reason in found["reasons"])
+
+
+def test_processors_that_others_fill_are_no_fault_of_the_run(two: tuple[Experiment, list[Record]]) -> None:
+    assert judged(two, busy(1.0, others=0.6))["verdict"] == "good"
+    found = judged(two, busy(1.0, others=0.02))
+    assert found["verdict"] == "bad"
+    assert all("98 % busy" in reason["text"] for reason in found["reasons"])
+
+
+def test_what_the_hypervisor_took_is_said(two: tuple[Experiment, list[Record]]) -> None:
+    def loaded(**shares: float | None) -> dict[str, Any]:
+        made = beside(lambda end: ProcessorLoad(t=end.t / 2, run=end.run, busy=0.5, **shares))
+        cpu = judge_processors(runs_of(made(two[1]), two[0].plans), Verdict())
+        return dict(cpu["slow"])
+
+    assert loaded(stolen=0.3)["p95_stolen"] == 0.3
+    assert loaded(stolen=None)["mean_stolen"] is None
+    assert loaded(others=0.1)["mean_others"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(0.99, "good"), (0.9, "doubtful"), (0.5, "bad")])
+def test_missing_samples_count(kept: float, verdict: str) -> None:
+    found = experiment(ARMS.replace("slow: {}", "slow: {training.compute: 2 s}").replace("40 ms", "2 s"))
+    records = with_links(list(with_workers(records_of(found))), 0.993)
+    rates = []
+    for run in runs_of(records, found.plans):
+        count = round((run.ended - run.released) / 0.1)
+        rates += [
+            PortRate(
+                t=run.released + 0.1 * i, run=run.name, switch="t0", port=1, gpu="g0", peer=None,
+                rx_bps=0.0, tx_bps=0.0,
+            )
+            for i in range(count)
+            if int((i + 1) * kept) != int(i * kept)
+        ]  # fmt: skip
+    assert judged((found, records), rates=rates)["verdict"] == verdict
+
+
+def test_a_switch_that_was_started_again_makes_a_run_doubtful(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(two, beside(lambda end: SwitchRestarted(t=end.t, run=end.run, switch="ocs0", times=2)))
+    assert found["verdict"] == "doubtful"
+    assert found["switches_restarted"] == {"slow": 2, "fast": 2}
+    assert found["reasons"][0] == {
+        "code": "switch_restarted",
+        "level": "doubtful",
+        "run": "slow",
+        "switch": "ocs0",
+        "text": "slow: optical switch ocs0 died and was started again",
+    }
+
+
+@pytest.mark.parametrize(("ranks", "held"), [("[g0, g1]", True), ("[g0, g3, g1, g4]", False)])
+def test_only_a_job_that_has_its_links_alone_is_held_against_the_ideal(ranks: str, held: bool) -> None:
+    """The second one's ring crosses the slower link between the switches: NICs are not what counts."""
+    found = experiment(f"arms: {{slow: {{jobs.red.ranks: {ranks}}}}}\n")
+    records = with_links(list(with_workers(records_of(found))), 0.993)
+    assert ("all_reduce_over_ideal" in codes(judged((found, records), longer(0.15)))) is held
+
+
+def test_a_baseline_is_held_against_the_model(two: tuple[Experiment, list[Record]]) -> None:
+    def slower(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, allreduce_end=r.allreduce_end + (0.05 if r.i == 5 else 0.0))
+            if isinstance(r, Iteration)
+            else r
+            for r in records
+        ]
+
+    found = judged(two, slower)
+    assert [(r["run"], r["level"]) for r in found["reasons"] if r["code"] == "baseline_over_model"] == [
+        ("slow", "bad")
+    ]
+
+
+@pytest.mark.parametrize("change", ["a rank", "the reference", "no rank", "no reference"])
+def test_parameters_that_differ_or_were_not_shown_are_bad(
+    two: tuple[Experiment, list[Record]], change: str
+) -> None:
+    def disturb(record: Record) -> list[Record]:
+        rank = isinstance(record, WorkerDone) and record.rank == 1
+        if (change == "no rank" and rank) or (change == "no reference" and isinstance(record, Reference)):
+            return []
+        if change == "a rank" and rank:
+            return [replace(record, parameters_sha256="other")]  # type: ignore[call-arg]
+        if change == "the reference" and isinstance(record, Reference):
+            return [replace(record, sha256="other")]
+        return [record]
+
+    found = judged(two, lambda records: [r for record in records for r in disturb(record)])
+    assert found["verdict"] == "bad"
+    assert codes(found) == {"parameters_differ"}
+
+
+def test_lost_payload_is_no_run_to_believe(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(
+        two,
+        lambda records: [
+            replace(r, bytes_received=92) if isinstance(r, WorkerDone) and r.rank == 0 else r for r in records
+        ],
+    )
+    assert found["verdict"] == "bad"
+    assert found["reasons"][0]["text"] == "slow: 8 bytes of payload were sent and not received"
+
+
+# --- light --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grid() -> tuple[Experiment, list[Record]]:
+    found, backend = load(TWO_JOBS), SimulationBackend()
+    records = [r for plan in choose(found, backend).plans for r in one_alone(backend, plan)[0]]
+    return found, with_links(list(with_workers(records)), 0.993)
+
+
+def counters(**counted: int) -> Callable[[list[Record]], list[Record]]:
+    """As if the kernel had counted that much in every run, in place of the simulation."""
+    onics = {"n0": {"light_tx_bytes": [0], "unrouted": 0}}
+
+    def read(record: Record, moment: str, values: dict[str, int]) -> LightCounters:
+        kernel = {"switches": {"s": values}, "onics": onics}
+        return LightCounters(t=record.t, run=record.run, moment=moment, kernel=kernel, agents={})
+
+    def change(records: list[Record]) -> list[Record]:
+        found: list[Record] = []
+        for record in records:
+            if isinstance(record, RunEnded):
+                found.append(read(record, "after", counted))
+            if not isinstance(record, OnicsSimulated):
+                found.append(record)
+            if isinstance(record, RunStarted):
+                found.append(read(record, "before", {}))
+        return found
+
+    return change
+
+
+def test_a_collision_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
+    found = judged(grid, counters(collisions=3, receiver_overlaps=1))
+    assert found["verdict"] == "bad"
+    said = [reason["text"] for reason in found["reasons"] if reason["code"] == "light_astray"]
+    run = grid[0].plans[0].name
+    assert f"{run}: 3 collisions" in said
+    assert f"{run}: 1 receiver overlaps" in said
+
+
+def test_dark_drops_are_condemned_on_a_ring_alone(grid: tuple[Experiment, list[Record]]) -> None:
+    """There a step's light stands before anybody sends; elsewhere TCP sends again what is lost."""
+    dark = counters(dark_drops=5)
+    assert "light_astray" not in codes(judged(grid, dark))
+    ring = beside(lambda end: RingSetUps(t=end.t, run=end.run, ring={}, set_ups=[]))
+    found = judged(grid, lambda records: dark(ring(records)))
+    assert {r["level"] for r in found["reasons"] if r["code"] == "light_astray"} == {"doubtful"}
+
+
+def test_light_from_one_job_to_another_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
+    run = next(run for run in runs_of(grid[1], grid[0].plans) if len(run.jobs) == 2)
+    one, other = (job.gpus for job in run.jobs.values())
+    for to, between in ((one[1], False), (other[1], True)):
+        lit = [{"from": one[0], "to": to}, {"from": other[0], "to": other[1]}]
+        note = GridLit(t=run.ended, run=run.name, grid={"switches": [{"lit": lit}]})
+        found = judged(
+            grid,
+            lambda records, note=note: [  # type: ignore[misc]
+                n
+                for r in records
+                for n in ([note, r] if isinstance(r, RunEnded) and r.run == run.name else [r])
+            ],
+        )
+        astray = [r for r in found["reasons"] if r["code"] == "light_astray"]
+        assert bool(astray) is between
+
+
+def test_a_link_that_was_measured_again_counts_once(two: tuple[Experiment, list[Record]]) -> None:
+    first = two[1][0]
+    disturbed = LinkRateDisturbed(**{**vars(first), "measured_bps": 1.0})
+    found = judged(two, lambda records: [disturbed, *records])
+    assert len(found["links"]) == 1
+    assert found["verdict"] == "good"
+
+
+def test_nothing_of_a_simulation_is_judged() -> None:
+    found = experiment(ARMS)
+    made: Analysis = analyse(found, records_of(found), "simulated")
+    assert made.fidelity == {"verdict": "simulated", "reasons": []}
