@@ -39,11 +39,14 @@ class Results:
         return frame(self.rows)
 
 
-def load(path: str | Path) -> Experiment:
-    """The experiment in a YAML file, with its run plans. Raises ScenarioError, one line."""
-    from experiments.language.expand import load as load_file
+def load(path: str | Path, *, repeat: int | None = None) -> Experiment:
+    """The experiment in a YAML file, with its run plans. ``repeat``: in place of the file's.
 
-    return load_file(path)
+    Raises ScenarioError, one line.
+    """
+    from experiments.runner.command import load_checked
+
+    return load_checked(Path(path), repeat)
 
 
 def run(
@@ -51,20 +54,20 @@ def run(
     backend: str = "simulation",
     *,
     arms: Collection[str] = (),
-    repeat: int | None = None,
     runs: str | Path = "runs",
     processes: int | None = None,
     dask: str | None = None,
 ) -> Results:
-    """Make an experiment's runs, as ``ringlight run`` (backend ``emulation``) or ``simulate`` does.
+    """Make the runs of an experiment, or of a YAML file's, as ``ringlight simulate`` does, or ``run``
+    (backend ``emulation``).
 
     Raises ValueError for another backend, ScenarioError, BackendError and WriteError with one line.
     """
     from experiments.analysis.rows import from_json
-    from experiments.runner.command import backend_named, carry_out_file
+    from experiments.runner.command import backend_named, carry_out_experiment
 
-    path = Path(experiment if isinstance(experiment, str | Path) else experiment.path)
-    done, result = carry_out_file(
-        path, backend_named(backend), Path(runs), arms=arms, repeat=repeat, processes=processes, dask=dask
+    found = load(experiment) if isinstance(experiment, str | Path) else experiment
+    done, result = carry_out_experiment(
+        found, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
     )
     return Results(done.path, from_json(result["rows"]), done.failures, result)

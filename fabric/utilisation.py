@@ -94,19 +94,3 @@ def waiting_counted(before: float, after: float, gain: float) -> float:
     if slope == 0:
         raise ValueError(f"a gain of {gain:g} says nothing of what counts")
     return (after - gain * before) / slope
-
-
-def counted_over_computing(speed_up: float, gain: float) -> float:
-    """What must count of a GPU's time for a job that becomes ``speed_up`` times as fast to show ``gain``.
-
-    Whatever the GPU does, let a counter see the same work w of every iteration, and a share s of all the
-    time that is left. Then ``gain = (k + speed_up) / (k + 1)`` with ``k = s T / ((1 - s) w)`` of the slow
-    run's iterations of T seconds, so ``k = (speed_up - gain) / (gain - 1)``: 0 when only work counts and
-    infinite when all time does, or when the gain is 1.
-    """
-    return math.inf if gain == 1 else (speed_up - gain) / (gain - 1)
-
-
-def gain_of(speed_up: float, counted: float) -> float:
-    """The inverse: the gain that a job shows with k = ``counted`` of :func:`counted_over_computing`."""
-    return 1.0 if math.isinf(counted) else (counted + speed_up) / (counted + 1)

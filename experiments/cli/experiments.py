@@ -78,13 +78,11 @@ def run(
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
     from experiments.backends.emulation.backend import EmulationBackend
-    from experiments.runner.command import carry_out_file
+    from experiments.runner.command import carry_out_experiment, load_checked
 
-    check_runtime(runtime)
-    backend = EmulationBackend(runtime, addresses(rest, openflow))
-    done, result = carry_out_file(
-        scenario, backend, runs, arms=arm or (), repeat=repeat, resume=resume, suffix=""
-    )
+    backend = EmulationBackend(check_runtime(runtime), addresses(rest, openflow))
+    experiment = load_checked(scenario, repeat, resume)
+    done, result = carry_out_experiment(experiment, backend, runs, arms=arm or (), resume=resume)
     _show(result, done, as_json)
 
 
@@ -103,7 +101,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
-    from experiments.runner.command import carry_out_file
+    from experiments.runner.command import carry_out_experiment, load_checked
     from experiments.study.spec import is_study
 
     if is_study(scenario):
@@ -111,15 +109,11 @@ def simulate(
         _refuse(context, names, "without effect on a study")
         _simulate_study(scenario, runs, processes, as_json)
         return
-    if sum(option is not None for option in (processes, dask, executor)) > 1:
-        fail("--processes, --dask, --executor: give one of them", 2)
-    backend = _simulation(mtu, latency)
-    done, result = carry_out_file(
-        scenario,
-        backend,
+    done, result = carry_out_experiment(
+        load_checked(scenario, repeat, resume),
+        _simulation(mtu, latency),
         runs,
         arms=arm or (),
-        repeat=repeat,
         resume=resume,
         suffix="-simulated",
         processes=processes,
@@ -140,10 +134,14 @@ def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
 def _simulate_study(scenario: Path, runs: Path, processes: int | None, as_json: bool) -> None:
     from experiments.runner.progress import Reporter
     from experiments.study.runner import simulate_study
-    from experiments.study.show import show_study
     from experiments.study.spec import load_study
 
-    folder, result = simulate_study(load_study(scenario), runs, Reporter(), processes)
+    _show_study(*simulate_study(load_study(scenario), runs, Reporter(), processes), as_json)
+
+
+def _show_study(folder: Path, result: dict[str, Any], as_json: bool) -> None:
+    from experiments.study.show import show_study
+
     if as_json:
         show_json(result)
     else:
@@ -241,14 +239,8 @@ def report(
 
     if is_study(folder / "scenario.yaml"):
         from experiments.study.runner import finish_study
-        from experiments.study.show import show_study
 
-        result = finish_study(folder)
-        if as_json:
-            show_json(result)
-        else:
-            show_study(result)
-            typer.echo(f"Report: {(folder / 'report.html').resolve()}")
+        _show_study(folder, finish_study(folder), as_json)
         return
     _show(finish(folder), Done(folder, ()), as_json)
 

@@ -92,12 +92,8 @@ def run_crosscheck(
     else:
         experiment = trimmed(experiment, arms, iterations)
     # Only what both can run is compared.
-    both = [
-        arm
-        for arm in experiment.arms
-        if arm in {plan.arm for plan in choose(experiment, simulation).plans}
-        and arm in {plan.arm for plan in choose(experiment, emulation).plans}
-    ]
+    refused = {**choose(experiment, simulation).refused, **choose(experiment, emulation).refused}
+    both = [arm for arm in experiment.arms if arm not in refused]
     if not both:
         raise ScenarioError(f"{path}: there is no arm that both the emulation and the simulation can run")
     if emulated is None:

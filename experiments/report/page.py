@@ -115,10 +115,6 @@ def picture(plot: Plot | None) -> str:
     return f"<figure>{plot.svg}<figcaption>{text(plot.caption)}</figcaption></figure>"
 
 
-def lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
 def number(value: float | None, digits: int = 1, unit: str = "") -> str:
     return "–" if value is None else f"{value:,.{digits}f}{unit}"
 

@@ -33,44 +33,13 @@ from experiments.study.spec import is_study
 MANY = 24
 
 
-def carry_out_file(
-    scenario: Path,
-    backend: Backend,
-    parent: Path,
-    *,
-    arms: Collection[str] = (),
-    repeat: int | None = None,
-    resume: Path | None = None,
-    suffix: str = "",
-    processes: int | None = None,
-    dask: str | None = None,
-    executor: str | None = None,
-    reporter: Reporter | None = None,
-) -> tuple[Done, dict[str, Any]]:
-    """Make an experiment's runs, then its result and report; where, and the object of result.json.
+def load_checked(scenario: Path, repeat: int | None = None, resume: Path | None = None) -> Experiment:
+    """A scenario file that names only metrics and parts of a page that there are.
 
-    ``resume``: a folder that was left, in which what has ended stays. Raises ScenarioError, BackendError,
-    WriteError and what the backend raises.
+    ``repeat``: in place of the file's; else that of a run folder to ``resume``. Raises ScenarioError.
     """
     if resume is not None and repeat is None:
         repeat = read_json(resume / "environment.json").get("repeat")
-    return carry_out_experiment(
-        load_checked(scenario, repeat),
-        backend,
-        parent,
-        arms=arms,
-        repeat=repeat,
-        resume=resume,
-        suffix=suffix,
-        processes=processes,
-        dask=dask,
-        executor=executor,
-        reporter=reporter,
-    )
-
-
-def load_checked(scenario: Path, repeat: int | None = None) -> Experiment:
-    """A scenario file that names only metrics and parts of a page that there are. Raises ScenarioError."""
     if is_study(scenario):
         raise ScenarioError(f"{scenario}: a study is only simulated: ringlight simulate {scenario}")
     units = {name: found.unit for name, found in metrics().items()}
@@ -83,7 +52,6 @@ def carry_out_experiment(
     parent: Path,
     *,
     arms: Collection[str] = (),
-    repeat: int | None = None,
     resume: Path | None = None,
     suffix: str = "",
     processes: int | None = None,
@@ -91,14 +59,18 @@ def carry_out_experiment(
     executor: str | None = None,
     reporter: Reporter | None = None,
 ) -> tuple[Done, dict[str, Any]]:
-    """As :func:`carry_out_file`, of an experiment that was loaded with ``repeat``."""
+    """Make an experiment's runs, then its result and report; where, and the object of result.json.
+
+    ``resume``: a folder that was left, in which what has ended stays. Raises ScenarioError, BackendError,
+    WriteError and what the backend raises.
+    """
     reporter = reporter or Reporter()
     if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
         # Fabrics that are compared have the same frames.
         backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
     chosen = choose(experiment, backend, arms)
-    backend.check_ready()
     pool = _pool(len(chosen.plans), backend, processes, dask, executor)
+    backend.check_ready()
     ended: set[str] = set()
     if resume is not None:
         check_resumed(resume, experiment, backend)
@@ -109,7 +81,7 @@ def carry_out_experiment(
         folder = RunFolder.new(parent, f"{experiment.spec.name}{suffix}", experiment.text)
         reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
     with folder:
-        folder.describe(repeat=repeat)
+        folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
         done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path)
@@ -118,13 +90,18 @@ def carry_out_experiment(
 def _pool(
     runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
 ) -> AbstractContextManager[Executor] | None:
+    asked = [option for option in (processes, dask, executor) if option is not None]
+    if not isinstance(backend, SimulationBackend):
+        if asked:
+            raise ScenarioError("only a simulation is spread over processes: an emulation has one machine")
+        return None
+    if len(asked) > 1:
+        raise ScenarioError("--processes, --dask, --executor: give one of them")
     if dask is not None:
         return dask_executor(dask)
     if executor is not None:
         return by_entry_point(executor)
-    if processes is not None or (isinstance(backend, SimulationBackend) and runs >= MANY):
-        return local(processes)
-    return None
+    return local(processes) if processes is not None or runs >= MANY else None
 
 
 def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +136,13 @@ def _spread(
     began = last = time.monotonic()
     futures = [executor.submit(one_alone, backend, plan) for plan in plans]
     for done, future in enumerate(as_completed(futures), start=1):
-        records, failures = future.result()
+        try:
+            records, failures = future.result()
+        except BrokenExecutor:
+            raise BackendError(
+                "a process that computed runs was killed; was there too little memory? "
+                f"Go on with: --resume {folder.path}"
+            ) from None
         folder.write(records)
         yield from failures
         now = time.monotonic()

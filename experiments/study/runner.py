@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, TimeoutError, as_completed
+from concurrent.futures import Executor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from experiments.language.text import ScenarioError, read_text
 from experiments.record.environment import describe_machine
 from experiments.record.folder import new_folder, read_json
 from experiments.record.writing import Lines, WriteError, write_json, write_whole
+from experiments.runner.executors import processes as processes_of
 from experiments.runner.progress import Reporter
 from experiments.study.points import Crossover, Task, work
 from experiments.study.results import build_study
@@ -53,7 +51,7 @@ def simulate_study(
     done = 0
     ended = False
     try:
-        with closing(Lines(folder / POINTS)) as file, _executor(count) as executor:
+        with closing(Lines(folder / POINTS)) as file, processes_of(count) as executor:
             for task, found in _computed(study, executor, todo):
                 done += 1
                 file.append(json.dumps(found, separators=(",", ":")) + "\n")
@@ -70,40 +68,6 @@ def simulate_study(
                 raise
     reporter.say("drawing the report")
     return folder, finish_study(folder)
-
-
-@contextmanager
-def _executor(processes: int) -> Iterator[Executor]:
-    """Processes to compute in, even if only one: a point that takes too long can be ended nowhere else.
-
-    What has not begun when this ends is never begun.
-    """
-    # Not forked: the process that simulates may have threads of its own.
-    context = multiprocessing.get_context("spawn")
-    before = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker)
-    try:
-        yield executor
-    except BaseException:
-        # Nobody wants what they are at.
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
-        raise
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    """Ctrl-C is the parent's to handle; a worker ends with its parent, however that ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def _computed(

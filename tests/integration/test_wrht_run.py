@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.backends.simulation.backend import SimulationBackend
-from experiments.runner.command import carry_out_file
+from experiments.runner.command import carry_out_experiment, load_checked
 from tests.integration.figures import Figures
 from tests.integration.test_run import RunningCommand, assert_gone, running_command
 
@@ -52,7 +52,7 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     assert found.of("each", "fabric each", "set_ups_per_allreduce") == 8
     assert found.of("each", "fabric each", "set_ups") == 4 * 8
 
-    _, simulated = carry_out_file(MINI, SimulationBackend(), tmp_path / "simulated")
+    _, simulated = carry_out_experiment(load_checked(MINI), SimulationBackend(), tmp_path / "simulated")
     other = Figures(simulated)
     measured, computed = (
         {arm: figures.number(arm, "job train", "iteration") for arm in ("wrht", "each")}

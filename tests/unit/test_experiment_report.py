@@ -21,27 +21,10 @@ from experiments.report.perfetto import write_trace
 from experiments.report.report import appears, parts, render, sections
 from experiments.report.view import View, view_of
 from experiments.runner.experiment import choose, one_alone
+from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of
 
-FABRIC = """
-name: small
-description: Six GPUs on two packet switches.
-fabric:
-  servers: {s0: {gpus: {g0: t, g1: t, g2: t}}, s1: {gpus: {g3: t, g4: t, g5: t}}}
-  packet_switches: {tor0: {ports: 5}, tor1: {ports: 5}}
-  paths: even
-  links:
-    - {ends: [g0, "tor0:1"], rate: 10 Gbit/s}
-    - {ends: [g1, "tor0:2"], rate: 10 Gbit/s}
-    - {ends: [g2, "tor0:3"], rate: 10 Gbit/s}
-    - {ends: [g3, "tor1:1"], rate: 10 Gbit/s}
-    - {ends: [g4, "tor1:2"], rate: 10 Gbit/s}
-    - {ends: [g5, "tor1:3"], rate: 10 Gbit/s}
-    - {ends: ["tor0:4", "tor1:4"], rate: 10 Gbit/s}
-    - {ends: ["tor0:5", "tor1:5"], rate: 10 Gbit/s}
-scale: {time: 1, payload: 400}
-training: {model: resnet50, compute: 20 ms, batch: 4, iterations: 4, collective: ring}
-"""
+FABRIC = SIX_GPUS.replace("iterations: 6", "iterations: 4")
 ONE_JOB = "jobs: {red: {ranks: [g0, g1]}}\n"
 TWO_ARMS = """
 jobs: {red: {ranks: [g0, g1, g3, g4]}}

@@ -1,245 +1,320 @@
-"""The run that judges itself: a calm testbed is good, and every disturbance is told by its code."""
+"""Whether a run can be believed: a sound one is good, and whatever is disturbed shows with its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from experiments.analysis.fidelity import (
-    LEVELS,
-    SENTENCES,
-    SERIES_STEP_S,
-    Verdict,
-    machines_fault,
-)
-from experiments.analysis.prediction import expected_s
-from experiments.analysis.result import analyse
+from experiments.analysis.fidelity import SENTENCES, Verdict, judge_processors
+from experiments.analysis.result import Analysis, analyse
+from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import Experiment, load
 from experiments.record.events import (
     GridLit,
     Iteration,
     JobState,
     LightCounters,
-    LinkRate,
     LinkRateDisturbed,
+    OnicsSimulated,
     PortRate,
     ProcessorLoad,
     Record,
+    Reference,
     Repeated,
+    RingSetUps,
     RunEnded,
+    RunStarted,
     SwitchRestarted,
+    WorkerDone,
 )
 from experiments.record.runs import runs_of
-from tests.simulated import bundled, experiment, late, records_of, with_links, with_workers
+from experiments.runner.experiment import choose, one_alone
+from tests.simulated import experiment, late, records_of, with_links, with_workers
+from tests.unit.test_cli import ROOT
 
-COMPARED = "arms: {base: {}, other: {training.iterations: 4}}\ncompare: {baseline: base}\n"
-Records = Sequence[Record]
-
-
-def calm() -> tuple[Experiment, list[Record]]:
-    found = experiment(COMPARED)
-    return found, with_links(list(with_workers(records_of(found))))
+ARMS = "arms: {slow: {}, fast: {training.compute: 40 ms}}\ncompare: {baseline: slow}\n"
+TWO_JOBS = ROOT / "tests" / "data" / "mini_two_jobs.yaml"
 
 
-def judged(found: Experiment, records: Iterable[Record], rates: Iterable[PortRate] = ()) -> Any:
-    own = [r for r in records if not isinstance(r, PortRate)]
-    return analyse(found, own, "measured", rates).fidelity
+@pytest.fixture(scope="module")
+def two() -> tuple[Experiment, list[Record]]:
+    """Two arms as workers would have trained them on links that gave what they should."""
+    found = experiment(ARMS)
+    return found, with_links(list(with_workers(records_of(found))), 0.993)
 
 
-def codes(fidelity: Any) -> dict[str, str]:
-    return {reason["code"]: reason["level"] for reason in fidelity["reasons"]}
+def judged(
+    two: tuple[Experiment, list[Record]],
+    change: Callable[[list[Record]], Sequence[Record]] = list,
+    rates: Sequence[PortRate] = (),
+) -> dict[str, Any]:
+    found, records = two
+    return dict(analyse(found, change(records), "measured", rates).fidelity)
 
 
-def longer(records: Records, factor: float, only: str = "base") -> list[Record]:
-    """As if all-reduces of an arm had taken longer, one iteration after the other."""
-    late_by = {
-        (r.run, r.i, r.rank): (factor - 1) * r.all_reduce_s for r in records if isinstance(r, Iteration)
-    }
-
-    def moved(r: Record) -> Record:
-        if not isinstance(r, Iteration) or r.run != only:
-            return r
-        before = sum(late_by[r.run, i, r.rank] for i in range(r.i))
-        return replace(
-            r,
-            compute_start=r.compute_start + before,
-            compute_end=r.compute_end + before,
-            allreduce_end=r.allreduce_end + before + late_by[r.run, r.i, r.rank],
-        )
-
-    return [moved(r) for r in records]
+def codes(fidelity: dict[str, Any]) -> set[str]:
+    return {reason["code"] for reason in fidelity["reasons"]}
 
 
-def with_load(records: Records, **shares: float) -> list[Record]:
-    return [
-        said
-        for r in records
-        for said in (
-            [r, ProcessorLoad(t=r.t, run=r.run, **shares)]
-            if isinstance(r, Iteration) and r.rank == 0
-            else [r]
-        )
+def beside(make: Callable[[RunEnded], Record]) -> Callable[[list[Record]], list[Record]]:
+    """One record more in each run, before its end."""
+    return lambda records: [
+        found for r in records for found in ([make(r), r] if isinstance(r, RunEnded) else [r])
     ]
 
 
-def before_end(records: Records, make: Callable[[Record], Record]) -> list[Record]:
-    return [said for r in records for said in ([make(r), r] if isinstance(r, RunEnded) else [r])]
+def busy(share: float, others: float = 0.0) -> Callable[[list[Record]], list[Record]]:
+    return beside(lambda end: ProcessorLoad(t=end.t / 2, run=end.run, busy=share, others=others))
 
 
-def test_a_calm_testbed_is_good() -> None:
-    found, records = calm()
-    fidelity = judged(found, records)
-    assert fidelity["verdict"] == "good"
-    assert fidelity["reasons"] == []
-    assert fidelity["links"][0]["ratio"] == 1.0
+def longer(share: float) -> Callable[[list[Record]], list[Record]]:
+    """As if all-reduces had taken longer by a share of themselves; jobs end by as much later."""
 
-
-DISTURBED: dict[str, tuple[Callable[[Records], Iterable[Record]], dict[str, str]]] = {
-    "a link at 93 %": (
-        lambda records: [replace(r, measured_bps=93e4) if isinstance(r, LinkRate) else r for r in records],
-        {"link_rate": "doubtful"},
-    ),
-    "a link at 120 %": (
-        lambda records: [replace(r, measured_bps=12e5) if isinstance(r, LinkRate) else r for r in records],
-        {"link_rate": "bad"},
-    ),
-    "no link": (
-        lambda records: [r for r in records if not isinstance(r, LinkRate)],
-        {"links_not_measured": "doubtful"},
-    ),
-    "timers a little late": (lambda records: late(records, 0.03), {"timers_late": "doubtful"}),
-    "timers very late": (lambda records: late(records, 0.06), {"timers_late": "bad"}),
-    "busy processors": (lambda records: with_load(records, busy=0.9), {"processors_busy": "doubtful"}),
-    "processors busy for others": (lambda records: with_load(records, busy=0.99, others=0.4), {}),
-    "a switch that died": (
-        lambda records: before_end(
-            records, lambda r: SwitchRestarted(t=r.t, run=r.run, switch="ocs0", times=1)
-        ),
-        {"switch_restarted": "doubtful"},
-    ),
-    "an all-reduce 15 % slower": (
-        lambda records: longer(records, 1.15),
-        {"all_reduce_over_ideal": "doubtful", "baseline_over_model": "bad"},
-    ),
-    "the same of no baseline": (
-        lambda records: longer(records, 1.15, "other"),
-        {"all_reduce_over_ideal": "doubtful"},
-    ),
-    "another job's parameters": (
-        lambda records: [
-            replace(r, parameters_sha256="x") if getattr(r, "event", "") == "done" and r.rank == 1 else r
+    def change(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, allreduce_end=r.allreduce_end + share * r.all_reduce_s)
+            if isinstance(r, Iteration)
+            else r
             for r in records
-        ],
-        {"parameters_differ": "bad"},
-    ),
-    "payload that did not arrive": (
-        lambda records: [
-            replace(r, bytes_received=1) if getattr(r, "event", "") == "done" else r for r in records
-        ],
-        {"payload_lost": "bad"},
-    ),
-}
+        ]
+
+    return change
 
 
-@pytest.mark.parametrize("what", DISTURBED)
-def test_a_disturbance_is_told_by_its_code(what: str) -> None:
-    disturb, wanted = DISTURBED[what]
-    found, records = calm()
-    fidelity = judged(found, disturb(records))
-    assert codes(fidelity) == wanted
-    worst = max((LEVELS.index(level) for level in wanted.values()), default=None)
-    assert fidelity["verdict"] == ("good" if worst is None else LEVELS[worst])
-    assert all(reason["text"] and not reason["text"].endswith(".") for reason in fidelity["reasons"])
+def test_what_is_sound_is_good(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(two, busy(0.5))
+    assert (found["verdict"], found["reasons"]) == ("good", [])
+    assert found["timer"]["max_s"] == 0
+    assert [link["ratio"] for link in found["links"]] == [pytest.approx(0.993)]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_a_failed_job_is_a_result_and_no_fault_of_the_testbed() -> None:
-    found, records = calm()
-    failed = [
-        replace(r, state="FAILED") if isinstance(r, JobState) and r.state == "SUCCEEDED" else r
-        for r in records
-    ]
-    assert judged(found, [r for r in failed if getattr(r, "event", "") != "done"])["verdict"] == "good"
+@pytest.mark.parametrize(
+    ("change", "verdict", "code"),
+    [
+        (lambda records: with_links(records[1:], 0.94), "doubtful", "link_rate"),
+        (lambda records: with_links(records[1:], 1.06), "doubtful", "link_rate"),
+        (lambda records: with_links(records[1:], 0.80), "bad", "link_rate"),
+        (lambda records: records[1:], "doubtful", "links_not_measured"),
+        (lambda records: late(records, 0.03), "doubtful", "timers_late"),
+        (lambda records: late(records, 0.08), "bad", "timers_late"),
+        (busy(0.90), "doubtful", "processors_busy"),
+        (busy(0.99), "bad", "processors_busy"),
+    ],
+)
+def test_the_verdict_can_be_bad(
+    two: tuple[Experiment, list[Record]], change: Any, verdict: str, code: str
+) -> None:
+    found = judged(two, change)
+    assert found["verdict"] == verdict
+    assert codes(found) == {code}
+    assert all(reason["text"] and reason["level"] == verdict for reason in found["reasons"])
 
 
-@given(st.floats(0, 1))
-def test_missing_samples_are_counted_where_there_are_any(share: float) -> None:
-    found, records = RUNS
+def test_processors_that_others_fill_are_no_fault_of_the_run(two: tuple[Experiment, list[Record]]) -> None:
+    assert judged(two, busy(1.0, others=0.6))["verdict"] == "good"
+    found = judged(two, busy(1.0, others=0.02))
+    assert found["verdict"] == "bad"
+    assert all("98 % busy" in reason["text"] for reason in found["reasons"])
+
+
+def test_what_the_hypervisor_took_is_said(two: tuple[Experiment, list[Record]]) -> None:
+    def loaded(**shares: float | None) -> dict[str, Any]:
+        made = beside(lambda end: ProcessorLoad(t=end.t / 2, run=end.run, busy=0.5, **shares))
+        cpu = judge_processors(runs_of(made(two[1]), two[0].plans), Verdict())
+        return dict(cpu["slow"])
+
+    assert loaded(stolen=0.3)["p95_stolen"] == 0.3
+    assert loaded(stolen=None)["mean_stolen"] is None
+    assert loaded(others=0.1)["mean_others"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(0.99, "good"), (0.9, "doubtful"), (0.5, "bad")])
+def test_missing_samples_count(kept: float, verdict: str) -> None:
+    found = experiment(ARMS.replace("slow: {}", "slow: {training.compute: 2 s}").replace("40 ms", "2 s"))
+    records = with_links(list(with_workers(records_of(found))), 0.993)
     rates = []
     for run in runs_of(records, found.plans):
-        count = int((run.ended - run.released) / SERIES_STEP_S)
-        for k in range(int(count * share)):
-            at = run.released + k * SERIES_STEP_S
-            rates.append(
-                PortRate(t=at, run=run.name, switch="t0", port=1, gpu=None, peer=None, rx_bps=0, tx_bps=0)
+        count = round((run.ended - run.released) / 0.1)
+        rates += [
+            PortRate(
+                t=run.released + 0.1 * i, run=run.name, switch="t0", port=1, gpu="g0", peer=None,
+                rx_bps=0.0, tx_bps=0.0,
             )
-    missing = judged(found, records, rates)["samples_missing"]
-    assert bool(missing) == bool(rates)
-    assert all(0 <= value <= 1 for value in missing.values())
-    assert all(value >= 1 - share - 1e-9 for value in missing.values())
+            for i in range(count)
+            if int((i + 1) * kept) != int(i * kept)
+        ]  # fmt: skip
+    assert judged((found, records), rates=rates)["verdict"] == verdict
 
 
-RUNS = calm()
+def test_a_switch_that_was_started_again_makes_a_run_doubtful(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(two, beside(lambda end: SwitchRestarted(t=end.t, run=end.run, switch="ocs0", times=2)))
+    assert found["verdict"] == "doubtful"
+    assert found["switches_restarted"] == {"slow": 2, "fast": 2}
+    assert found["reasons"][0] == {
+        "code": "switch_restarted",
+        "level": "doubtful",
+        "run": "slow",
+        "switch": "ocs0",
+        "text": "slow: optical switch ocs0 died and was started again",
+    }
 
 
-def test_light_astray_is_bad() -> None:
-    found = load(bundled("mini_two_jobs"))
-    records = list(with_workers(records_of(found)))
-    kernel = {"switches": {"n-w0": {"collisions": 0}}, "onics": {}}
-    after = {"switches": {"n-w0": {"collisions": 2}}, "onics": {}}
-    lit = {"switches": [{"lit": [{"from": "n0", "to": "n1"}]}]}
-
-    def counted(r: Record) -> Record:
-        return LightCounters(t=r.t, run=r.run, moment="after", kernel=after, agents={})
-
-    def read(r: Record) -> Record:
-        return GridLit(t=r.t, run=r.run, grid=lit)
-
-    def before(r: Record) -> Record:
-        return LightCounters(t=r.t, run=r.run, moment="before", kernel=kernel, agents={})
-
-    clean = [r for r in records if getattr(r, "event", "") != "onics"]
-    shown = before_end(before_end(before_end(clean, before), counted), read)
-    reasons = judged(found, shown)["reasons"]
-    astray = {reason["counter"]: reason["count"] for reason in reasons if reason["code"] == "light_astray"}
-    assert astray == {"collisions": 2, "wavelengths between jobs": 1}
-    assert judged(found, with_links(shown))["verdict"] == "bad"
+@pytest.mark.parametrize(("ranks", "held"), [("[g0, g1]", True), ("[g0, g3, g1, g4]", False)])
+def test_only_a_job_that_has_its_links_alone_is_held_against_the_ideal(ranks: str, held: bool) -> None:
+    """The second one's ring crosses the slower link between the switches: NICs are not what counts."""
+    found = experiment(f"arms: {{slow: {{jobs.red.ranks: {ranks}}}}}\n")
+    records = with_links(list(with_workers(records_of(found))), 0.993)
+    assert ("all_reduce_over_ideal" in codes(judged((found, records), longer(0.15)))) is held
 
 
-# Runs that are made once more.
+def test_a_baseline_is_held_against_the_model(two: tuple[Experiment, list[Record]]) -> None:
+    def slower(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, allreduce_end=r.allreduce_end + (0.05 if r.i == 5 else 0.0))
+            if isinstance(r, Iteration)
+            else r
+            for r in records
+        ]
+
+    found = judged(two, slower)
+    assert [(r["run"], r["level"]) for r in found["reasons"] if r["code"] == "baseline_over_model"] == [
+        ("slow", "bad")
+    ]
 
 
-def test_only_what_others_took_is_made_again() -> None:
-    found, records = calm()
-    slow = late(records, 0.06)
+@pytest.mark.parametrize("change", ["a rank", "the reference", "no rank", "no reference"])
+def test_parameters_that_differ_or_were_not_shown_are_bad(
+    two: tuple[Experiment, list[Record]], change: str
+) -> None:
+    def disturb(record: Record) -> list[Record]:
+        rank = isinstance(record, WorkerDone) and record.rank == 1
+        if (change == "no rank" and rank) or (change == "no reference" and isinstance(record, Reference)):
+            return []
+        if change == "a rank" and rank:
+            return [replace(record, parameters_sha256="other")]  # type: ignore[call-arg]
+        if change == "the reference" and isinstance(record, Reference):
+            return [replace(record, sha256="other")]
+        return [record]
 
-    def faults(shown: Records) -> list[str]:
-        run = runs_of(shown, found.plans)[0]
-        return [reason.code for reason in machines_fault(run, expected_s(run.plan))]
-
-    assert faults(slow) == []
-    assert "timers_late" in faults(with_load(slow, busy=0.9, others=0.2))
-    assert faults(with_load(records, busy=0.5, others=0.2)) == []
-    # A fault of ours is evidence.
-    broken = [replace(r, sha256="y") if getattr(r, "event", "") == "reference" else r for r in slow]
-    assert faults(with_load(broken, busy=0.9, others=0.2)) == []
+    found = judged(two, lambda records: [r for record in records for r in disturb(record)])
+    assert found["verdict"] == "bad"
+    assert codes(found) == {"parameters_differ"}
 
 
-def test_what_was_made_again_is_told_with_both_figures() -> None:
-    found, records = calm()
+def test_lost_payload_is_no_run_to_believe(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(
+        two,
+        lambda records: [
+            replace(r, bytes_received=92) if isinstance(r, WorkerDone) and r.rank == 0 else r for r in records
+        ],
+    )
+    assert found["verdict"] == "bad"
+    assert found["reasons"][0]["text"] == "slow: 8 bytes of payload were sent and not received"
+
+
+# --- light --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grid() -> tuple[Experiment, list[Record]]:
+    found, backend = load(TWO_JOBS), SimulationBackend()
+    records = [r for plan in choose(found, backend).plans for r in one_alone(backend, plan)[0]]
+    return found, with_links(list(with_workers(records)), 0.993)
+
+
+def counters(**counted: int) -> Callable[[list[Record]], list[Record]]:
+    """As if the kernel had counted that much in every run, in place of the simulation."""
+    onics = {"n0": {"light_tx_bytes": [0], "unrouted": 0}}
+
+    def read(record: Record, moment: str, values: dict[str, int]) -> LightCounters:
+        kernel = {"switches": {"s": values}, "onics": onics}
+        return LightCounters(t=record.t, run=record.run, moment=moment, kernel=kernel, agents={})
+
+    def change(records: list[Record]) -> list[Record]:
+        found: list[Record] = []
+        for record in records:
+            if isinstance(record, RunEnded):
+                found.append(read(record, "after", counted))
+            if not isinstance(record, OnicsSimulated):
+                found.append(record)
+            if isinstance(record, RunStarted):
+                found.append(read(record, "before", {}))
+        return found
+
+    return change
+
+
+def test_a_collision_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
+    found = judged(grid, counters(collisions=3, receiver_overlaps=1))
+    assert found["verdict"] == "bad"
+    said = [reason["text"] for reason in found["reasons"] if reason["code"] == "light_astray"]
+    run = grid[0].plans[0].name
+    assert f"{run}: 3 collisions" in said
+    assert f"{run}: 1 receiver overlaps" in said
+
+
+def test_dark_drops_are_condemned_on_a_ring_alone(grid: tuple[Experiment, list[Record]]) -> None:
+    """There a step's light stands before anybody sends; elsewhere TCP sends again what is lost."""
+    dark = counters(dark_drops=5)
+    assert "light_astray" not in codes(judged(grid, dark))
+    ring = beside(lambda end: RingSetUps(t=end.t, run=end.run, ring={}, set_ups=[]))
+    found = judged(grid, lambda records: dark(ring(records)))
+    assert {r["level"] for r in found["reasons"] if r["code"] == "light_astray"} == {"doubtful"}
+
+
+def test_light_from_one_job_to_another_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
+    run = next(run for run in runs_of(grid[1], grid[0].plans) if len(run.jobs) == 2)
+    one, other = (job.gpus for job in run.jobs.values())
+    for to, between in ((one[1], False), (other[1], True)):
+        lit = [{"from": one[0], "to": to}, {"from": other[0], "to": other[1]}]
+        note = GridLit(t=run.ended, run=run.name, grid={"switches": [{"lit": lit}]})
+        found = judged(
+            grid,
+            lambda records, note=note: [  # type: ignore[misc]
+                n
+                for r in records
+                for n in ([note, r] if isinstance(r, RunEnded) and r.run == run.name else [r])
+            ],
+        )
+        astray = [r for r in found["reasons"] if r["code"] == "light_astray"]
+        assert bool(astray) is between
+
+
+def test_a_link_that_was_measured_again_counts_once(two: tuple[Experiment, list[Record]]) -> None:
+    first = two[1][0]
+    disturbed = LinkRateDisturbed(**{**vars(first), "measured_bps": 1.0})
+    found = judged(two, lambda records: [disturbed, *records])
+    assert len(found["links"]) == 1
+    assert found["verdict"] == "good"
+
+
+def test_nothing_of_a_simulation_is_judged() -> None:
+    found = experiment(ARMS)
+    made: Analysis = analyse(found, records_of(found), "simulated")
+    assert made.fidelity == {"verdict": "simulated", "reasons": []}
+
+
+def test_a_failed_job_is_a_result_and_no_fault_of_the_testbed(two: tuple[Experiment, list[Record]]) -> None:
+    def failed(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, state="FAILED") if isinstance(r, JobState) and r.state == "SUCCEEDED" else r
+            for r in records
+            if not isinstance(r, WorkerDone)
+        ]
+
+    assert judged(two, failed)["verdict"] == "good"
+
+
+def test_what_was_made_again_is_told_with_both_figures(two: tuple[Experiment, list[Record]]) -> None:
     said = Repeated(
         t=0.0, what="links", name="a-b", reasons=[], first={"x": 1}, second={"x": 2}, counts="second"
     )
-    disturbed = LinkRateDisturbed(
-        t=0.0, fabric="fabric", link="a-b", direction="to b", set_bps=1e6, measured_bps=5e5
-    )
-    fidelity = judged(found, [disturbed, said, *records])
-    assert fidelity["repeated"][0]["second"] == {"x": 2}
-    assert fidelity["verdict"] == "good"
+    assert judged(two, lambda records: [said, *records])["repeated"][0]["second"] == {"x": 2}
 
 
 def test_every_reason_has_a_sentence() -> None:

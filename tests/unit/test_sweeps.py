@@ -14,17 +14,22 @@ from pathlib import Path
 
 import pytest
 
+import experiments
 from experiments.analysis.result import build
-from experiments.analysis.rows import Row, from_json
+from experiments.analysis.rows import Row, from_json, where
+from experiments.backends.protocol import BackendError
 from experiments.backends.simulation.backend import SimulationBackend
+from experiments.backends.simulation.lab import SimulatedLab
 from experiments.language.expand import Experiment, parse
+from experiments.language.plan import Setting
 from experiments.language.text import ScenarioError
-from experiments.record.events import RunEnded, RunFailed, read_records
+from experiments.record.events import Record, RunEnded, RunFailed, read_records
 from experiments.record.folder import RunFolder, read_json
+from experiments.runner.command import finish
 from experiments.runner.executors import by_entry_point, dask, processes
 from experiments.runner.experiment import carry_out, choose, runs_in
 from experiments.runner.progress import Reporter
-from tests.unit.test_timeline import HEAD
+from tests.simulated import SIX_GPUS
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEPT = """
@@ -37,7 +42,9 @@ sweep:
 
 
 def swept(text: str = SWEPT) -> Experiment:
-    return parse(HEAD.replace("scale: {time: 1, payload: 400}\n", "scale: {time: 1}\n") + text, "swept.yaml")
+    return parse(
+        SIX_GPUS.replace("scale: {time: 1, payload: 400}\n", "scale: {time: 1}\n") + text, "swept.yaml"
+    )
 
 
 def rows(experiment: Experiment, parent: Path, pool: AbstractContextManager[Executor] | None) -> list[Row]:
@@ -89,7 +96,37 @@ sweep: {training.iterations: [2, 40]}
     assert not build(experiment, records, read_json(done.path / "environment.json"))["complete"]
 
 
-def test_wrong_executors_are_one_line(tmp_path: Path) -> None:
+class Dying(SimulationBackend):
+    """Its process is killed, as for want of memory, when it opens a lab."""
+
+    def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_killed_process_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> None:
+    experiment, backend = swept(), Dying()
+    with (
+        RunFolder.new(tmp_path, "swept", experiment.text) as folder,
+        pytest.raises(BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"),
+    ):
+        carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), processes(1))
+
+
+def test_from_python_with_repeats(tmp_path: Path) -> None:
+    file = tmp_path / "swept.yaml"
+    file.write_text(swept("jobs: {red: {ranks: [g0, g1]}}\n").text)
+    results = experiments.run(experiments.load(file, repeat=2), runs=tmp_path / "runs")
+    assert not results.failures
+    jct = where(results.rows, subject="job red", metric="jct")
+    assert [row.repeat for row in jct] == [1, 2, None]
+    # Drawn anew, it still has both.
+    assert finish(results.path)["complete"]
+    with pytest.raises(ScenarioError, match="only a simulation is spread"):
+        experiments.run(file, "emulation", runs=tmp_path / "runs", processes=2)
+
+
+def test_wrong_executors_are_one_line() -> None:
     with (
         pytest.raises(ScenarioError, match="--executor: there is no executor 'nowhere'"),
         by_entry_point("nowhere:tcp://127.0.0.1:1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +13,6 @@ from experiments.analysis.metrics.utilisation import activity
 from fabric.utilisation import (
     DEFINITIONS,
     Activity,
-    counted_over_computing,
-    gain_of,
     mean_share,
     waiting_counted,
 )
@@ -117,19 +114,3 @@ def test_which_definitions_agree_and_how_much_waiting_must_count(
 def test_nothing_is_claimed_where_nothing_is_published() -> None:
     rows = analysed(ARMS.partition("paper:")[0] + "compare: {baseline: fragmented}\n").rows
     assert not [row for row in rows if "agrees" in row.metric or "waiting" in row.metric]
-
-
-@given(speed_up=st.floats(1.01, 10), counted=st.floats(0, 100))
-def test_a_gain_tells_what_the_counter_counts(speed_up: float, counted: float) -> None:
-    gain = gain_of(speed_up, counted)
-    assert 1 < gain <= speed_up
-    assert counted_over_computing(speed_up, gain) == pytest.approx(counted, rel=1e-3, abs=1e-3)
-
-
-def test_the_papers_two_cases_do_not_fit_one_counter() -> None:
-    """3 times at 3.73 times the speed leaves no way to 1 time at 2.63 times the speed."""
-    counted = counted_over_computing(407 / 109, 3.0)
-    per_iteration = (368 * 3) / (407 * 4)
-    assert gain_of(368 / 140, counted * per_iteration) == pytest.approx(2.30, abs=0.01)
-    assert math.isinf(counted_over_computing(368 / 140, 1.0))
-    assert gain_of(368 / 140, math.inf) == 1.0

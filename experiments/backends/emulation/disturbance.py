@@ -1,4 +1,4 @@
-"""What a run does to its own lab, beside the controller: faults of the control network, killed agents.
+"""What a run does to its own lab, beside the controller: faults of the O-NICs' control network.
 
 The controller has no business with these, and neither has a user's job; they are asked of the lab's own
 processes, by the inventory that the testbed writes. So are the counters of the light in the kernel.
@@ -7,8 +7,6 @@ processes, by the inventory that the testbed writes. So are the counters of the 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +15,12 @@ import httpx
 
 from controller.errors import ControllerError
 from controller.grids.onics import OnicEntry, ask
-from experiments.backends.emulation.processes import LabProcesses, belongs_to
+from experiments.backends.emulation.processes import LabProcesses
 from experiments.backends.protocol import BackendError
 from experiments.language.plan import ControlFaults
 
-#: Deadlines in seconds: the server agent's answer, the return of an agent that was killed, one look for it.
-ANSWER_S, BACK_S, GLANCE_S = 10.0, 30.0, 0.1
-NO_FAULTS = {"control_delay_s": 0.0, "loss": 0.0, "duplicate": 0.0, "reorder": 0.0, "seed": 0}
+#: Deadline of the server agent's answer, seconds.
+ANSWER_S = 10.0
 
 
 def inventory(processes: LabProcesses) -> dict[str, Any]:
@@ -45,17 +42,11 @@ def light_counters(processes: LabProcesses) -> dict[str, Any]:
     return found
 
 
-def emulate(processes: LabProcesses, faults: Mapping[str, Any]) -> None:
-    """Have every agent delay or lose its control messages from now on. Raises BackendError.
-
-    ``faults``: keys of the agent's ``emulate``; one not named stays. Agents are seeded apart.
-    """
-    for index, gpu in enumerate(inventory(processes)["onics"]):
-        emulate_one(processes, gpu, {**faults, "seed": index + 1})
-
-
 def emulate_one(processes: LabProcesses, gpu: str, faults: Mapping[str, Any]) -> None:
-    """As :func:`emulate`, for one agent."""
+    """Have one agent delay or lose its control messages from now on; a key not named stays.
+
+    Raises BackendError.
+    """
     try:
         found = ask(_entry(processes, gpu), "emulate", **faults)["emulate"]
     except ControllerError as error:
@@ -65,27 +56,6 @@ def emulate_one(processes: LabProcesses, gpu: str, faults: Mapping[str, Any]) ->
         raise BackendError(
             f"O-NIC agent of {gpu}: {wrong[0]} is {found.get(wrong[0])}, not {faults[wrong[0]]}"
         )
-
-
-def kill_agent(processes: LabProcesses, gpu: str) -> int:
-    """Kill (SIGKILL) the agent of a GPU's O-NIC; its process id. Raises BackendError."""
-    pid = int(inventory(processes)["onics"][gpu]["pid"])
-    if not belongs_to(processes.lab, pid):
-        raise BackendError(f"the agent of O-NIC {gpu} (process {pid}) does not run")
-    os.kill(pid, signal.SIGKILL)
-    return pid
-
-
-def why_no_other_agent(processes: LabProcesses, gpu: str, pid: int) -> str | None:
-    """Why the agent that the testbed starts in place of process ``pid`` does not answer; None once it does.
-
-    It is only glanced at: jobs are watched meanwhile.
-    """
-    try:
-        status = ask(_entry(processes, gpu), "status", timeout_s=GLANCE_S)
-    except ControllerError as error:
-        return str(error)
-    return None if status["pid"] != pid else "the old one still answers"
 
 
 def _entry(processes: LabProcesses, gpu: str) -> OnicEntry:

@@ -108,15 +108,6 @@ class Session:
             raise BackendError(f"{regroup_id} failed: {found.get('error')}")
         return found if found["state"] not in ("PLANNED", "APPLYING") else None
 
-    def regroup_now(self, ids: Iterable[str]) -> dict[str, Any]:
-        deadline = time.monotonic() + REGROUP_S
-        regroup_id = self.begin_regroup(ids)
-        while (found := self.regroup_done(regroup_id)) is None:
-            if time.monotonic() > deadline:
-                raise BackendError(f"{regroup_id} was not done after {REGROUP_S:.0f} s")
-            time.sleep(0.02)
-        return found
-
     def wait_ended(self, ids: Mapping[str, str], patience_s: float) -> list[str]:
         """Wait until all jobs have ended; one line for each that did not succeed."""
         deadline = time.monotonic() + patience_s

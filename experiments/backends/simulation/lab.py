@@ -185,7 +185,10 @@ class SimulatedLab:
 
     def next(self, until_s: float) -> Sequence[Record]:
         if not self._records:
-            self._sim.run(until_s)
+            try:
+                self._sim.run(until_s)
+            except ValueError as error:
+                raise BackendError(f"{self._plan.title}: {error}") from None
         if not self._records and until_s == math.inf:
             self._sim.give_up()
         found, self._records = self._records, []
@@ -436,7 +439,7 @@ class SimulatedLab:
         else:
             self._lost_gpus.add(gpu)
         job_plan = next((self._plan.job(name) for name, ranks in self._ranks.items() if gpu in ranks), None)
-        then = (job_plan.on_loss if job_plan is not None else None) or event.then or "fail"
+        then = job_plan.on_loss if job_plan is not None else "fail"
         spare = self._spare(job_plan) if then == "swap" and job_plan is not None else None
         if then == "swap" and spare is None:
             then = "fail"
