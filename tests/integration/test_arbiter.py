@@ -30,8 +30,6 @@ GRID = {
     }
 }
 NODES = ["n0", "n1", "n2", "n3"]
-#: What no correct run may count.
-NEVER = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "unset_drops")
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +76,6 @@ def lit(run: Run) -> dict[str, list[tuple[str, str, int]]]:
     }
 
 
-def never(run: Run) -> dict[str, int]:
-    totals = run.api.get("/v1/arbiter/counters").json()["totals"]
-    return {name: totals[name] for name in NEVER}
-
-
 def status(run: Run, gpu: str) -> dict[str, Any]:
     answer = run.api.get(f"/v1/onics/{gpu}")
     assert answer.status_code == 200, answer.text
@@ -98,6 +91,7 @@ LIT = {
 
 
 def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
+    before = run.light_lost()
     assert lit(run) == {}
     plan = run.api.post("/v1/arbiter/plan", json={"gpus": 4, "collective": "halving-doubling"}).json()
     assert (plan["grid"], plan["ranks"]) == ("n", NODES)
@@ -116,7 +110,7 @@ def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
     run.wait_state(red, "SUCCEEDED")
     assert len({e["parameters_sha256"] for e in run.events(red, "done")}) == 1
     assert len(run.events(red, "iteration")) == 40
-    assert never(run) == dict.fromkeys(NEVER, 0)
+    run.assert_all_light_arrived(before, red)
     flows = run.api.get("/v1/onics/n0/flows").json()["flows"]
     assert {flow["port"] for flow in flows} == {0, 1}
     run.wait(lambda: not lit(run), "the light stayed on")
@@ -139,6 +133,7 @@ def test_what_the_grid_cannot_carry_is_refused(run: Run, body: dict[str, Any], c
 
 
 def test_two_jobs_in_one_row_each_have_their_own_light(run: Run) -> None:
+    before = run.light_lost()
     red, blue = submit(run, "red", ranks=["n0", "n2"], gpus=None), submit(run, "blue", gpus=2)
     for job in (red, blue):
         run.wait_state(job, "READY")
@@ -154,10 +149,11 @@ def test_two_jobs_in_one_row_each_have_their_own_light(run: Run) -> None:
     run.wait(lambda: lit(run) == {"n-c1": LIT["n-c1"]}, "red's light stayed, or blue's went")
     run.release(blue)
     run.wait_state(blue, "SUCCEEDED")
-    assert never(run) == dict.fromkeys(NEVER, 0)
+    run.assert_all_light_arrived(before, red, blue)
 
 
 def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run: Run) -> None:
+    lost = run.light_lost()
     # Long enough to outlast the start of a controller on a busy machine.
     red = submit(run, "red", iterations=150, compute_s=0.05)
     run.wait_state(red, "READY")
@@ -183,7 +179,7 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
             assert after[key] == before[gpu][key]
     run.wait_state(red, "SUCCEEDED")
     assert len(run.events(red, "iteration")) == 4 * 150
-    assert never(run) == dict.fromkeys(NEVER, 0)
+    run.assert_all_light_arrived(lost, red)
     log = (run.state / "controller.txt").read_text()
     assert "repaired" not in log
 

@@ -27,6 +27,9 @@ SPREAD = ["g0", "g2"]
 TRAIN = {"gradient_bytes": 96400, "compute_s": 0.05, "iterations": 10, "seed": 7, "hold": True}
 
 
+LIGHT_LOST = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "unset_drops")
+
+
 class Run:
     """A testbed process and a controller process; ``runtime`` is that of the workers."""
 
@@ -86,6 +89,25 @@ class Run:
             assert time.monotonic() < deadline, f"{complaint}: {self.logs()}"
             time.sleep(0.05)
         return value
+
+    def light_lost(self) -> dict[str, int]:
+        """What no correct run may count on its wavelengths: packets lost since the testbed began."""
+        totals = self.api.get("/v1/arbiter/counters").json()["totals"]
+        return {name: totals[name] for name in LIGHT_LOST}
+
+    def assert_all_light_arrived(self, before: dict[str, int], *jobs: str) -> None:
+        """While these jobs trained no light met other light, and only bytes that had arrived met the dark.
+
+        A flow ends when all of it is acknowledged. What TCP sent again needlessly, as on a machine that
+        stood still for a while, may wait at the port until then and finds the laser dark. That is rare;
+        light that comes late or goes early loses something in every flow.
+        """
+        after = self.light_lost()
+        assert after | {"dark_drops": before["dark_drops"]} == before
+        sent_again = sum(event["retransmits"] for job in jobs for event in self.events(job, "done"))
+        flows = sum(event["flows"] for job in jobs for event in self.events(job, "iteration"))
+        assert flows
+        assert after["dark_drops"] - before["dark_drops"] <= min(sent_again, flows // 10)
 
     def submit(self, name: str, ranks: list[str], **more: Any) -> str:
         answer = self.api.post("/v1/jobs", json={"name": name, "ranks": ranks, **TRAIN, **more})

@@ -34,8 +34,6 @@ RING = {"rings": {"r": {"nodes": 5, "gpu": "p100", "rate": "25 Gbit/s", "wavelen
 FABRIC = build_fabric(FabricSpec.model_validate(RING))
 NODES = FABRIC.rings["r"].nodes
 SWITCHES = FABRIC.rings["r"].switches
-#: What no correct run may count.
-NEVER = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "unset_drops")
 TRAIN = {"collective": "wrht", "gradient_bytes": 96400, "compute_s": 0.02, "iterations": 10, "seed": 7}
 
 
@@ -84,11 +82,6 @@ def idle(run: Run) -> bool:
     )
 
 
-def never(run: Run) -> dict[str, int]:
-    totals = run.api.get("/v1/arbiter/counters").json()["totals"]
-    return {name: totals[name] for name in NEVER}
-
-
 def expected(run: Run, job: str) -> str:
     """The fingerprint of the parameters when the same is trained in one process."""
     spec = json.loads((run.state / "workers" / f"{job}-0" / "spec.json").read_text())
@@ -101,7 +94,7 @@ def check_training(run: Run, job: str, iterations: int, reference: str) -> None:
 
 
 def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
-    before = never(run)
+    before = run.light_lost()
     plan = run.api.post("/v1/arbiter/plan", json={"gpus": 5, "collective": "wrht"}).json()
     assert (plan["ring"], plan["ranks"], plan["steps"], plan["set_ups"]) == ("r", list(NODES), 4, 4)
     assert idle(run), "a plan changed something"
@@ -133,7 +126,7 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     for figures in (statistics["total"], statistics["write"]):
         assert 0 < figures["p50_s"] <= figures["p99_s"] <= figures["max_s"]
     assert [one["step"] for one in run.api.get("/v1/rings/r/set-ups").json()] == list(range(1, 40))
-    assert never(run) == before
+    run.assert_all_light_arrived(before, red)
     run.wait(lambda: idle(run), "light or sockets were left")
 
 
@@ -154,7 +147,7 @@ def test_what_the_ring_cannot_carry_is_refused(run: Run, body: dict[str, Any], s
 
 
 def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: Run) -> None:
-    before = never(run)
+    before = run.light_lost()
     red = submit(run, "red", iterations=20, compute_s=0.05)
     run.wait_state(red, "READY")
     reference = expected(run, red)
@@ -169,9 +162,7 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: R
     assert run.job(red)["state"] == "RUNNING"
     run.wait_state(red, "SUCCEEDED")
     check_training(run, red, 20, reference)
-    assert {key: n - before[key] for key, n in never(run).items() if key != "dark_drops"} == dict.fromkeys(
-        set(NEVER) - {"dark_drops"}, 0
-    )
+    assert run.light_lost() | {"dark_drops": before["dark_drops"]} == before
 
 
 def goes_dark(place: dict[str, Any]) -> None:
@@ -213,7 +204,7 @@ def test_a_cancelled_job_leaves_the_ring_to_the_next_one(run: Run) -> None:
 
 
 def test_a_link_test_has_its_light_all_the_time(run: Run) -> None:
-    before = never(run)
+    before = run.light_lost()
     test = {"seconds": 0.8, "to": [1, 2, 3, 4, 0]}
     job = submit(run, "links", workload="linktest", linktest=test)
     run.wait_state(job, "READY")
@@ -223,7 +214,7 @@ def test_a_link_test_has_its_light_all_the_time(run: Run) -> None:
     assert len(rates) == len(NODES)
     # 25 Gbit/s over the payload scale, in TCP payload; a busy machine gives less.
     assert all(0.3 * 250e6 < rate <= 1.02 * 250e6 for rate in rates), rates
-    assert never(run) == before
+    assert run.light_lost() == before
 
 
 # Scripted workers against the WSSs, without a controller process
