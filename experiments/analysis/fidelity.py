@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from experiments.analysis.metrics import Context
-from experiments.analysis.metrics.exactness import identical
-from experiments.analysis.metrics.light import FORBIDDEN, counted, pairs_lit
-from experiments.analysis.metrics.payload import payload_lost
-from experiments.analysis.metrics.training import allreduce_ideal, allreduce_over_ideal
+from experiments.analysis.metrics.light import FORBIDDEN, counters, flows
+from experiments.analysis.metrics.training import by_model
+from experiments.analysis.metrics.workers import identical, payload
 from experiments.analysis.prediction import ring_of
-from experiments.analysis.setups import set_up_times
-from experiments.analysis.statistics import percentile
+from experiments.analysis.statistics import median, percentile
 from experiments.record.events import (
     LinkRate,
-    LinkRateDisturbed,
     PortRate,
     ProcessorLoad,
     Record,
@@ -26,7 +22,7 @@ from experiments.record.events import (
     RingSetUps,
     SwitchRestarted,
 )
-from experiments.record.runs import SUCCEEDED, JobRun, Run
+from experiments.record.runs import SUCCEEDED, Run
 
 #: Seconds between two samples of the ports' throughput (10 Hz).
 SERIES_STEP_S = 0.1
@@ -46,7 +42,6 @@ TAKEN = 0.05
 NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 
 Level = Literal["doubtful", "bad"]
-LEVELS: tuple[Level, Level] = ("doubtful", "bad")
 #: Why a run is not simply good, by its code, with the data that the sentence is made of.
 SENTENCES = {
     "link_rate": "link {link} ({direction}) gave {ratio:.1%} of its setting",
@@ -82,34 +77,14 @@ class Reason:
         return {"code": self.code, "level": self.level, **self.data, "text": self.text}
 
 
-class Verdict:
-    """Collects reasons; the verdict is the worst of them."""
-
-    def __init__(self) -> None:
-        self.reasons: list[Reason] = []
-
-    def check(self, value: float, limits: tuple[float, float], code: str, **data: Any) -> None:
-        """A reason where the value is over the first limit (doubtful) or the second (bad)."""
-        level = sum(value > limit for limit in limits)
-        if level:
-            self.add(LEVELS[level - 1], code, **data)
-
-    def add(self, level: Level, code: str, **data: Any) -> None:
-        reason = Reason(code, level, data)
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-
-    @property
-    def verdict(self) -> str:
-        levels = {reason.level for reason in self.reasons}
-        return next((level for level in reversed(LEVELS) if level in levels), "good")
-
-    def as_json(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, "reasons": [reason.as_json() for reason in self.reasons]}
+def over(value: float, limits: tuple[float, float], code: str, **data: Any) -> Iterator[Reason]:
+    """A reason where the value is over the first limit (doubtful) or the second (bad)."""
+    if value > limits[0]:
+        yield Reason(code, "bad" if value > limits[1] else "doubtful", data)
 
 
 def judged(
-    runs: Sequence[Run],
+    contexts: Sequence[Context],
     records: Iterable[Record],
     rates: Iterable[PortRate],
     *,
@@ -120,80 +95,77 @@ def judged(
 
     ``baselines``: arms that others are compared with. ``untimed``: arms of whose computing no figure is made.
     """
-    records, verdict = list(records), Verdict()
+    records, runs = list(records), [context.run for context in contexts]
+    links = [_link(record) for record in records if type(record) is LinkRate]
+    timer = timers([run for run in runs if run.plan.arm not in untimed])
+    missing = samples_missing(runs, rates)
+    found = [
+        *missed_links(links),
+        *([] if links else [Reason("links_not_measured", "doubtful", {})]),
+        *late(timer),
+        *(reason for run in runs for reason in busy(run)),
+        *(reason for run in runs for reason in restarted(run)),
+    ]
+    for name, share in missing.items():
+        found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
     rings = any(ring_of(run.plan.setting.fabric) for run in runs)
-    checked = {
-        "links": judge_links(records, verdict),
-        "timer": judge_timers([run for run in runs if run.plan.arm not in untimed], verdict),
-        "cpu": judge_processors(runs, verdict),
-        "switches_restarted": judge_switches(runs, verdict),
+    limits = BASELINE_OVER_MODEL_OF_RINGS if rings else BASELINE_OVER_MODEL
+    for context in contexts:
+        found += beside_model(context, limits if context.run.plan.arm in baselines else None)
+    found += [reason for run in runs for reason in differing(run)]
+    found += [reason for context in contexts for reason in astray(context)]
+    reasons = [reason for number, reason in enumerate(found) if reason not in found[:number]]
+    return {
+        "verdict": next(
+            (level for level in ("bad", "doubtful") if level in {r.level for r in reasons}), "good"
+        ),
+        "reasons": [reason.as_json() for reason in reasons],
+        "links": links,
+        "timer": timer,
+        "cpu": {run.name: shares for run in runs if (shares := processors(run))},
+        "switches_restarted": {run.name: sum(n.times for n in run.of(SwitchRestarted)) for run in runs},
         "repeated": [
             {key: value for key, value in vars(record).items() if key not in ("t", "run")}
             for record in records
             if isinstance(record, Repeated)
         ],
-        "samples_missing": judge_samples(runs, rates, verdict),
+        "samples_missing": missing,
     }
-    limits = BASELINE_OVER_MODEL_OF_RINGS if rings else BASELINE_OVER_MODEL
-    judge_by_model(runs, baselines, limits, verdict)
-    judge_parameters(runs, verdict)
-    for run in runs:
-        judge_light(run, verdict)
-    return {**verdict.as_json(), **checked}
 
 
-def judge_links(records: Iterable[Record], verdict: Verdict) -> list[dict[str, Any]]:
-    """Every link that was measured, against its setting."""
-    links = [
-        {
-            "fabric": rate.fabric,
-            "link": rate.link,
-            "direction": rate.direction,
-            "set_bps": rate.set_bps,
-            "measured_bps": rate.measured_bps,
-            "ratio": rate.measured_bps / rate.set_bps,
-            "stolen": rate.stolen,
-            "others": rate.others,
-        }
-        for rate in records
-        if isinstance(rate, LinkRate) and not isinstance(rate, LinkRateDisturbed)
-    ]
-    for reason in missed_links(links):
-        verdict.add(reason.level, reason.code, **reason.data)
-    if not links:
-        verdict.add("doubtful", "links_not_measured")
-    return links
+def _link(rate: LinkRate) -> dict[str, Any]:
+    """A link's rate against its setting."""
+    link = {key: value for key, value in vars(rate).items() if key not in ("t", "run")}
+    return link | {"ratio": rate.measured_bps / rate.set_bps}
 
 
 def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
     """A reason for each rate that missed its setting."""
-    missed = Verdict()
+    found: list[Reason] = []
     for rate in rates:
+        said = {"link": rate["link"], "direction": rate["direction"]}
         ratio = rate["measured_bps"] / rate["set_bps"]
-        link, direction = rate["link"], rate["direction"]
-        missed.check(abs(ratio - 1), LINK_ERROR, "link_rate", link=link, direction=direction, ratio=ratio)
-    return missed.reasons
+        found += over(abs(ratio - 1), LINK_ERROR, "link_rate", **said, ratio=ratio)
+    return found
 
 
-def judge_timers(runs: Sequence[Run], verdict: Verdict) -> dict[str, float | None]:
-    """How late the timers woke that stand for computation."""
-    late = [
-        (it.lateness_s, it.lateness_s / job.plan.compute_s)
-        for run in runs
-        for job in run.jobs.values()
-        for it in job.iterations
-    ]
-    if not late:
-        return dict.fromkeys(("median_s", "p99_s", "max_s", "p99_share_of_compute"))
-    times = [late_s for late_s, _ in late]
-    p99_s, share = percentile(times, 0.99), percentile((share for _, share in late), 0.99)
-    verdict.check(share, LATENESS_SHARE, "timers_late", p99_s=p99_s, share=share)
+def timers(runs: Iterable[Run]) -> dict[str, float | None]:
+    """How late the timers woke that stand for computation: seconds, and shares of it."""
+    jobs = [job for run in runs for job in run.jobs.values()]
+    times = [it.lateness_s for job in jobs for it in job.iterations]
+    shares = (it.lateness_s / job.plan.compute_s for job in jobs for it in job.iterations)
     return {
-        "median_s": statistics.median(times),
-        "p99_s": p99_s,
-        "max_s": max(times),
-        "p99_share_of_compute": share,
+        "median_s": median(times),
+        "p99_s": percentile(times, 0.99) if times else None,
+        "max_s": max(times, default=None),
+        "p99_share_of_compute": percentile(shares, 0.99) if times else None,
     }
+
+
+def late(timer: Mapping[str, float | None]) -> Iterator[Reason]:
+    """A reason where they woke late."""
+    share = timer["p99_share_of_compute"] or 0.0
+    yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share)
 
 
 def loads(run: Run) -> list[ProcessorLoad]:
@@ -201,34 +173,30 @@ def loads(run: Run) -> list[ProcessorLoad]:
     return [load for load in run.of(ProcessorLoad) if run.released <= load.t <= run.ended]
 
 
-def judge_processors(runs: Sequence[Run], verdict: Verdict) -> dict[str, Any]:
-    """Shares of the processors in each run: how busy they were, and what the hypervisor and others took.
+def processors(run: Run) -> dict[str, float | None]:
+    """Shares of the processors in a run: how busy they were, and what the hypervisor and others took.
 
     What others took is no reason by itself: it shows in links and timers, whose reason it may be.
     """
-    cpu: dict[str, Any] = {}
-    for run in runs:
-        if not (found := loads(run)):
-            continue
+    found: dict[str, float | None] = {}
+    for what in ("busy", "stolen", "others") if loads(run) else ():
+        shares = [share for load in loads(run) if (share := getattr(load, what)) is not None]
+        found[f"mean_{what}"] = statistics.mean(shares) if shares else None
+        found[f"p95_{what}"] = percentile(shares, 0.95) if shares else None
+    return found
+
+
+def busy(run: Run) -> Iterator[Reason]:
+    """A reason where the lab itself took nearly all."""
+    if found := loads(run):
         own = statistics.mean(load.busy - (load.others or 0.0) for load in found)
-        verdict.check(own, CPU_BUSY, "processors_busy", run=run.name, busy=own)
-        cpu[run.name] = {
-            f"{how}_{what}": _share(run, what, of)
-            for what in ("busy", "stolen", "others")
-            for how, of in (("mean", statistics.mean), ("p95", partial(percentile, share=0.95)))
-        }
-    return cpu
-
-
-def _share(run: Run, what: str, of: Callable[[Sequence[float]], float]) -> float | None:
-    found = [share for load in loads(run) if (share := getattr(load, what)) is not None]
-    return of(found) if found else None
+        yield from over(own, CPU_BUSY, "processors_busy", run=run.name, busy=own)
 
 
 def taken(run: Run) -> float:
     """Share (0..1) of the processors' time that the lab could not have in a run: stolen, or others'."""
-    shares = (_share(run, what, statistics.mean) for what in ("stolen", "others"))
-    return sum(share for share in shares if share is not None)
+    shares = processors(run)
+    return sum(shares.get(f"mean_{what}") or 0.0 for what in ("stolen", "others"))
 
 
 def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
@@ -237,95 +205,73 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
     ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
     is evidence.
     """
-    if taken(run) < TAKEN:
+    if taken(run) < TAKEN or any((*restarted(run), *differing(run))):
         return []
-    faults, missed = Verdict(), Verdict()
-    judge_switches([run], faults)
-    judge_parameters([run], faults)
-    judge_timers([run], missed)
-    judge_processors([run], missed)
-    over = (run.ended - run.released) / max(expected_s.values())
-    missed.check(over, RUN_OVER_MODEL, "run_over_model", run=run.name, over=over)
-    return [] if faults.reasons else missed.reasons
+    times = (run.ended - run.released) / max(expected_s.values())
+    longer = over(times, RUN_OVER_MODEL, "run_over_model", run=run.name, over=times)
+    return [*late(timers([run])), *busy(run), *longer]
 
 
-def judge_switches(runs: Sequence[Run], verdict: Verdict) -> dict[str, int]:
-    """How often optical switches died unasked in each run and were started again by the testbed."""
-    restarted = {run.name: run.of(SwitchRestarted) for run in runs}
-    for name, notes in restarted.items():
-        for switch in dict.fromkeys(note.switch for note in notes):
-            verdict.add("doubtful", "switch_restarted", run=name, switch=switch)
-    return {name: sum(note.times for note in notes) for name, notes in restarted.items()}
+def restarted(run: Run) -> Iterator[Reason]:
+    """Optical switches that died unasked and were started again by the testbed."""
+    for switch in dict.fromkeys(note.switch for note in run.of(SwitchRestarted)):
+        yield Reason("switch_restarted", "doubtful", {"run": run.name, "switch": switch})
 
 
-def judge_samples(runs: Sequence[Run], rates: Iterable[PortRate], verdict: Verdict) -> dict[str, float]:
+def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str, float]:
     """Share of each run's throughput samples that are missing, where any run has some."""
     times: dict[str, set[float]] = {}
     for rate in rates:
         times.setdefault(rate.run, set()).add(rate.t)
     shares: dict[str, float] = {}
     for run in runs:
-        if not times or not run.plan.setting.fabric.packet_switches:
-            continue
-        found = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
-        wanted = (run.ended - run.released) / SERIES_STEP_S
-        share = shares[run.name] = max(0.0, 1 - len(found) / wanted) if wanted >= 1 else 0.0
-        verdict.check(share, SAMPLES_MISSING, "samples_missing", run=run.name, share=share)
+        if times and run.plan.setting.fabric.packet_switches:
+            found = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
+            wanted = (run.ended - run.released) / SERIES_STEP_S
+            shares[run.name] = max(0.0, 1 - len(found) / wanted) if wanted >= 1 else 0.0
     return shares
 
 
-def judge_by_model(
-    runs: Sequence[Run], baselines: Collection[str], limits: tuple[float, float], verdict: Verdict
-) -> None:
+def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterator[Reason]:
     """Jobs that had their links for themselves while nothing happened, against the model: there it is exact
-    but for headers, losses and what a machine takes by itself."""
-    for run in runs:
-        if any(action.begun > run.released for action in run.actions):
+    but for headers, losses and what a machine takes by itself. ``limits``: of a baseline."""
+    run = context.run
+    if any(action.begun > run.released for action in run.actions):
+        return
+    for name, job in run.jobs.items():
+        model, alone = context.predicted.get(name), context.alone.get(name)
+        if job.jct_s is None or model is None or alone is None or model.jct_s > alone.jct_s * (1 + 1e-9):
             continue
-        context = Context(run, "measured")
-        for job in run.jobs.values():
-            if job.jct_s is not None and _undisturbed(context, job):
-                _judge_job(context, job, limits if run.plan.arm in baselines else None, verdict)
+        said, found = {"run": run.name, "job": name}, by_model(context, job)
+        # Where light is waited for, or the job's own edges share a link, NICs are not what counts.
+        if not model.set_ups and model.all_reduce_s <= found["allreduce_ideal"] * (1 + 1e-9):
+            times = found.get("allreduce_over_ideal", 0.0)
+            yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **said)
+        if limits is not None:
+            times = job.jct_s / found.get("jct_predicted_with_setup", model.jct_s)
+            yield from over(times, limits, "baseline_over_model", over=times, **said)
 
 
-def _undisturbed(context: Context, job: JobRun) -> bool:
-    found, alone = context.predicted.get(job.name), context.alone.get(job.name)
-    return found is not None and alone is not None and found.jct_s <= alone.jct_s * (1 + 1e-9)
-
-
-def _judge_job(context: Context, job: JobRun, limits: tuple[float, float] | None, verdict: Verdict) -> None:
-    model, over = context.predicted[job.name], allreduce_over_ideal(context, job)
-    said: dict[str, Any] = {"run": context.run.name, "job": job.name}
-    ideal_s = allreduce_ideal(context, job)
-    # Where light is waited for, or the job's own edges share a link, NICs are not what counts.
-    if over is not None and ideal_s and not model.set_ups and model.all_reduce_s <= ideal_s * (1 + 1e-9):
-        verdict.check(over, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=over, **said)
-    if limits is not None and job.jct_s is not None:
-        times = set_up_times(context.run)
-        waits_s = job.plan.iterations * model.set_ups * statistics.median(times) if times else 0.0
-        over = job.jct_s / (model.jct_s + waits_s)
-        verdict.check(over, limits, "baseline_over_model", over=over, **said)
-
-
-def judge_parameters(runs: Sequence[Run], verdict: Verdict) -> None:
+def differing(run: Run) -> Iterator[Reason]:
     """Of every job that ended well the ranks and the one-process reference must agree bit by bit."""
-    for run in runs:
-        for job in run.jobs.values():
-            if job.state == SUCCEEDED and not identical(job):
-                verdict.add("bad", "parameters_differ", run=run.name, job=job.name)
+    for job in run.jobs.values():
+        if job.state == SUCCEEDED and not identical(job):
+            yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})
 
 
-def judge_light(run: Run, verdict: Verdict) -> None:
+def astray(context: Context) -> Iterator[Reason]:
     """Light between jobs, payload that got lost, and what kernel and agents must never count."""
-    lit = pairs_lit(run)
-    if lit and lit[1]:
-        verdict.add("bad", "light_astray", run=run.name, count=lit[1], counter="wavelengths between jobs")
-    lost = payload_lost(Context(run, "measured"))
+    run, counted = context.run, counters(context)
+
+    def light(level: Level, counter: str, count: float) -> Iterator[Reason]:
+        if count:
+            yield Reason("light_astray", level, {"run": run.name, "count": count, "counter": counter})
+
+    yield from light("bad", "wavelengths between jobs", flows(context).get("lit_between_jobs", 0))
+    lost = payload(context).get("payload_lost", 0)
     if lost and all(job.state == SUCCEEDED and not job.losses for job in run.jobs.values()):
-        verdict.add("bad", "payload_lost", run=run.name, bytes=lost)
-    never: list[tuple[Level, str]] = [("bad", name) for name in FORBIDDEN]
-    if run.of(RingSetUps):
-        never += [("doubtful", name) for name in NEVER_ON_RINGS]
-    for level, name in never:
-        if count := counted(run, name):
-            verdict.add(level, "light_astray", run=run.name, counter=name.replace("_", " "), count=count)
+        yield Reason("payload_lost", "bad", {"run": run.name, "bytes": lost})
+    for name in FORBIDDEN:
+        yield from light("bad", name.replace("_", " "), counted.get(name, 0))
+    for name in NEVER_ON_RINGS if run.of(RingSetUps) else ():
+        yield from light("doubtful", name.replace("_", " "), counted.get(name, 0))

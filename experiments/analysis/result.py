@@ -10,7 +10,7 @@ from typing import Any
 from experiments.analysis import rows as tidy
 from experiments.analysis.compare import break_even_rows, comparison_rows, equality_rows, told_apart_rows
 from experiments.analysis.fidelity import judged
-from experiments.analysis.metrics import rows_of
+from experiments.analysis.metrics import Context, rows_of
 from experiments.analysis.published import agreement_rows, published_rows, standings
 from experiments.analysis.rows import Label, Row
 from experiments.analysis.statistics import over_repeats
@@ -49,7 +49,8 @@ def analyse(
     """``rates``: ports' throughput, which a run folder keeps by itself. Raises ScenarioError."""
     records = list(records)
     runs = runs_of(records, experiment.plans)
-    single = [row for run in runs for row in rows_of(run, label)]
+    contexts = [Context(run, label) for run in runs]
+    single = [row for context in contexts for row in rows_of(context)]
     rows = over_repeats([*single, *_link_rows(records, label)])
     rows = _with_comparisons(experiment, rows, runs, label)
     spec = experiment.spec
@@ -58,7 +59,7 @@ def analyse(
         short = {spec.break_even.arm, spec.break_even.baseline} if spec.break_even else set()
         timed = {arm for compare in spec.compare for arm in (compare.baseline, *(compare.arms or ()))}
         fidelity = judged(
-            runs,
+            contexts,
             records,
             rates,
             baselines={compare.baseline for compare in spec.compare},

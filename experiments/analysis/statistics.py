@@ -11,6 +11,12 @@ from typing import TypeGuard
 from experiments.analysis.rows import Row, Value, key_of
 
 
+def median(values: Iterable[float]) -> float | None:
+    """None for none."""
+    found = list(values)
+    return statistics.median(found) if found else None
+
+
 def percentile(values: Iterable[float], share: float) -> float:
     """Smallest value that is not exceeded by ``share`` (0..1) of the values; 0 for none."""
     ordered = sorted(values)

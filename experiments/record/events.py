@@ -102,6 +102,10 @@ class Iteration(Record):
     flows: int = 0
 
     @property
+    def whole_s(self) -> float:
+        return self.allreduce_end - self.compute_start
+
+    @property
     def compute_s(self) -> float:
         return self.compute_end - self.compute_start
 
@@ -195,6 +199,13 @@ class Flow(Record):
     t_lit: float | None
     t_close: float | None
     t_released: float | None
+
+    @property
+    def set_up_s(self) -> float:
+        """Seconds from the request to the light, of a flow that has both."""
+        assert self.t_lit is not None
+        assert self.t_request is not None
+        return self.t_lit - self.t_request
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Circuits,
+    Flow,
     Iteration,
     JobArrived,
     JobRecovered,
@@ -126,6 +127,11 @@ class Run:
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Its records of one kind, in order."""
         return cast(list[Kind], self._by_kind.get(kind, []))
+
+    @property
+    def lit_flows(self) -> list[Flow]:
+        """Flows of O-NICs that got light."""
+        return [flow for flow in self.of(Flow) if flow.t_lit is not None and flow.t_request is not None]
 
 
 def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.fidelity import SENTENCES, Verdict, judge_processors
+from experiments.analysis.fidelity import SENTENCES, Reason, processors
 from experiments.analysis.result import Analysis, analyse
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import Experiment, load
@@ -123,10 +123,10 @@ def test_processors_that_others_fill_are_no_fault_of_the_run(two: tuple[Experime
 
 
 def test_what_the_hypervisor_took_is_said(two: tuple[Experiment, list[Record]]) -> None:
-    def loaded(**shares: float | None) -> dict[str, Any]:
+    def loaded(**shares: float | None) -> dict[str, float | None]:
         made = beside(lambda end: ProcessorLoad(t=end.t / 2, run=end.run, busy=0.5, **shares))
-        cpu = judge_processors(runs_of(made(two[1]), two[0].plans), Verdict())
-        return dict(cpu["slow"])
+        (run,) = [run for run in runs_of(made(two[1]), two[0].plans) if run.name == "slow"]
+        return processors(run)
 
     assert loaded(stolen=0.3)["p95_stolen"] == 0.3
     assert loaded(stolen=None)["mean_stolen"] is None
@@ -318,10 +318,7 @@ def test_what_was_made_again_is_told_with_both_figures(two: tuple[Experiment, li
 
 
 def test_every_reason_has_a_sentence() -> None:
-    verdict = Verdict()
-    for code in SENTENCES:
-        data = dict.fromkeys(("link", "direction", "run", "switch", "job", "counter"), "x") | dict.fromkeys(
-            ("ratio", "p99_s", "share", "busy", "over", "bytes", "count"), 1
-        )
-        verdict.add("bad", code, **data)
-    assert len({reason.text for reason in verdict.reasons}) == len(SENTENCES)
+    data = dict.fromkeys(("link", "direction", "run", "switch", "job", "counter"), "x") | dict.fromkeys(
+        ("ratio", "p99_s", "share", "busy", "over", "bytes", "count"), 1
+    )
+    assert len({Reason(code, "bad", data).text for code in SENTENCES}) == len(SENTENCES)

@@ -57,7 +57,7 @@ def test_a_new_metric_is_one_new_file(in_a_new_file: None) -> None:
 
 def test_two_metrics_of_one_name_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"metric jct: .*training has one of this name"):
-        metric("s", name="jct", help="Another")(lambda context: 1.0)
+        metric("s", makes={"jct": "Another"})(lambda context: {"jct": 1.0})
 
 
 @settings(max_examples=12)

@@ -8,27 +8,33 @@
 It is called as the function is, and said to be what the first line of its docstring says. What it returns
 becomes a row; None becomes none. ``of`` says what it is called for, and so the rows' subject: ``run`` once,
 ``fabric`` once, ``job`` for each job, ``event`` for each event of the timeline that took place, ``event job``
-for each of these and each job; ``each`` yields (subject, value) itself.
+for each of these and each job; ``messages`` for each kind of fault of control messages.
+
+Figures that are computed together are one function with ``makes``: their names, and what each is said to be.
+It returns values by name. Those of several units have a ``metric`` line for each unit.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
 
 from experiments.analysis.prediction import Circuits, Predicted, predict_jobs
 from experiments.analysis.rows import Label, Row, Value
+from experiments.record.events import RingSetUps
 from experiments.record.runs import Run
 
-Of = Literal["run", "fabric", "job", "event", "event job", "each"]
+Of = Literal["run", "fabric", "job", "event", "event job", "messages"]
 Compute = Callable[..., Any]
 Unit = Literal["s", "bit/s", "bytes", "%", "1", "count", ""]
 #: Events that move light.
 LIGHT = ("regroup", "circuits")
+#: What can happen to control messages on purpose, as O-NICs' agents count it.
+MESSAGE_FAULTS = ("lost", "duplicated", "reordered", "blocked")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,55 +80,46 @@ class Context:
             # A job without a path, which may be what the run is about.
             return {}
 
+    @cached_property
+    def set_up_times(self) -> list[float]:
+        """Seconds from the request of each flow to its light, or from the end of a step to the light of the
+        next where a ring's light changed between them."""
+        of_rings = (change["total_s"] for ring in self.run.of(RingSetUps) for change in ring.set_ups)
+        return [*(flow.set_up_s for flow in self.run.lit_flows), *of_rings]
+
 
 @dataclass(frozen=True)
 class Metric:
-    """``help``: what it is, in one line. ``analytic``: computed from a model, whatever the run's label."""
+    """``help``: what it is, in one line. ``analytic``: computed from a model, whatever the run's label.
+    ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module."""
 
     name: str
     unit: Unit
     help: str
     of: Of
     analytic: bool
-    compute: Callable[..., Any]
-
-    def values(self, context: Context) -> Iterator[tuple[str, Value]]:
-        """(subject, value) of a run."""
-        run = context.run
-        if self.of == "each":
-            yield from self.compute(context)
-        elif self.of in ("run", "fabric"):
-            yield "run" if self.of == "run" else f"fabric {run.plan.setting.name}", self.compute(context)
-        elif self.of == "job":
-            for name, job in run.jobs.items():
-                yield f"job {name}", self.compute(context, job)
-        elif self.of == "event":
-            for action in run.actions:
-                yield f"event {action.plan.name}", self.compute(context, action)
-        else:
-            for action in run.actions:
-                for name, job in run.jobs.items():
-                    yield f"event {action.plan.name} job {name}", self.compute(context, action, job)
+    compute: Compute
+    file: str
 
 
 _FOUND: dict[str, Metric] = {}
 
 
 def metric(
-    unit: Unit, *, of: Of = "run", analytic: bool = False, name: str = "", help: str = ""
+    unit: Unit, *, of: Of = "run", analytic: bool = False, makes: Mapping[str, str] | None = None
 ) -> Callable[[Compute], Compute]:
-    """Makes a function a metric. ``name`` and ``help``: in place of its own, for one that makes several.
+    """Makes a function a metric, or those of ``makes``. Raises ValueError for a name of another file's."""
 
-    Raises ValueError for a name that another file's has.
-    """
-
-    def register(compute: Compute) -> Compute:
-        said = help or (compute.__doc__ or "").partition("\n")[0].removesuffix(".")
-        found = Metric(name or compute.__name__, unit, said, of, analytic, compute)
-        before = _FOUND.setdefault(found.name, found)
-        if before.compute.__module__ != compute.__module__:
-            raise ValueError(f"metric {found.name}: {before.compute.__module__} has one of this name")
-        return compute
+    def register(function: Compute) -> Compute:
+        own = function.__name__
+        compute = function if makes else lambda *what: {own: function(*what)}
+        said = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
+        for name, help in said.items():
+            found = Metric(name, unit, help, of, analytic, compute, function.__module__)
+            before = _FOUND.setdefault(name, found)
+            if before.file != found.file:
+                raise ValueError(f"metric {name}: {before.file} has one of this name")
+        return function
 
     return register
 
@@ -139,33 +136,42 @@ def metrics() -> Mapping[str, Metric]:
     return _FOUND
 
 
-def rows_of(run: Run, label: Label) -> list[Row]:
+def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
+    """By what metrics are of: the subjects, and what a function is called with for each."""
+    jobs = {f"job {name}": (job,) for name, job in run.jobs.items()}
+    events = {f"event {action.plan.name}": (action,) for action in run.actions}
+    return {
+        "run": {"run": ()},
+        "fabric": {f"fabric {run.plan.setting.name}": ()},
+        "job": jobs,
+        "event": events,
+        "event job": {f"{e} {j}": (*action, *job) for e, action in events.items() for j, job in jobs.items()},
+        "messages": {f"messages {kind}": (kind,) for kind in MESSAGE_FAULTS},
+    }
+
+
+def rows_of(context: Context) -> list[Row]:
     """All figures of one run."""
-    context, plan = Context(run, label), run.plan
-    return [
-        Row(
-            plan.arm,
-            subject,
-            found.name,
-            value,
-            found.unit,
-            "analytic" if found.analytic else label,
-            plan.point,
-            plan.repeat,
-        )
-        for found in metrics().values()
-        for subject, value in found.values(context)
-        if value is not None
-    ]
+    plan, subjects = context.run.plan, _subjects(context.run)
+    computed: dict[tuple[Compute, str], Mapping[str, Value]] = {}
+    rows = []
+    for name, found in metrics().items():
+        label = "analytic" if found.analytic else context.label
+        for subject, what in subjects[found.of].items():
+            key = found.compute, subject
+            if key not in computed:
+                computed[key] = found.compute(context, *what)
+            if (value := computed[key].get(name)) is not None:
+                rows.append(Row(plan.arm, subject, name, value, found.unit, label, plan.point, plan.repeat))
+    return rows
 
 
 def table() -> str:
     """All metrics as a table in Markdown, for docs/metrics.md."""
-    of: Mapping[Of, str] = {"each": "messages"}
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
     for name, found in sorted(metrics().items()):
         said = f"{found.help} (analytic)" if found.analytic else found.help
-        lines.append(f"| `{name}` | {found.unit} | {of.get(found.of, found.of)} | {said} |")
+        lines.append(f"| `{name}` | {found.unit} | {found.of} | {said} |")
     return "\n".join(lines) + "\n"
 
 

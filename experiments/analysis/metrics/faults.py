@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Mapping
 
 from experiments.analysis.metrics import Context, metric
 from experiments.analysis.metrics.regroup import window
+from experiments.analysis.statistics import median
 from experiments.record.events import Iteration
 from experiments.record.runs import Action, JobRun
 
@@ -15,15 +16,7 @@ FAULTS = ("kill", "cut", "lose")
 _QUIET = ("cancel", "start")
 #: An iteration may end with the event that its end brings about, but for rounding.
 _SAME_S = 1e-9
-
-
-@metric("s", of="event")
-def away(_: Context, action: Action) -> float | None:
-    """From the kill until what was killed is back."""
-    if action.plan.do != "kill" or action.ended is None or action.error is not None:
-        return None
-    begin, end = window(action)
-    return end - begin
+_WHEN = ("before", "during", "after")
 
 
 def when(action: Action, it: Iteration) -> str:
@@ -41,28 +34,23 @@ def under(context: Context, action: Action, job: JobRun) -> bool:
     return job.released <= action.begun <= job.end + _SAME_S
 
 
-def _times(context: Context, action: Action, job: JobRun, wanted: str) -> list[float]:
+_ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event" for word in _WHEN} | {
+    f"iteration_{word}": f"Iteration time {word} the event: median over ranks and iterations"
+    for word in _WHEN
+}
+
+
+@metric("s", of="event job", makes=_ITERATIONS)
+def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float | None]:
+    """Iteration times before, during and after an event."""
     if action.plan.do in _QUIET or not under(context, action, job):
-        return []
-    return [it.allreduce_end - it.compute_start for it in job.iterations if when(action, it) == wanted]
-
-
-def _register(wanted: str) -> None:
-    def usual(context: Context, action: Action, job: JobRun) -> float | None:
-        times = _times(context, action, job, wanted)
-        return statistics.median(times) if times else None
-
-    def longest(context: Context, action: Action, job: JobRun) -> float | None:
-        return max(_times(context, action, job, wanted), default=None)
-
-    said = f"{wanted} the event"
-    what = f"Iteration time {said}: median over ranks and iterations"
-    metric("s", of="event job", name=f"iteration_{wanted}", help=what)(usual)
-    metric("s", of="event job", name=f"iteration_longest_{wanted}", help=f"Longest iteration {said}")(longest)
-
-
-for _when in ("before", "during", "after"):
-    _register(_when)
+        return {}
+    found: dict[str, float | None] = {}
+    for word in _WHEN:
+        times = [it.whole_s for it in job.iterations if when(action, it) == word]
+        found[f"iteration_{word}"] = median(times)
+        found[f"iteration_longest_{word}"] = max(times, default=None)
+    return found
 
 
 @metric("s", of="event job")

@@ -7,11 +7,11 @@ cross-connect dark; and the longest time in which no byte of an all-reduce moved
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from experiments.analysis.metrics import LIGHT, Context, metric
+from experiments.analysis.statistics import median
 from experiments.record.runs import Action, JobRun, Run
 from fabric.optical_profiles import PROFILES
 from fabric.topology import Port
@@ -77,10 +77,19 @@ def moves_light(context: Context, action: Action) -> bool:
 @metric("s", of="event")
 def reconfiguration(_: Context, action: Action) -> float | None:
     """From the request to move light to the end of it."""
-    if action.plan.do not in LIGHT or action.ended is None or action.error is not None:
-        return None
+    return _took(action) if action.plan.do in LIGHT else None
+
+
+@metric("s", of="event")
+def away(_: Context, action: Action) -> float | None:
+    """From the kill until what was killed is back."""
+    return _took(action) if action.plan.do == "kill" else None
+
+
+def _took(action: Action) -> float | None:
+    """Seconds of an event that came about and is over."""
     begin, end = window(action)
-    return end - begin
+    return None if action.ended is None or action.error is not None else end - begin
 
 
 @metric("count", of="event")
@@ -101,39 +110,30 @@ def light_off(_: Context, action: Action) -> float | None:
     return reached["light_added"] - reached["remove_light"]
 
 
-@metric("s", of="event")
-def beacon_gap(context: Context, action: Action) -> float | None:
-    """Longest silence of beacons of a moved GPU while light moved; 0 if below 20 ms."""
-    run = context.run
-    listened = any(job.plan.beacon_s and job.done for job in run.jobs.values())
-    if not listened or not moves_light(context, action):
-        return None
-    gaps = beacon_gaps(run, action)
-    return float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
+_BLACKOUT = {
+    "beacon_gap": "Longest silence of beacons of a moved GPU while light moved; 0 if below 20 ms",
+    "wire_dark": "Longest time that an optical switch reports a moved cross-connect dark",
+    "tcp_stall": "Longest time without a byte of an all-reduce at a rank while light moved",
+    "blackout": "Worst of beacon gap, dark wire and TCP stall",
+}
 
 
-@metric("s", of="event")
-def wire_dark(_: Context, action: Action) -> float | None:
-    """Longest time that an optical switch reports a moved cross-connect dark."""
-    return max((lit - off for _, off, lit in dark_intervals(action.result)), default=None)
-
-
-@metric("s", of="event")
-def tcp_stall(context: Context, action: Action) -> float | None:
-    """Longest time without a byte of an all-reduce at a rank while light moved."""
+@metric("s", of="event", makes=_BLACKOUT)
+def blackout(context: Context, action: Action) -> Mapping[str, float]:
+    """What moving light did to running jobs, seen in three ways; of a wire whether jobs ran or not."""
+    run, seen = context.run, {}
+    if dark := dark_intervals(action.result):
+        seen["wire_dark"] = max(lit - off for _, off, lit in dark)
     if not moves_light(context, action):
-        return None
-    dark_from, lit_by = light_window(action)
-    return max(
-        (
-            end - max(begin, dark_from)
-            for job in context.run.jobs.values()
-            for it in job.iterations
-            for begin, end in it.stalls
-            if end > dark_from and begin < lit_by
-        ),
-        default=0.0,
-    )
+        return seen
+    begin, end = light_window(action)
+    stalls = [stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls]
+    touched = (last - max(first, begin) for first, last in stalls if last > begin and first < end)
+    seen["tcp_stall"] = max(touched, default=0.0)
+    if any(job.plan.beacon_s and job.done for job in run.jobs.values()):
+        gaps = beacon_gaps(run, action)
+        seen["beacon_gap"] = float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
+    return seen | {"blackout": max(seen.values())}
 
 
 @metric("s", of="event")
@@ -142,22 +142,9 @@ def tcp_stall_usual(context: Context, action: Action) -> float | None:
     if not moves_light(context, action):
         return None
     begin, _ = window(action)
-    worst: dict[tuple[str, int], float] = {}
-    for job in context.run.jobs.values():
-        for it in job.iterations:
-            if it.allreduce_end < begin:
-                key = job.name, it.i
-                worst[key] = max(worst.get(key, 0.0), it.max_stall_s)
-    return statistics.median(worst.values()) if worst else 0.0
-
-
-@metric("s", of="event")
-def blackout(context: Context, action: Action) -> float | None:
-    """Worst of beacon gap, dark wire and TCP stall."""
-    if not moves_light(context, action):
-        return None
-    seen = (of(context, action) for of in (beacon_gap, wire_dark, tcp_stall))
-    return max((value for value in seen if value is not None), default=None)
+    groups = (group for job in context.run.jobs.values() for group in job.by_index)
+    before = ([it.max_stall_s for it in group if it.allreduce_end < begin] for group in groups)
+    return median(max(stalls) for stalls in before if stalls) or 0.0
 
 
 @metric("s", of="event", analytic=True)
@@ -171,23 +158,21 @@ def dark_declared(context: Context, action: Action) -> float | None:
     return max((profile.dark_bounds_s()[2] for profile in profiles), default=None)
 
 
-def _predicted(
-    context: Context, action: Action, job: JobRun, circuits: tuple[tuple[str, str], ...]
-) -> float | None:
-    if not moves_light(context, action) or not all(other.gpus for other in context.run.jobs.values()):
-        return None
-    gpus = {name: other.gpus for name, other in context.run.jobs.items()}
-    found = context.predict(gpus, circuits).get(job.name)
-    return found.jct_s / job.plan.iterations if found else None
+_PREDICTED = {
+    "iteration_predicted_before": "Iteration time by the model as it was lit before",
+    "iteration_predicted_after": "Iteration time by the model as it is lit after",
+}
 
 
-@metric("s", of="event job", analytic=True)
-def iteration_predicted_before(context: Context, action: Action, job: JobRun) -> float | None:
-    """Iteration time by the model as it was lit before."""
-    return _predicted(context, action, job, context.run.circuits_before)
-
-
-@metric("s", of="event job", analytic=True)
-def iteration_predicted_after(context: Context, action: Action, job: JobRun) -> float | None:
-    """Iteration time by the model as it is lit after."""
-    return _predicted(context, action, job, context.run.circuits)
+@metric("s", of="event job", analytic=True, makes=_PREDICTED)
+def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
+    """Of all jobs together."""
+    run = context.run
+    gpus = {name: other.gpus for name, other in run.jobs.items()}
+    if not moves_light(context, action) or not all(gpus.values()):
+        return {}
+    found = {}
+    for name, circuits in zip(_PREDICTED, (run.circuits_before, run.circuits), strict=True):
+        if model := context.predict(gpus, circuits).get(job.name):
+            found[name] = model.jct_s / job.plan.iterations
+    return found

@@ -1,13 +1,12 @@
-"""How long jobs and their iterations took, what the models say of that, and what was learnt."""
+"""How long jobs and their iterations took, what the models say of that, and the bandwidth that follows."""
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Mapping
 
 from experiments.analysis.metrics import Context, metric
 from experiments.analysis.prediction import ideal_all_reduce_s
-from experiments.analysis.setups import set_up_times
-from experiments.record.events import WorkerDone
+from experiments.analysis.statistics import median
 from experiments.record.runs import JobRun
 
 
@@ -32,14 +31,13 @@ def iterations(_: Context, job: JobRun) -> int:
 @metric("s", of="job")
 def iteration(_: Context, job: JobRun) -> float | None:
     """Iteration time: median over ranks and iterations."""
-    times = [it.allreduce_end - it.compute_start for it in job.iterations]
-    return statistics.median(times) if times else None
+    return median(it.whole_s for it in job.iterations)
 
 
 @metric("s", of="job")
 def allreduce(_: Context, job: JobRun) -> float | None:
     """All-reduce time: median over ranks and iterations, waiting for slower ranks included."""
-    return statistics.median(it.all_reduce_s for it in job.iterations) if job.iterations else None
+    return median(it.all_reduce_s for it in job.iterations)
 
 
 def exchanges(job: JobRun) -> list[float]:
@@ -52,74 +50,55 @@ def exchanges(job: JobRun) -> list[float]:
 @metric("s", of="job")
 def exchange(_: Context, job: JobRun) -> float | None:
     """All-reduce alone, from the last rank's end of compute to the last's end: median over iterations."""
-    return statistics.median(exchanges(job)) if job.iterations else None
+    return median(exchanges(job))
 
 
-@metric("s", of="job", analytic=True)
-def allreduce_ideal(context: Context, job: JobRun) -> float | None:
-    """All-reduce with every NIC, or lightpath, at its full rate and no waiting."""
+_OVER = {
+    "allreduce_over_ideal": "All-reduce time over the ideal one",
+    "jct_over_model": "Job completion time over the model's, without set-ups",
+}
+_MODELS = {
+    "allreduce_ideal": "All-reduce with every NIC, or lightpath, at its full rate and no waiting",
+    "allreduce_predicted": "All-reduce time by the model, without set-ups",
+    "jct_predicted": "Job completion time by the model, without set-ups",
+    "jct_predicted_with_setup": "Job completion time by the model, each wait for light as long as the run's "
+    "median set-up",
+}
+
+
+@metric("1", of="job", makes=_OVER)
+@metric("s", of="job", analytic=True, makes=_MODELS)
+def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
+    """What models say of a job that had GPUs, and what was measured over that."""
     if not job.gpus:
-        return None
-    return ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus)
+        return {}
+    ideal_s, took_s = (
+        ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus),
+        allreduce(context, job),
+    )
+    found = {"allreduce_ideal": ideal_s}
+    if took_s is not None and ideal_s:
+        found["allreduce_over_ideal"] = took_s / ideal_s
+    if model := context.predicted.get(job.name):
+        found |= {"allreduce_predicted": model.all_reduce_s, "jct_predicted": model.jct_s}
+        if job.jct_s is not None and model.jct_s:
+            found["jct_over_model"] = job.jct_s / model.jct_s
+        if (set_up_s := median(context.set_up_times)) is not None:
+            waits_s = job.plan.iterations * model.set_ups * set_up_s
+            found["jct_predicted_with_setup"] = model.jct_s + waits_s
+    return found
 
 
-@metric("1", of="job")
-def allreduce_over_ideal(context: Context, job: JobRun) -> float | None:
-    """All-reduce time over the ideal one."""
-    took, ideal = allreduce(context, job), allreduce_ideal(context, job)
-    return took / ideal if took is not None and ideal else None
+@metric("bit/s", of="job")
+def algbw(context: Context, job: JobRun) -> float | None:
+    """Algorithm bandwidth: the gradient's size over the time of the all-reduce."""
+    # As nccl-tests define it; as emulated, of the all-reduce alone.
+    took_s = exchange(context, job)
+    return 8 * job.plan.gradient_bytes / took_s if took_s else None
 
 
-@metric("s", of="job", analytic=True)
-def allreduce_predicted(context: Context, job: JobRun) -> float | None:
-    """All-reduce time by the model, without set-ups."""
-    found = context.predicted.get(job.name)
-    return found.all_reduce_s if found else None
-
-
-@metric("s", of="job", analytic=True)
-def jct_predicted(context: Context, job: JobRun) -> float | None:
-    """Job completion time by the model, without set-ups."""
-    found = context.predicted.get(job.name)
-    return found.jct_s if found else None
-
-
-@metric("s", of="job", analytic=True)
-def jct_predicted_with_setup(context: Context, job: JobRun) -> float | None:
-    """Job completion time by the model, each wait for light as long as the run's median set-up."""
-    found, times = context.predicted.get(job.name), set_up_times(context.run)
-    if found is None or not times:
-        return None
-    return found.jct_s + job.plan.iterations * found.set_ups * statistics.median(times)
-
-
-@metric("1", of="job")
-def jct_over_model(context: Context, job: JobRun) -> float | None:
-    """Job completion time over the model's, without set-ups."""
-    took, model = job.jct_s, jct_predicted(context, job)
-    return took / model if took is not None and model else None
-
-
-def _rank_0(job: JobRun) -> WorkerDone | None:
-    return job.done.get(0)
-
-
-@metric("1", of="job")
-def accuracy(_: Context, job: JobRun) -> float | None:
-    """Share of samples told right at the end."""
-    done = _rank_0(job)
-    return done.accuracy if done else None
-
-
-@metric("1", of="job")
-def loss_first(_: Context, job: JobRun) -> float | None:
-    """Loss in the first iteration."""
-    done = _rank_0(job)
-    return done.loss_first if done else None
-
-
-@metric("1", of="job")
-def loss_last(_: Context, job: JobRun) -> float | None:
-    """Loss in the last iteration."""
-    done = _rank_0(job)
-    return done.loss_last if done else None
+@metric("bit/s", of="job")
+def busbw(context: Context, job: JobRun) -> float | None:
+    """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks."""
+    found, n = algbw(context, job), len(job.gpus)
+    return 2 * (n - 1) / n * found if found is not None else None

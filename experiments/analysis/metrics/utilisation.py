@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from experiments.analysis.metrics import Context, metric
 from experiments.analysis.prediction import ideal_all_reduce_s
@@ -16,7 +15,13 @@ Span = tuple[float, float, float]
 #: Compares with another run, so no metric of one: a comparison makes it.
 WINDOW = "window"
 #: Definitions that suppose what no run shows.
-_SUPPOSED = ("overlap", "full_rate")
+_SUPPOSED = ("full_rate", "overlap")
+
+
+def _said(names: Iterable[str]) -> dict[str, str]:
+    """What utilisation by some definitions is said to be, by the metrics' names."""
+    said = "Share of the job's time that its GPUs were busy, where busy is"
+    return {f"gpu_utilisation.{name}": f"{said} {DEFINITIONS[name].title}" for name in names}
 
 
 @metric("1", of="job")
@@ -41,29 +46,17 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
     )
 
 
-@functools.lru_cache(maxsize=1)
-def activities(context: Context, job: JobRun) -> list[Activity]:
-    """Of every GPU of a job that has ended, as recorded. Bytes stand still in the pauses that a worker
-    reports (20 ms and more)."""
-    assert job.jct_s is not None
+@metric("1", of="job", makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)))
+@metric("1", of="job", analytic=True, makes=_said(_SUPPOSED))
+def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
+    """Of a job that has ended, as recorded. Bytes stand still in the pauses that a worker reports (20 ms and
+    more)."""
+    if not job.jct_s:
+        return {}
     full_rate_s = ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus)
     spans: list[list[Span]] = [[] for _ in job.gpus]
     for it in job.iterations:
         still_s = math.fsum(end - begin for begin, end in it.stalls)
         spans[it.rank].append((it.compute_s, it.all_reduce_s, max(0.0, it.all_reduce_s - still_s)))
-    return [activity(of_rank, full_rate_s, job.jct_s) for of_rank in spans]
-
-
-def _by_definition(name: str) -> Callable[[Context, JobRun], float | None]:
-    def value(context: Context, job: JobRun) -> float | None:
-        return mean_share(DEFINITIONS[name], activities(context, job)) if job.jct_s else None
-
-    return value
-
-
-for _name, _definition in DEFINITIONS.items():
-    if _name != WINDOW:
-        _what = f"Share of the job's time that its GPUs were busy, where busy is {_definition.title}"
-        metric("1", of="job", analytic=_name in _SUPPOSED, name=f"gpu_utilisation.{_name}", help=_what)(
-            _by_definition(_name)
-        )
+    gpus = [activity(of_rank, full_rate_s, job.jct_s) for of_rank in spans]
+    return {f"gpu_utilisation.{name}": mean_share(found, gpus) for name, found in DEFINITIONS.items()}

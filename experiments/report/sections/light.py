@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from experiments.analysis.prediction import grid_of, nic_rate_bps
-from experiments.analysis.setups import lit_flows, set_up_s
 from experiments.record.events import Flow
 from experiments.record.runs import JobRun, Run
 from experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
@@ -70,7 +69,7 @@ def render(view: View, draw: Draw) -> str:
 
 def _runs(view: View) -> list[Run]:
     found = [run for arm in view.fixed if (run := view.first(arm)) is not None]
-    return [run for run in found if grid_of(run.plan.setting.fabric) is not None and lit_flows(run)]
+    return [run for run in found if grid_of(run.plan.setting.fabric) is not None and run.lit_flows]
 
 
 def _one(view: View, draw: Draw, run: Run, number: int) -> str:
@@ -164,7 +163,7 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
                 _timelines(run, grid, index),
             )
         )
-    times = {round(set_up_s(flow), 9) for flow in lit_flows(run)}
+    times = {round(flow.set_up_s, 9) for flow in run.lit_flows}
     if len(times) > 10:
         figures.append(
             draw(
@@ -196,7 +195,7 @@ def lit_steps(run: Run, job: JobRun, schedule: Schedule) -> tuple[int, list[list
     for step, rank, peer in sorted({(t.step, t.source, t.destination) for t in schedule.transfers}):
         wanted.setdefault((job.gpus[rank], job.gpus[peer]), []).append(step)
     flows: dict[str, list[Flow]] = {}
-    for flow in lit_flows(run):
+    for flow in run.lit_flows:
         flows.setdefault(flow.gpu, []).append(flow)
     middle = len(job.by_index) // 2
     for group in sorted(job.by_index, key=lambda group: abs(group[0].i - middle)):
@@ -360,7 +359,7 @@ def _timelines(run: Run, grid: Grid, index: int) -> Figure:
 
 
 def _shown(run: Run, gpus: Sequence[str], begin: float, end: float) -> Iterator[Flow]:
-    for flow in lit_flows(run):
+    for flow in run.lit_flows:
         if flow.gpu in gpus and begin - 0.001 <= _asked(flow) <= end:
             yield flow
 
@@ -373,8 +372,8 @@ def _draw_bars(axis: Axes, bars: Mapping[str, Sequence[tuple[float, float, float
 
 
 def _set_up_times(run: Run) -> Figure:
-    flows = lit_flows(run)
-    times = sorted(1000 * set_up_s(flow) for flow in flows)
+    flows = run.lit_flows
+    times = sorted(1000 * flow.set_up_s for flow in flows)
     figure, ((left, right),) = sheet(2.7, columns=2, gap=(0.7, 0))
     shares = [100 * (k + 1) / len(times) for k in range(len(times))]
     left.plot(times, shares, color=PALETTE[1], linewidth=1.8)
@@ -397,7 +396,7 @@ def _set_up_times(run: Run) -> Figure:
         if chosen:
             right.plot(
                 [_asked(flow) - run.released for flow in chosen],
-                [1000 * set_up_s(flow) for flow in chosen],
+                [1000 * flow.set_up_s for flow in chosen],
                 linestyle="",
                 marker="o",
                 markersize=2,

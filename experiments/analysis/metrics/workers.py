@@ -1,4 +1,4 @@
-"""Whether what was trained is bit by bit what it should be. A simulation trains nothing."""
+"""What workers ended with: parameters, connections, payload. A simulation trains nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.analysis.metrics import Context, metric
+from experiments.record.events import WorkerDone
 from experiments.record.runs import SUCCEEDED, JobRun
 
 
@@ -24,10 +25,17 @@ def parameters_identical(context: Context, job: JobRun) -> bool | None:
     return None if context.simulated or job.state != SUCCEEDED else identical(job)
 
 
-@metric("", of="job")
-def parameters_sha256(_: Context, job: JobRun) -> str | None:
-    """SHA-256 of the parameters of rank 0 at the end."""
-    return job.done[0].parameters_sha256 if 0 in job.done else None
+_LEARNT = {
+    "accuracy": "Share of samples told right at the end",
+    "loss_first": "Loss in the first iteration",
+    "loss_last": "Loss in the last iteration",
+}
+
+
+@metric("1", of="job", makes=_LEARNT)
+@metric("", of="job", makes={"parameters_sha256": "SHA-256 of the parameters of rank 0 at the end"})
+def of_rank_0(_: Context, job: JobRun) -> Mapping[str, Any]:
+    return vars(job.done[0]) if 0 in job.done else {}
 
 
 def _table(connections: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
@@ -43,3 +51,25 @@ def connections_unchanged(context: Context, job: JobRun) -> bool | None:
         rank in job.ready and _table(job.ready[rank].connections) == _table(done.connections)
         for rank, done in job.done.items()
     )
+
+
+_PAYLOAD = {
+    "payload_sent": "Payload that the ranks sent",
+    "payload_received": "Payload that the ranks received",
+    "payload_lost": "Payload that was sent and not received, once all ranks have ended",
+}
+
+
+@metric("count", makes={"retransmits": "TCP segments that the ranks sent again"})
+@metric("bytes", makes=_PAYLOAD)
+def payload(context: Context) -> Mapping[str, int]:
+    """Bytes of gradients, headers left out."""
+    done = context.run.of(WorkerDone)
+    if not done:
+        return {}
+    sent, received = sum(rank.bytes_sent for rank in done), sum(rank.bytes_received for rank in done)
+    found = {"payload_sent": sent, "payload_received": received}
+    found["retransmits"] = sum(rank.retransmits for rank in done)
+    if len(done) >= sum(len(job.gpus) for job in context.run.jobs.values()):
+        found["payload_lost"] = sent - received
+    return found
