@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -48,7 +49,7 @@ SIMULATED = "simulated"
 def describe_machine(runtime: str) -> dict[str, Any]:
     """Machine and versions. ``runtime``: docker, namespace or simulated."""
     # What a simulation would have been emulated with has no bearing on it.
-    programs = {} if runtime == SIMULATED else {k: _version(v) for k, v in _PROGRAMS.items()}
+    programs = {} if runtime == SIMULATED else _PROGRAMS
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_clock_minus_monotonic_s": time.time() - time.monotonic(),
@@ -60,7 +61,10 @@ def describe_machine(runtime: str) -> dict[str, Any]:
         "processor": _processor(),
         "memory_GiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "tcp_default": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
-        "versions": {**_package_versions(), **programs},
+        "versions": {
+            **{name: _package(name) for name in _PACKAGES},
+            **{name: _program(command) for name, command in programs.items()},
+        },
     }
 
 
@@ -72,23 +76,18 @@ def _read(path: str) -> str:
 
 
 def _processor() -> str:
-    for line in _read("/proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
+    model = re.search(r"^model name\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return model[1].strip() if model else platform.machine()
 
 
-def _package_versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+def _package(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
-def _version(command: list[str]) -> str:
+def _program(command: list[str]) -> str:
     path = shutil.which(command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if path is None:
         return "not installed"

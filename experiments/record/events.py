@@ -9,28 +9,40 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast, dataclass_transform
 
 from experiments.language.text import ScenarioError, read_text
 
+#: Every kind of record by the name of its event.
+KINDS: dict[str, type[Record]] = {}
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class _Dataclass:
+    """Every class below is a frozen dataclass with keywords, and one with an ``event`` a kind of record."""
+
+    event: ClassVar[str]
+
+    def __init_subclass__(cls, event: str = "") -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        if event:
+            cls.event = event
+            KINDS[event] = cast(type[Record], cls)
+
+
+class Record(_Dataclass):
     """``t``: when, seconds of the lab's clock. ``run``: of which run, empty for what is of none."""
 
     t: float
     run: str = ""
-    event: ClassVar[str] = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunStarted(Record):
+class RunStarted(Record, event="run_started"):
     """``jobs``: GPUs in rank order of those whose ranks are known; ``circuits``: lit at the start."""
 
-    event: ClassVar[str] = "run_started"
     arm: str
     point: Mapping[str, Any]
     repeat: int
@@ -40,19 +52,15 @@ class RunStarted(Record):
     simulated: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobArrived(Record):
+class JobArrived(Record, event="job_arrived"):
     """A job asked for GPUs for the first time."""
 
-    event: ClassVar[str] = "job_arrived"
     job: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobState(Record):
+class JobState(Record, event="job_state"):
     """``state``: READY, RUNNING, RECOVERING, SUCCEEDED, FAILED or CANCELLED. ``gpus``: in rank order."""
 
-    event: ClassVar[str] = "job_state"
     job: str
     state: str
     gpus: list[str] = field(default_factory=list)
@@ -63,32 +71,26 @@ class JobState(Record):
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Released(Record):
+class Released(Record, event="released"):
     """Jobs that start together at ``at``."""
 
-    event: ClassVar[str] = "released"
     jobs: list[str]
     at: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerReady(Record):
+class WorkerReady(Record, event="ready"):
     """``connections``: each a peer and both ports."""
 
-    event: ClassVar[str] = "ready"
     job: str
     rank: int
     connections: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Iteration(Record):
+class Iteration(Record, event="iteration"):
     """One iteration of one rank. ``lateness_s``: how late the timer of the emulated compute woke.
     ``max_stall_s``: longest time inside the all-reduce in which no byte moved at this rank; ``stalls``: when
     such times began and ended, but for short ones. ``flows``: how many an O-NIC was asked for."""
 
-    event: ClassVar[str] = "iteration"
     job: str
     rank: int
     i: int
@@ -114,12 +116,10 @@ class Iteration(Record):
         return self.allreduce_end - self.compute_end
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerDone(Record):
+class WorkerDone(Record, event="done"):
     """What a rank ended with. Bytes are payload. ``beacon_gaps``: long silences of a peer's beacons, each
     with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``; ``max_beacon_gap_s``: the longest of all."""
 
-    event: ClassVar[str] = "done"
     job: str
     rank: int
     parameters_sha256: str
@@ -135,45 +135,37 @@ class WorkerDone(Record):
     beacon_gaps: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerLost(Record):
+class WorkerLost(Record, event="lost"):
     """A GPU was lost with the rank on it; ``reason`` in words."""
 
-    event: ClassVar[str] = "lost"
     job: str
     rank: int
     gpu: str
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRecovered(Record):
+class JobRecovered(Record, event="recovered"):
     """A job goes on after a loss, from ``iteration`` on, on ``gpus`` in rank order; ``at``: their start."""
 
-    event: ClassVar[str] = "recovered"
     job: str
     iteration: int
     gpus: list[str]
     at: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActionBegun(Record):
+class ActionBegun(Record, event="action_begun"):
     """An event of the timeline was asked for. ``name``: of the event, ``do`` and ``target`` as planned."""
 
-    event: ClassVar[str] = "action_begun"
     name: str
     do: str
     target: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActionEnded(Record):
+class ActionEnded(Record, event="action_ended"):
     """It is over: what was killed is back, a regroup is done. ``result``: of a regroup the controller's
     resource (plan, timeline, results of the switches), of a fault what the testbed says. ``error``: why it
     did not come about."""
 
-    event: ClassVar[str] = "action_ended"
     name: str
     do: str
     target: str = ""
@@ -181,12 +173,10 @@ class ActionEnded(Record):
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flow(Record):
+class Flow(Record, event="flow"):
     """One flow of an O-NIC, from the worker's wish to the transmitter's release. Times of the lab's clock,
     None for what did not happen. ``waited``: it stood in a queue at the sender or the receiver."""
 
-    event: ClassVar[str] = "flow"
     gpu: str
     flow: int
     peer: str
@@ -208,78 +198,62 @@ class Flow(Record):
         return self.t_lit - self.t_request
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowsLost(Record):
+class FlowsLost(Record, event="flows_lost"):
     """Flows of an agent that nobody read before it forgot them."""
 
-    event: ClassVar[str] = "flows_lost"
     gpu: str
     count: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LightCounters(Record):
+class LightCounters(Record, event="light"):
     """``moment``: before or after a run. ``kernel``: counters of switches and O-NICs; ``agents``: by GPU its
     epoch and counters."""
 
-    event: ClassVar[str] = "light"
     moment: str
     kernel: Mapping[str, Any]
     agents: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnicsSimulated(Record):
+class OnicsSimulated(Record, event="onics"):
     """What the agents' state machines did: messages by kind, flows, and overlaps at a receiver."""
 
-    event: ClassVar[str] = "onics"
     messages: Mapping[str, int]
     flows: int
     receiver_overlaps: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class GridLit(Record):
+class GridLit(Record, event="grid"):
     """A grid as the controller shows it while the jobs run."""
 
-    event: ClassVar[str] = "grid"
     grid: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RingSetUps(Record):
+class RingSetUps(Record, event="ring"):
     """A ring of wavelengths as the controller shows it after a run, and each change of its light: ``t``,
     ``step``, ``total_s`` and ``write_s``."""
 
-    event: ClassVar[str] = "ring"
     ring: Mapping[str, Any]
     set_ups: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Circuits(Record):
+class Circuits(Record, event="circuits"):
     """What is lit when a run has ended."""
 
-    event: ClassVar[str] = "circuits"
     circuits: list[list[str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessorLoad(Record):
+class ProcessorLoad(Record, event="cpu"):
     """Shares (0..1) of all processors: busy, of that stolen by the hypervisor, and taken by processes that
     are no part of the lab."""
 
-    event: ClassVar[str] = "cpu"
     busy: float
     stolen: float | None = None
     others: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PortRate(Record):
+class PortRate(Record, event="port_rate"):
     """What a packet switch's port received and sent over the last moment, bits per second."""
 
-    event: ClassVar[str] = "port_rate"
     switch: str
     port: int
     gpu: str | None
@@ -288,11 +262,9 @@ class PortRate(Record):
     tx_bps: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkRate(Record):
+class LinkRate(Record, event="link_rate"):
     """One direction of a link against its setting, bits per second; who took the processors meanwhile."""
 
-    event: ClassVar[str] = "link_rate"
     fabric: str
     link: str
     direction: str
@@ -302,19 +274,14 @@ class LinkRate(Record):
     others: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkRateDisturbed(LinkRate):
+class LinkRateDisturbed(LinkRate, event="link_rate_disturbed"):
     """The same, measured while others had the processors; it is measured once more."""
 
-    event: ClassVar[str] = "link_rate_disturbed"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Repeated(Record):
+class Repeated(Record, event="repeated"):
     """Something was made once more because others had the processors. ``what``: links or run; ``counts``:
     which of the two counts; ``set_aside``: the run that does not."""
 
-    event: ClassVar[str] = "repeated"
     what: str
     name: str
     reasons: list[dict[str, Any]]
@@ -324,65 +291,41 @@ class Repeated(Record):
     set_aside: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reference(Record):
+class Reference(Record, event="reference"):
     """SHA-256 of the parameters that the same training gives in one process."""
 
-    event: ClassVar[str] = "reference"
     job: str
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SwitchRestarted(Record):
+class SwitchRestarted(Record, event="switch_restarted"):
     """The testbed started a dead optical switch again by itself."""
 
-    event: ClassVar[str] = "switch_restarted"
     switch: str
     times: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ControllerRestarted(Record):
+class ControllerRestarted(Record, event="controller_restarted"):
     """The controller ended unasked and was started again."""
 
-    event: ClassVar[str] = "controller_restarted"
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunEnded(Record):
+class RunEnded(Record, event="run_ended"):
     """The run is whole: its last job has ended and all its records are written."""
 
-    event: ClassVar[str] = "run_ended"
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunFailed(Record):
+class RunFailed(Record, event="run_failed"):
     """A run of a sweep could not be made; the others go on."""
 
-    event: ClassVar[str] = "run_failed"
     arm: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Aborted(Record):
+class Aborted(Record, event="aborted"):
     """The experiment ended early."""
 
-    event: ClassVar[str] = "aborted"
     reason: str
-
-
-def _kinds(base: type[Record]) -> Iterator[type[Record]]:
-    for kind in base.__subclasses__():
-        yield kind
-        yield from _kinds(kind)
-
-
-#: Every kind of record by the name of its event.
-KINDS: Mapping[str, type[Record]] = {kind.event: kind for kind in _kinds(Record)}
-_FIELDS = {name: frozenset(f.name for f in dataclasses.fields(kind)) for name, kind in KINDS.items()}
 
 
 def table() -> str:
@@ -409,7 +352,7 @@ def record_of(found: Mapping[str, Any]) -> Record | None:
     kind = KINDS.get(found["event"])
     if kind is None:
         return None
-    known = _FIELDS[found["event"]]
+    known = kind.__dataclass_fields__
     return kind(**{key: value for key, value in found.items() if key in known})
 
 
@@ -429,18 +372,8 @@ def read_records(path: Path) -> list[Record]:
             raise ScenarioError(f"{path}: line {number} is not JSON") from None
         except (KeyError, TypeError) as error:
             said = str(error).partition("__init__() ")[2] or f"lacks {error}"
-            raise ScenarioError(
-                f"{path}: line {number}: {said}; another version of ringlight may have made it"
-            ) from None
+            known = "another version of ringlight may have made it"
+            raise ScenarioError(f"{path}: line {number}: {said}; {known}") from None
         if record is not None:
             found.append(record)
-    return found
-
-
-def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each run, in order."""
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        if record.run:
-            found.setdefault(record.run, []).append(record)
     return found

@@ -11,7 +11,7 @@ import io
 import json
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,7 +20,22 @@ from experiments.language.text import ScenarioError, read_text
 from experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
 from experiments.record.writing import DISK_FULL, Lines, WriteError, write_json, write_whole, writing
 
-_PORT_RATES = ("run", "t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
+
+def _or_none(written: str) -> str | None:
+    return written or None
+
+
+#: The columns of throughput.csv, and how each is read.
+_PORT_RATES: Mapping[str, Callable[[str], Any]] = {
+    "run": str,
+    "t": float,
+    "switch": str,
+    "port": int,
+    "gpu": _or_none,
+    "peer": _or_none,
+    "rx_bps": float,
+    "tx_bps": float,
+}
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -50,15 +65,15 @@ class RunFolder:
     Methods raise WriteError. When the experiment ends in an error, that is noted as far as the disk allows.
     """
 
-    def __init__(self, path: Path, environment: Mapping[str, Any], *, keep: bool) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, Any]) -> None:
         self._began = time.monotonic()
         self.path = path
         self.name = path.name
         self.logs = path / "logs"
         self.environment: dict[str, Any] = {**environment, "run": self.name}
-        self._events = Lines(path / "events.jsonl", keep=keep)
+        self._events = Lines(path / "events.jsonl")
         try:
-            self._rates = Lines(path / "throughput.csv", keep=keep)
+            self._rates = Lines(path / "throughput.csv")
         except BaseException:
             self._events.close()
             raise
@@ -72,7 +87,7 @@ class RunFolder:
                 (path / "logs").mkdir()
             write_whole(path / "scenario.yaml", text)
             write_whole(path / "throughput.csv", ",".join(_PORT_RATES) + "\n")
-            return cls(path, {}, keep=True)
+            return cls(path, {})
         except BaseException:
             # Nothing has happened yet that a person could want to read.
             shutil.rmtree(path, ignore_errors=True)
@@ -88,7 +103,7 @@ class RunFolder:
         write_whole(path / "events.jsonl", "".join(line_of(record) for record in kept))
         rates = [rate for rate in read_port_rates(path / "throughput.csv") if rate.run in whole]
         write_whole(path / "throughput.csv", ",".join(_PORT_RATES) + "\n" + _csv(rates))
-        return cls(path, environment, keep=True)
+        return cls(path, environment)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -111,16 +126,9 @@ class RunFolder:
 
     def write(self, records: Iterable[Record]) -> None:
         """Append records; port rates, of which there are many, to a file of their own."""
-        lines, rates = [], []
-        for record in records:
-            if isinstance(record, PortRate):
-                rates.append(record)
-            else:
-                lines.append(line_of(record))
-        if lines:
-            self._events.append("".join(lines))
-        if rates:
-            self._rates.append(_csv(rates))
+        records = list(records)
+        self._events.append("".join(line_of(one) for one in records if not isinstance(one, PortRate)))
+        self._rates.append(_csv([one for one in records if isinstance(one, PortRate)]))
 
     def describe(self, **facts: Any) -> None:
         """Add facts to environment.json."""
@@ -150,22 +158,8 @@ def read_port_rates(path: Path) -> list[PortRate]:
     Raises ScenarioError naming the file.
     """
     rows = list(csv.DictReader(read_text(path).splitlines()))
+    whole = rows if not rows or rows[-1].get("tx_bps") else rows[:-1]
     try:
-        return [
-            _rate(row) for row in rows if row is not rows[-1] or all(row.get(c) for c in ("rx_bps", "tx_bps"))
-        ]
+        return [PortRate(**{name: read(row[name]) for name, read in _PORT_RATES.items()}) for row in whole]
     except (KeyError, TypeError, ValueError):
         raise ScenarioError(f"{path}: it is not as ringlight writes it") from None
-
-
-def _rate(row: Mapping[str, str]) -> PortRate:
-    return PortRate(
-        t=float(row["t"]),
-        run=row["run"],
-        switch=row["switch"],
-        port=int(row["port"]),
-        gpu=row["gpu"] or None,
-        peer=row["peer"] or None,
-        rx_bps=float(row["rx_bps"]),
-        tx_bps=float(row["tx_bps"]),
-    )

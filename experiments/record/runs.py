@@ -29,7 +29,6 @@ from experiments.record.events import (
     WorkerDone,
     WorkerLost,
     WorkerReady,
-    by_run,
 )
 
 #: Added to the name of a run that was made once more.
@@ -141,33 +140,44 @@ def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
 
     Raises ScenarioError, one line, for a whole run of which something is missing.
     """
-    records = list(records)
-    aside = {record.set_aside for record in records if isinstance(record, Repeated)}
-    found = by_run(records)
+    found: dict[str, list[Record]] = {}
+    aside: set[str | None] = set()
+    for record in records:
+        found.setdefault(record.run, []).append(record)
+        if isinstance(record, Repeated):
+            aside.add(record.set_aside)
+    names = {plan.name + AGAIN if plan.name in aside else plan.name: plan for plan in plans}
     return [
         _run(plan, name, found[name])
-        for plan in plans
-        for name in ([plan.name + AGAIN] if plan.name in aside else [plan.name])
-        if name in found and any(isinstance(record, RunEnded) for record in found[name])
+        for name, plan in names.items()
+        if any(isinstance(record, RunEnded) for record in found.get(name, ()))
     ]
 
 
+def _all(kind: type[Kind], records: Iterable[Record]) -> tuple[Kind, ...]:
+    return tuple(record for record in records if isinstance(record, kind))
+
+
 def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
-    started = next((record for record in records if isinstance(record, RunStarted)), None)
+    started = next(iter(_all(RunStarted, records)), None)
     if started is None:
         raise ScenarioError(f"events.jsonl: run {name} has ended and has no event run_started")
-    first = next((record.at for record in records if isinstance(record, Released)), started.t)
-    before = _pairs(started.circuits)
-    lit = [record for record in records if isinstance(record, Circuits)]
+    lit = [started.circuits, *(record.circuits for record in _all(Circuits, records))]
+    begins = {record.name: record for record in _all(ActionBegun, records)}
+    ends = {record.name: record for record in _all(ActionEnded, records)}
     return Run(
         plan=plan,
         name=name,
-        released=first,
-        ended=max(record.t for record in records if isinstance(record, RunEnded)),
+        released=next((record.at for record in _all(Released, records)), started.t),
+        ended=max(record.t for record in _all(RunEnded, records)),
         jobs={job.name: _job(job, name, started.jobs.get(job.name, ()), records) for job in plan.jobs},
-        actions=tuple(_actions(plan, records)),
-        circuits_before=before,
-        circuits=_pairs(lit[-1].circuits) if lit else before,
+        actions=tuple(
+            _action(event, begins.get(event.name), ends.get(event.name))
+            for event in plan.events
+            if event.name in begins or event.name in ends
+        ),
+        circuits_before=_pairs(lit[0]),
+        circuits=_pairs(lit[-1]),
         records=tuple(records),
     )
 
@@ -176,63 +186,45 @@ def _pairs(circuits: Iterable[Sequence[str]]) -> tuple[Pair, ...]:
     return tuple((a, b) for a, b in circuits)
 
 
+def _action(plan: EventPlan, begun: ActionBegun | None, end: ActionEnded | None) -> Action:
+    first = begun or end
+    assert first is not None
+    if end is None:
+        return Action(plan, first.t, None, {}, None)
+    return Action(plan, first.t, end.t, end.result, end.error)
+
+
 def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]) -> JobRun:
     mine = [record for record in records if getattr(record, "job", None) == plan.name]
-    states = [record for record in mine if isinstance(record, JobState)]
-    last = states[-1] if states else None
+    states, recoveries = _all(JobState, mine), _all(JobRecovered, mine)
     gpus = gpus or next((record.gpus for record in states if record.gpus), ())
-    recoveries = tuple(record for record in mine if isinstance(record, JobRecovered))
-    kept, redone = _counted([record for record in mine if isinstance(record, Iteration)], recoveries)
-    succeeded = last is not None and last.state == SUCCEEDED
-    if succeeded and (silent := set(range(plan.gpus if not gpus else len(gpus))) - {it.rank for it in kept}):
+    iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
+    kept = tuple(it for it in iterations if not any(_again(it, back) for back in recoveries))
+    succeeded = bool(states) and states[-1].state == SUCCEEDED
+    if succeeded and (silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}):
         raise ScenarioError(
             f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"
         )
-    arrived = (record.t for record in mine if isinstance(record, JobArrived))
-    released = (record.at for record in records if isinstance(record, Released) and plan.name in record.jobs)
     ended = (record.t for record in states if record.state in ENDED)
     return JobRun(
         plan=plan,
         gpus=tuple(gpus),
-        state=last.state if last else "",
-        reason=last.reason if last else None,
-        arrived=next(arrived, None),
+        state=states[-1].state if states else "",
+        reason=states[-1].reason if states else None,
+        arrived=next((record.t for record in _all(JobArrived, mine)), None),
         placed=next((record.t for record in states if record.state == "READY"), None),
-        released=next(released, None),
+        released=next((group.at for group in _all(Released, records) if plan.name in group.jobs), None),
         end=max(it.allreduce_end for it in kept) if succeeded else next(ended, None),
         iterations=kept,
-        redone=redone,
-        ready={record.rank: record for record in mine if isinstance(record, WorkerReady)},
-        done={record.rank: record for record in mine if isinstance(record, WorkerDone)},
-        reference=next((record.sha256 for record in mine if isinstance(record, Reference)), None),
-        losses=tuple(record for record in mine if isinstance(record, WorkerLost)),
+        redone=tuple(it for it in iterations if any(_again(it, back) for back in recoveries)),
+        ready={record.rank: record for record in _all(WorkerReady, mine)},
+        done={record.rank: record for record in _all(WorkerDone, mine)},
+        reference=next((record.sha256 for record in _all(Reference, mine)), None),
+        losses=_all(WorkerLost, mine),
         recoveries=recoveries,
     )
 
 
-def _counted(
-    iterations: Sequence[Iteration], recoveries: Sequence[JobRecovered]
-) -> tuple[tuple[Iteration, ...], tuple[Iteration, ...]]:
-    """Iterations by index and rank: those that count, and those that a recovery did once more."""
-
-    def again(it: Iteration) -> bool:
-        return any(it.i >= back.iteration and it.allreduce_end <= back.at for back in recoveries)
-
-    ordered = sorted(iterations, key=lambda it: (it.i, it.rank))
-    kept = tuple(it for it in ordered if not again(it))
-    return kept, tuple(it for it in ordered if again(it))
-
-
-def _actions(plan: RunPlan, records: Sequence[Record]) -> Iterable[Action]:
-    begins = {record.name: record for record in records if isinstance(record, ActionBegun)}
-    ends = {record.name: record for record in records if isinstance(record, ActionEnded)}
-    for event in plan.events:
-        begun, end = begins.get(event.name), ends.get(event.name)
-        if first := begun or end:
-            yield Action(
-                event,
-                first.t,
-                end.t if end else None,
-                end.result if end else {},
-                end.error if end else None,
-            )
+def _again(it: Iteration, back: JobRecovered) -> bool:
+    """Whether a recovery had an iteration done once more."""
+    return it.i >= back.iteration and it.allreduce_end <= back.at

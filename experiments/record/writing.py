@@ -53,15 +53,13 @@ def write_json(path: Path, value: object) -> None:
 class Lines:
     """A text file that only ever holds whole pieces: one that does not fit is taken back.
 
-    Every piece is in the file when :meth:`append` returns. ``keep``: what is there stays and more is added.
-    Raises WriteError.
+    Every piece is in the file when :meth:`append` returns; what is there stays. Raises WriteError.
     """
 
-    def __init__(self, path: Path, *, keep: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         with writing(path):
-            anew = 0 if keep else os.O_TRUNC
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew, 0o644)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             self._size = os.fstat(self._file).st_size
 
     def append(self, text: str) -> None:
