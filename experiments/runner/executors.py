@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 
 from experiments.language.text import ScenarioError
@@ -60,7 +60,7 @@ def _begin_worker() -> None:
 def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
     """A Dask cluster: ``local`` makes one of ``workers`` processes here, else a scheduler's address.
 
-    Its workers need this version of ringlight. Raises ScenarioError where there is none.
+    A worker without this version of ringlight is refused. Raises ScenarioError where no scheduler answers.
     """
     try:
         from distributed import Client, LocalCluster
@@ -68,21 +68,15 @@ def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
         raise ScenarioError(
             "--dask: Dask is not installed; install it with: pip install distributed"
         ) from None
-    if address == "local":
-        count = workers or os.cpu_count() or 1
-        with (
-            LocalCluster(
-                n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            yield client.get_executor()
-        return
-    try:
-        client = Client(address, timeout=DASK_S)
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"--dask: {address} does not answer: {error}") from None
-    with client:
+    with ExitStack() as opened:
+        cluster = address
+        if address == "local":
+            size = {"n_workers": workers or os.cpu_count() or 1, "threads_per_worker": 1}
+            cluster = opened.enter_context(LocalCluster(**size, host="127.0.0.1", dashboard_address=None))
+        try:
+            client = opened.enter_context(Client(cluster, timeout=DASK_S))
+        except (OSError, ValueError) as error:
+            raise ScenarioError(f"--dask: {address} does not answer: {error}") from None
         yield client.get_executor()
 
 

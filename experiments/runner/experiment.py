@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
@@ -9,10 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.analysis.prediction import expected_s
 from experiments.backends.protocol import Backend, BackendError
 from experiments.language.expand import Experiment
-from experiments.language.plan import RunPlan
+from experiments.language.plan import RunPlan, Setting
 from experiments.language.text import ScenarioError
 from experiments.record.environment import describe_machine
 from experiments.record.events import Record, RunEnded, RunFailed, read_records
@@ -90,43 +90,46 @@ def carry_out(
     folder.describe(**{**facts, **describe_machine(backend.label), **backend.facts()})
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
-    failures: list[str] = []
     # Virtual time is nobody's to take.
-    repeats = Repeats(reporter, expected_s) if backend.label == "measured" else None
+    repeats = Repeats(reporter) if backend.label == "measured" else None
     # What a resumed experiment rests on is what all of its runs do.
-    settings = list({id(plan.setting): plan.setting for plan in chosen.plans}.values())
-    backend.prepare(settings, folder.logs, reporter.say)
-    try:
-        if pool is None:
-            for group in _by_setting(plans):
-                for outcome in run_group(backend, group, folder.write, reporter, expected_s, repeats):
-                    failures += outcome.failures
-                folder.describe(**backend.facts())
-        else:
-            with pool as executor:
-                failures += _spread(backend, plans, folder, reporter, executor)
-    finally:
-        reporter.end_run()
+    backend.prepare(_settings(chosen.plans), folder.logs, reporter.say)
+    failures: list[str] = []
+    if pool is not None:
+        with pool as executor:
+            failures += _spread(backend, plans, folder, reporter, executor)
+    else:
+        for setting in _settings(plans):
+            group = [plan for plan in plans if plan.setting is setting]
+            for outcome in run_group(backend, group, folder.write, reporter, repeats):
+                failures += outcome.failures
+            folder.describe(**backend.facts())
     folder.describe(**backend.facts())
     return Done(folder.path, tuple(failures))
 
 
-def _by_setting(plans: Sequence[RunPlan]) -> Iterator[list[RunPlan]]:
-    """Plans of one lab together, in the order in which labs are first needed."""
-    groups: dict[int, list[RunPlan]] = {}
-    for plan in plans:
-        groups.setdefault(id(plan.setting), []).append(plan)
-    yield from groups.values()
+def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
+    """The labs of some plans, in the order in which they are first needed."""
+    return list({id(plan.setting): plan.setting for plan in plans}.values())
 
 
 def one_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
     """All records of one run, made by itself, and its failures. A run that cannot be made is a record."""
     records: list[Record] = []
     try:
-        (outcome,) = run_group(backend, [plan], records.extend, _Silent(), expected_s)
+        (outcome,) = run_group(backend, [plan], records.extend, Reporter(quiet=True))
     except BackendError as error:
         return [RunFailed(t=0.0, run=plan.name, arm=plan.arm, reason=str(error))], (str(error),)
     return records, outcome.failures
+
+
+def one_elsewhere(backend: Backend, plan: RunPlan, code: str) -> tuple[list[Record], tuple[str, ...]]:
+    """The same on a worker, which must have the code that the sweep began with. Raises BackendError."""
+    if code_version() != code:
+        raise BackendError(
+            f"{platform.node()} has other code of ringlight ({code_version()}) than the sweep ({code})"
+        )
+    return one_alone(backend, plan)
 
 
 def _spread(
@@ -134,15 +137,15 @@ def _spread(
 ) -> Iterator[str]:
     """Each run's records are written in one piece, so that a killed sweep goes on where it was."""
     began = last = time.monotonic()
-    futures = [executor.submit(one_alone, backend, plan) for plan in plans]
+    futures = [executor.submit(one_elsewhere, backend, plan, code_version()) for plan in plans]
     for done, future in enumerate(as_completed(futures), start=1):
         try:
             records, failures = future.result()
-        except BrokenExecutor:
-            raise BackendError(
-                "a process that computed runs was killed; was there too little memory? "
-                f"Go on with: --resume {folder.path}"
-            ) from None
+        except (BrokenExecutor, BackendError) as error:
+            why = "a process that computed runs was killed; was there too little memory?"
+            if isinstance(error, BackendError):
+                why = f"a worker was refused: {error}; give it the same."
+            raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
         folder.write(records)
         yield from failures
         now = time.monotonic()
@@ -150,19 +153,6 @@ def _spread(
             last = now
             left_s = (now - began) / done * (len(futures) - done)
             reporter.say(f"{done} of {len(futures)} runs, about {left_s:.0f} s left")
-
-
-class _Silent(Reporter):
-    """For runs that are one of many."""
-
-    def say(self, text: str, style: str | None = None) -> None:
-        return None
-
-    def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
-        return None
-
-    def advance(self, done: Mapping[str, int], totals: Mapping[str, int]) -> None:
-        return None
 
 
 def runs_in(path: Path) -> set[str]:

@@ -14,13 +14,14 @@ LINE_EVERY_S = 5.0
 
 
 class Reporter:
-    """Says what a run is doing. Standard output stays free for the result."""
+    """Says what a run is doing. Standard output stays free for the result. ``quiet``: says nothing."""
 
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._live = sys.stderr.isatty()
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self._live = sys.stderr.isatty() and not quiet
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._totals: Mapping[str, int] = {}
         self._started = time.monotonic()
         self._last_line = 0.0
 
@@ -34,29 +35,21 @@ class Reporter:
         """Begin to show a run: iterations to do, by job."""
         self.end_run()
         self.say(title)
-        self._last_line = time.monotonic()
+        self._last_line, self._totals = time.monotonic(), iterations
         if self._live:
-            self._bars = Progress(
-                TextColumn("          {task.description}"),
-                BarColumn(bar_width=34),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=self.console,
-                transient=True,
-            )
+            shown = TextColumn("          {task.description}"), BarColumn(bar_width=34), MofNCompleteColumn()
+            self._bars = Progress(*shown, TimeElapsedColumn(), console=self.console, transient=True)
             self._bars.start()
-            self._tasks = {
-                job: self._bars.add_task(f"{job:<8}", total=total) for job, total in iterations.items()
-            }
+            self._tasks = {job: self._bars.add_task(f"{job:<8}", total=n) for job, n in iterations.items()}
 
-    def advance(self, done: Mapping[str, int], totals: Mapping[str, int]) -> None:
+    def advance(self, done: Mapping[str, int]) -> None:
         """Iterations done so far, by job."""
         if self._bars is not None:
             for job, count in done.items():
                 self._bars.update(self._tasks[job], completed=count)
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
             self._last_line = time.monotonic()
-            self.say("  " + ", ".join(f"{job} {count}/{totals[job]}" for job, count in done.items()))
+            self.say("  " + ", ".join(f"{job} {count}/{self._totals[job]}" for job, count in done.items()))
 
     def end_run(self) -> None:
         if self._bars is not None:

@@ -5,11 +5,12 @@ Which of the two counts is decided by how much of the processors was taken from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.analysis.fidelity import TAKEN, machines_fault, taken
+from experiments.analysis.fidelity import TAKEN, Reason, machines_fault, taken
+from experiments.analysis.prediction import expected_s
 from experiments.language.plan import RunPlan
 from experiments.record.events import Record, Repeated
 from experiments.record.runs import AGAIN, Run, runs_of
@@ -17,49 +18,47 @@ from experiments.runner.progress import Reporter
 
 
 class Repeats:
-    """Of one experiment's measured runs. ``expected_s``: what the model says of a plan's jobs.
+    """Of one experiment's measured runs.
 
     Once a repetition was disturbed too, nothing is made again any more: the disturbance is there to stay, and
     repeating would only double the time.
     """
 
-    def __init__(self, reporter: Reporter, expected_s: Callable[[RunPlan], Mapping[str, float]]) -> None:
-        self._reporter, self._expected_s = reporter, expected_s
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._futile = False
 
-    def settle(
-        self, plan: RunPlan, records: Sequence[Record], again: Callable[[], Sequence[Record]]
-    ) -> Repeated | None:
-        """After a run: have ``again`` make it once more, if need be, and say which of the two counts.
+    def why(self, plan: RunPlan, records: Sequence[Record]) -> list[Reason]:
+        """Why a run should be made once more; empty where it should not.
 
         A run in which something is made to happen is never made again: what it misses may be its point.
         """
         if self._futile or plan.events:
-            return None
-        first = _run(plan, records)
-        reasons = machines_fault(first, self._expected_s(plan))
-        if not reasons:
-            return None
-        share = f"{100 * taken(first):.0f} % of the processors"
-        self._reporter.say(f"  others took {share}, and {reasons[0].text}; once more")
-        second = _run(replace(plan, name=again_name(plan)), again())
+            return []
+        run = _run(plan, records)
+        reasons = machines_fault(run, expected_s(plan))
+        if reasons:
+            share = f"{100 * taken(run):.0f} % of the processors"
+            self._reporter.say(f"  others took {share}, and {reasons[0].text}; once more")
+        return reasons
+
+    def settled(
+        self, plan: RunPlan, why: Sequence[Reason], records: Sequence[Record], again: Sequence[Record]
+    ) -> Repeated:
+        """Which of the two counts."""
+        first, second = _run(plan, records), _run(replace(plan, name=plan.name + AGAIN), again)
         self._futile = taken(second) >= TAKEN
         aside, counts = (first, second) if taken(second) < taken(first) else (second, first)
         return Repeated(
             t=second.ended,
             what="run",
             name=plan.name,
-            reasons=[reason.as_json() for reason in reasons],
+            reasons=[reason.as_json() for reason in why],
             first=_figures(first),
             second=_figures(second),
             counts=counts.name,
             set_aside=aside.name,
         )
-
-
-def again_name(plan: RunPlan) -> str:
-    """What the records of a run that is made once more are called."""
-    return plan.name + AGAIN
 
 
 def _run(plan: RunPlan, records: Sequence[Record]) -> Run:

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import pytest
 
-from experiments.analysis.prediction import expected_s
 from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.emulation.lab import EmulatedLab
 from experiments.backends.emulation.processes import Addresses
@@ -172,7 +171,7 @@ def runs_of(text: str) -> tuple[dict[str, Found], list[Record]]:
     written: list[Record] = []
     found = {
         outcome.plan.name: Found(outcome.plan, outcome.records, outcome.failures)
-        for outcome in run_group(backend, plans, written.extend, Reporter(), expected_s)
+        for outcome in run_group(backend, plans, written.extend, Reporter())
     }
     (facts,) = backend.facts()["labs"]
     assert facts["controller_restarts"] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments.analysis.prediction import expected_s
 from experiments.analysis.result import analyse
 from experiments.record.events import ProcessorLoad
 from experiments.record.runs import AGAIN, runs_of
@@ -28,8 +27,10 @@ def test_a_run_in_which_others_had_the_processors_is_made_once_more() -> None:
     end = max(record.t for record in records)
     first = [*late(records, 0.5), ProcessorLoad(t=end, run="base", busy=0.5, stolen=0.0, others=0.3)]
     second = [replace(record, run="base" + AGAIN) for record in records]
-    settled = Repeats(Reporter(), expected_s).settle(plan, first, lambda: second)
-    assert settled is not None
+    repeats = Repeats(Reporter())
+    why = repeats.why(plan, first)
+    assert why
+    settled = repeats.settled(plan, why, first, second)
     assert (settled.counts, settled.set_aside) == ("base" + AGAIN, "base")
     assert settled.second["completion_s"] == {"red": runs_of(records, found.plans)[0].jobs["red"].jct_s}
     assert [run.name for run in runs_of([*first, *second, settled], found.plans)] == ["base" + AGAIN]

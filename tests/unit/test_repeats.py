@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.analysis.prediction import expected_s
 from experiments.analysis.result import analyse
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.session import Session
+from experiments.backends.protocol import Lab
+from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import load
+from experiments.language.plan import RunPlan
 from experiments.record.events import (
     LinkRate,
     LinkRateDisturbed,
@@ -23,6 +25,7 @@ from experiments.record.events import (
     Reference,
     Repeated,
     RunEnded,
+    RunStarted,
 )
 from experiments.record.runs import AGAIN, runs_of
 from experiments.report.page import NO_RESULT
@@ -30,6 +33,7 @@ from experiments.report.report import render
 from experiments.report.view import view_of
 from experiments.runner.progress import Reporter
 from experiments.runner.repeats import Repeats
+from experiments.runner.timeline import run_group
 from testbed import load as machine
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 from tests.unit.page import Page, text_of
@@ -57,7 +61,7 @@ class Bench:
 
     def __init__(self, more: str = ARMS) -> None:
         self.experiment = experiment(more)
-        self.repeats = Repeats(Reporter(), expected_s)
+        self.repeats = Repeats(Reporter())
         self.simulated = records_of(self.experiment)
         self.records: list[Record] = []
         self.made: list[str] = []
@@ -65,14 +69,14 @@ class Bench:
     def run(self, arm: str, then: dict[str, float] | None = None, **how: float) -> Repeated | None:
         """``then``: how the repetition is disturbed."""
         (plan,) = [plan for plan in self.experiment.plans if plan.arm == arm]
-
-        def again() -> Sequence[Record]:
-            self.made.append(plan.name)
-            return self._made(plan.name, plan.name + AGAIN, **(then or {}))
-
-        said = self.repeats.settle(plan, self._made(plan.name, plan.name, **how), again)
-        if said is not None:
-            self.records.append(said)
+        first = self._made(plan.name, plan.name, **how)
+        why = self.repeats.why(plan, first)
+        if not why:
+            return None
+        self.made.append(plan.name)
+        second = self._made(plan.name, plan.name + AGAIN, **(then or {}))
+        said = self.repeats.settled(plan, why, first, second)
+        self.records.append(said)
         return said
 
     def _made(self, name: str, called: str, late: float = 0.0, **how: float) -> list[Record]:
@@ -120,7 +124,7 @@ def test_a_fault_of_ours_is_evidence() -> None:
         replace(record, sha256="other") if isinstance(record, Reference) else record
         for record in bench._made("first", "first", **DISTURBED)
     ]
-    assert bench.repeats.settle(plan, records, lambda: pytest.fail("it was made again")) is None
+    assert bench.repeats.why(plan, records) == []
 
 
 def test_a_run_in_which_something_happens_is_never_made_again() -> None:
@@ -132,7 +136,10 @@ def test_a_run_in_which_something_happens_is_never_made_again() -> None:
 def test_a_run_that_took_too_long_is_made_again_only_when_disturbed() -> None:
     for others, again in ((0.2, True), (0.01, False)):
         bench = Bench()
-        bench.repeats = Repeats(Reporter(), lambda plan: {"red": 0.1})
+        bench.simulated = [
+            replace(record, t=1.3 * record.t) if isinstance(record, RunEnded) else record
+            for record in bench.simulated
+        ]
         said = bench.run("first", others=others)
         assert (said is not None) is again
         assert said is None or said.reasons[0]["code"] == "run_over_model"
@@ -145,6 +152,59 @@ def test_the_less_disturbed_one_counts_and_no_third_is_made() -> None:
     # The disturbance is there to stay.
     bench.run("second", **DISTURBED)
     assert bench.made == ["first"]
+
+
+class TakenFrom:
+    """A lab whose processors others have in some runs, and whose workers train."""
+
+    def __init__(self, lab: Lab, runs: Sequence[str]) -> None:
+        self._lab, self._runs = lab, runs
+        self.begun: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lab, name)
+
+    def begin(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self.begun.append(plan.name)
+        self._lab.begin(plan)
+
+    def next(self, until_s: float) -> Sequence[Record]:
+        return late_by(self._lab.next(until_s), 0.2 if self._plan.name in self._runs else 0.0)
+
+    def end(self) -> Sequence[Record]:
+        name, now_s = self._plan.name, self._lab.now_s()
+        jobs = {job.name: list(job.ranks) for job in self._plan.jobs}
+        started = RunStarted(t=0.0, run=name, arm="", point={}, repeat=1, fabric="", jobs=jobs)
+        others = 0.2 if name in self._runs else 0.0
+        load = ProcessorLoad(t=now_s, run=name, busy=0.7, stolen=0.0, others=others)
+        return [*self._lab.end(), *[*with_workers([started])][1:], load]
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "made", "counted"),
+    [
+        ((), ["first", "second"], ["first", "second"]),
+        (("first",), ["first", "first" + AGAIN, "second"], ["first" + AGAIN, "second"]),
+        (
+            ("first", "first" + AGAIN, "second"),
+            ["first", "first" + AGAIN, "second"],
+            ["first", "second"],
+        ),
+    ],
+)
+def test_the_runner_makes_a_disturbed_run_once_more(
+    disturbed: tuple[str, ...], made: list[str], counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, plans = SimulationBackend(), experiment(ARMS).plans
+    lab = TakenFrom(backend.open(plans[0].setting, print), disturbed)
+    monkeypatch.setattr(SimulationBackend, "open", lambda *_: lab)
+    written: list[Record] = []
+    outcomes = list(run_group(backend, plans, written.extend, Reporter(), Repeats(Reporter())))
+    assert [outcome.plan.name for outcome in outcomes] == ["first", "second"]
+    assert lab.begun == made
+    assert [run.name for run in runs_of(written, plans)] == counted
+    assert len([record for record in written if isinstance(record, Repeated)]) == len(made) - 2
 
 
 def page_of(bench: Bench, folder: Path, links: float = 0.99) -> tuple[str, dict[str, Any]]:

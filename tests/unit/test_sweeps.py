@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from experiments.language.plan import Setting
 from experiments.language.text import ScenarioError
 from experiments.record.events import Record, RunEnded, RunFailed, read_records
 from experiments.record.folder import RunFolder, read_json
+from experiments.record.version import code_version
 from experiments.runner.command import finish
 from experiments.runner.executors import by_entry_point, dask, processes
 from experiments.runner.experiment import carry_out, choose, runs_in
@@ -74,6 +76,42 @@ def test_rows_are_the_same_in_one_process_and_in_two(tmp_path: Path) -> None:
 def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path) -> None:
     experiment = swept()
     assert rows(experiment, tmp_path, dask("local", 2)) == rows(experiment, tmp_path, None)
+
+
+def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    other = tmp_path / "other"
+    for room in ("fabric", "controller", "testbed", "containers", "experiments"):
+        shutil.copytree(ROOT / room, other / room, ignore=shutil.ignore_patterns("__pycache__", "data"))
+    with (other / "fabric" / "units.py").open("a") as file:
+        file.write("# Changed.\n")
+    experiment, backend = swept(), SimulationBackend()
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        command = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            address,
+            "--no-nanny",
+            "--no-dashboard",
+        ]
+        worker = subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(other)}, stderr=subprocess.DEVNULL
+        )
+        try:
+            with (
+                RunFolder.new(tmp_path / "runs", "swept", experiment.text) as folder,
+                pytest.raises(
+                    BackendError,
+                    match=rf"^a worker was refused: .* has other code of ringlight \(\w+\) than the sweep "
+                    rf"\({code_version()}\); give it the same. Go on with: --resume {folder.path}$",
+                ),
+            ):
+                carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), dask(address))
+        finally:
+            worker.terminate()
+            worker.wait(20)
 
 
 def test_a_point_that_cannot_be_made_does_not_lose_the_others(tmp_path: Path) -> None:
