@@ -116,9 +116,9 @@ class JobPlan:
 
 @dataclass(frozen=True)
 class When:
-    """Exactly one kind: before the release (``start``), ``at_s`` seconds after it, once every rank of ``job``
-    has done ``iteration`` iterations, once ``started`` (a job) has been released, once ``ended`` (a job) has
-    ended, or once the event ``after`` is over."""
+    """Exactly one kind: before the release (``start``), ``at_s`` seconds after the first jobs' common start,
+    once every rank of ``job`` has done ``iteration`` iterations, once ``started`` (a job) has been released,
+    once ``ended`` (a job) has ended, or once the event ``after`` is over."""
 
     start: bool = False
     at_s: float | None = None

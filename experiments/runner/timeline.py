@@ -18,6 +18,7 @@ from experiments.record.events import (
     JobRecovered,
     JobState,
     Record,
+    Released,
     RunEnded,
     RunStarted,
 )
@@ -82,6 +83,8 @@ class _State:
     reasons: dict[str, str] = field(default_factory=dict)
     done: dict[str, list[int]] = field(default_factory=dict)
     actions: dict[str, str | None] = field(default_factory=dict)
+    #: When the first of them were let go.
+    start_s: float | None = None
 
     def take(self, record: Record) -> None:
         if isinstance(record, Iteration):
@@ -90,6 +93,8 @@ class _State:
             self.done[record.job] = [record.iteration] * len(record.gpus)
         elif isinstance(record, ActionEnded):
             self.actions[record.name] = record.error
+        elif isinstance(record, Released):
+            self.start_s = record.at if self.start_s is None else self.start_s
         elif isinstance(record, JobState):
             self.states[record.job] = record.state
             if record.state in ENDED:
@@ -142,7 +147,7 @@ class _Run:
         self._fire(lambda when: when.start)
         self._wait(self._begun_are_over, "the events at the start")
         self._release(first)
-        self._zero_s = lab.now_s()
+        self._zero_s = self._common_start_s(first)
         self._follow()
         self._keep(lab.end())
         self._keep([RunEnded(t=lab.now_s(), run=plan.name)])
@@ -188,6 +193,13 @@ class _Run:
         if new := [name for name in jobs if name not in self._released]:
             self._released.update(new)
             self._lab.release(new)
+
+    def _common_start_s(self, first: Sequence[str]) -> float:
+        """When the jobs of the beginning start, from where times count; now, where there are none."""
+        self._wait(
+            lambda: self._at.start_s is not None or self._at.ended.keys() >= set(first), "the jobs' release"
+        )
+        return self._lab.now_s() if self._at.start_s is None else self._at.start_s
 
     # The timeline.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from experiments.backends.simulation.backend import SimulationBackend
+from experiments.backends.simulation.lab import SimulatedLab
 from experiments.language.expand import Experiment, parse
 from experiments.language.text import ScenarioError
 from experiments.record.events import (
@@ -44,6 +46,25 @@ def end_of(records: list[Record], job: str) -> float:
 
 def released(records: list[Record], job: str) -> float:
     return next(r.at for r in records if isinstance(r, Released) and job in r.jobs)
+
+
+def test_times_count_from_the_common_start_not_from_the_call_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulation lets jobs go a moment after it was asked to."""
+    usual = SimulatedLab.next
+
+    def later(lab: SimulatedLab, until_s: float) -> list[Record]:
+        found = usual(lab, until_s)
+        return [replace(r, at=r.at + 0.3) if isinstance(r, Released) else r for r in found]
+
+    monkeypatch.setattr(SimulatedLab, "next", later)
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g1]}, blue: {ranks: [g2, g3], start: {at: 50 ms}}}
+events: [{when: {at: 100 ms}, do: cut, target: link tor0:4 tor1:4}]
+"""
+    )
+    assert [r.t for r in records if isinstance(r, ActionBegun)] == pytest.approx([0.4])
+    assert [r.t for r in records if isinstance(r, JobArrived)] == pytest.approx([0.0, 0.35])
 
 
 def test_a_job_arrives_at_its_time_and_after_another() -> None:
