@@ -38,6 +38,9 @@ class Api:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._client.close()
 
     def get(self, path: str, **query: Any) -> Any:

@@ -88,7 +88,7 @@ class FaultClient:
         target: str,
         *,
         back_after_s: float | None = None,
-        control: Mapping[str, float] | None = None,
+        control: Mapping[str, Any] | None = None,
     ) -> str:
         """``cut``, ``kill``, ``lose``, ``disturb`` or ``restore`` a target (docs/faults.md); the fault's id.
 
@@ -99,7 +99,7 @@ class FaultClient:
             body["back_after_s"] = back_after_s
         if control is not None:
             body["control"] = dict(control)
-        return str(self._call("POST", body)["id"])
+        return str(self._call("POST", "/v1/faults", body)["id"])
 
     def cut(self, a: str, b: str, *, back_after_s: float | None = None) -> str:
         """Cut the link between two ports; the fault's id."""
@@ -113,11 +113,12 @@ class FaultClient:
         """Lose ``gpu NAME`` or ``nic NAME``; the fault's id."""
         return self.ask("lose", target, back_after_s=back_after_s)
 
-    def disturb(self, control: Mapping[str, float], *, back_after_s: float | None = None) -> str:
+    def disturb(self, control: Mapping[str, Any], *, back_after_s: float | None = None) -> str:
         """Disturb the control network of the O-NICs' agents, in place of an earlier way; the fault's id.
 
         ``control``: every message comes ``delay_s`` seconds (as emulated) later; the shares ``loss``,
-        ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken.
+        ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken. ``tuning_s``: by
+        GPU, what its laser takes (as emulated) where it is not what the fabric says.
         """
         return self.ask("disturb", "control network", back_after_s=back_after_s, control=control)
 
@@ -127,7 +128,7 @@ class FaultClient:
 
     def faults(self) -> list[FaultReport]:
         """Every fault since the lab came up, in the order in which they were asked for."""
-        return [FaultReport(**entry) for entry in self._call("GET")["faults"]]
+        return [FaultReport(**entry) for entry in self._call("GET", "/v1/faults")["faults"]]
 
     def fault(self, fault_id: str) -> FaultReport:
         found = next((fault for fault in self.faults() if fault.id == fault_id), None)
@@ -135,11 +136,15 @@ class FaultClient:
             raise FaultError(404, f"there is no fault {fault_id}")
         return found
 
-    def _call(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def light_counters(self) -> dict[str, Any]:
+        """What the O-NICs and WSSs have counted in the kernel since they were made."""
+        return self._call("GET", "/v1/onics")
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         import httpx
 
         try:
-            answer = self._http.request(method, "/v1/faults", json=body)
+            answer = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise FaultError(None, f"the server agent at {self.agent} does not answer: {reason}") from None

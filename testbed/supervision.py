@@ -39,6 +39,8 @@ class _Charge:
     due: float | None = None
     restarts: int = 0
     away: bool = False
+    #: Killed on purpose, since it was started.
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,16 @@ class Life:
 
 
 class Supervisor:
-    """Starts processes, and starts them again when they die; ``on_restart`` is told name and process id.
+    """Starts processes, and starts them again when they die.
+
+    ``on_restart`` is told name and process id, and whether the one before was killed on purpose.
 
     ``kind``: what people call such a process, before its name. Raises what ``start`` raises, for the first
     start only.
     """
 
     def __init__(
-        self, kind: str, starts: Mapping[str, Start], on_restart: Callable[[str, int], None]
+        self, kind: str, starts: Mapping[str, Start], on_restart: Callable[[str, int, bool], None]
     ) -> None:
         self.kind = kind
         self._on_restart = on_restart
@@ -96,7 +100,7 @@ class Supervisor:
             charge = self._charges[name]
             if charge.due is not None or charge.process.poll() is not None:
                 raise SupervisionError(f"{self.kind} {name} does not run")
-            charge.away = True
+            charge.away = charge.asked = True
             charge.process.kill()
 
     def let_start(self, name: str) -> None:
@@ -185,7 +189,7 @@ class Supervisor:
             fresh.pause_s, fresh.restarts = pause_s, charge.restarts + 1
             self._charges[name] = fresh
         log.warning("%s %s runs again", self.kind, name)
-        self._on_restart(name, fresh.process.pid)
+        self._on_restart(name, fresh.process.pid, charge.asked)
 
 
 def ended(code: int) -> str:

@@ -19,21 +19,8 @@ from experiments.cli import experiments, machine, rest
 from experiments.cli.common import Interrupted, say
 from experiments.record.writing import DISK_FULL
 
-#: Errors that are a line for the user, not a fault of the program; by module, so that none is imported early.
-_USER_ERRORS = {
-    "experiments.backends.protocol": ("BackendError",),
-    "experiments.backends.emulation.processes": ("RunError",),
-    "experiments.language.text": ("ScenarioError",),
-    "experiments.client": ("ApiError", "Unreachable"),
-    "experiments.cli.common": ("UserError",),
-    "experiments.record.writing": ("WriteError",),
-    "testbed.services": ("ServiceError",),
-    "testbed.lab": ("LabError",),
-    "testbed.emulation.netlink": ("NetworkError",),
-    "testbed.emulation.openvswitch": ("OpenVSwitchError",),
-    "testbed.emulation.optical.build": ("BuildError",),
-    "containers.image": ("ImageError",),
-}
+#: An error that is defined in one of these is a line for the user; any other is a fault of the program.
+_FORESEEN = {"fabric", "controller", "testbed", "containers", "experiments", "click", "typer"}
 
 app = typer.Typer(
     name="ringlight",
@@ -63,12 +50,6 @@ def main() -> None:
     except Interrupted as error:
         say("interrupted")
         code = 128 + error.number
-    except _expected_errors() as error:
-        if type(error).__name__ != "NoArgsIsHelpError":
-            # Of a wrong option, only this says which.
-            said = error.format_message() if hasattr(error, "format_message") else str(error)
-            say(" ".join(said.split()) or type(error).__name__)
-        code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody left to tell.
         _discard_output()
@@ -80,21 +61,20 @@ def main() -> None:
         say(f"{error.filename or 'what this command prints'}: cannot be written: {error.strerror}")
         _discard_output()
         code = 1
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _FORESEEN:
+            raise
+        if type(error).__name__ != "NoArgsIsHelpError":
+            # Of a wrong option, only this says which.
+            said = error.format_message() if hasattr(error, "format_message") else str(error)
+            say(" ".join(said.split()) or type(error).__name__)
+        code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def _discard_output() -> None:
     """What is left of the output goes nowhere, so that the interpreter does not fail on it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _expected_errors() -> tuple[type[BaseException], ...]:
-    """The classes of :data:`_USER_ERRORS` whose modules are in use, and those of the command-line parser."""
-    found: list[type[BaseException]] = []
-    for module, names in _USER_ERRORS.items():
-        loaded = sys.modules.get(module)
-        found += [getattr(loaded, name) for name in names if hasattr(loaded, name)]
-    return (*found, *rest.USAGE_ERRORS)
 
 
 if __name__ == "__main__":

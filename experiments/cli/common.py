@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import typer
-
-if TYPE_CHECKING:
-    from fabric.schema import FabricSpec
-    from fabric.topology import Fabric
 
 
 class UserError(RuntimeError):
@@ -43,6 +39,25 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+def show(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+    """An answer as JSON, or as ``write`` prints it for a person."""
+    if as_json:
+        show_json(found)
+    else:
+        write(found)
+
+
+#: A key of entries, which is also the column's head; or a head, and a key or what makes a cell of an entry.
+Column = str | tuple[str, str | Callable[[Any], object]]
+
+
+def listing(entries: Iterable[Mapping[str, Any]], *columns: Column, numeric: int | None = None) -> None:
+    """Print a table with a row for each entry; see :func:`table`."""
+    known = [(column, column) if isinstance(column, str) else column for column in columns]
+    rows = [[entry.get(of) if isinstance(of, str) else of(entry) for _, of in known] for entry in entries]
+    table([head for head, _ in known], rows, numeric)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | None = None) -> None:
     """Print a table; columns from ``numeric`` on are right-aligned. Plain where output is not a terminal."""
     from rich.box import SIMPLE_HEAD
@@ -56,7 +71,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | 
         right = numeric is not None and index >= numeric
         shown.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*("" if cell is None else str(cell) for cell in row))
+        shown.add_row(*map(_cell, row))
     console = Console(width=width, highlight=False, markup=False)
     if width is None:
         console.print(shown)
@@ -66,43 +81,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | 
     typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))
 
 
-def fabric_document(fabric: Fabric) -> dict[str, Any]:
-    """What a checked fabric is made of, short forms written out, as JSON."""
-    from fabric.paths import most_paths
-    from fabric.topology import circuit_cross_connects, electrical_graph
-
-    graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
-    return {
-        "gpus": list(fabric.gpus),
-        "packet_switches": list(fabric.packet_switches),
-        "optical_switches": list(fabric.optical_switches),
-        "links": [
-            {"ends": [str(link.a), str(link.b)], "rate_bps": link.rate_bps, "queue_s": link.queue_s}
-            for link in fabric.links
-        ],
-        "paths": fabric.paths,
-        "equal_paths": most_paths(fabric, graph),
-    }
-
-
-def fabric_lines(where: str, spec: FabricSpec, fabric: Fabric) -> list[str]:
-    """What short forms of a fabric stand for, and how packets choose where they can."""
-    from fabric.units import format_rate
-
-    said = []
-    for key, tree in spec.trees.items():
-        nics, uplinks = (
-            ", ".join(format_rate(rate) for rate in sorted({link.rate_bps for link in links}))
-            for links in (tree.links[: len(tree.gpus)], tree.links[len(tree.gpus) :])
-        )
-        switches = list(tree.switches)
-        said.append(
-            f"{where}.{key}: GPUs {tree.gpus[0]} … {tree.gpus[-1]} at {nics}; {len(switches)} packet "
-            f"switches {switches[0]} … {switches[-1]}, {len(tree.links) - len(tree.gpus)} links between them"
-            + (f" at {uplinks}" if uplinks else "")
-        )
-    ways = fabric_document(fabric)["equal_paths"]
-    if ways > 1:
-        how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
-        said.append(f"{where}: up to {ways} equal paths between two GPUs; each pair takes one, {how}")
-    return said
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.common import fail, say, show_json, table
+from experiments.cli.common import Column, fail, listing, say, show
 from experiments.cli.options import (
     MACHINE,
     OPENFLOW,
@@ -25,6 +25,10 @@ from experiments.cli.options import (
     check_runtime,
 )
 
+if TYPE_CHECKING:
+    from experiments.language.expand import Experiment
+    from experiments.language.plan import Setting
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,27 +41,39 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
-    from experiments.cli.standing import setting_of, start_standing_lab
+    from experiments.backends.emulation.backend import processes_of
     from experiments.language.expand import load
+    from experiments.record.writing import writing
 
-    setting = setting_of(load(scenario), arm)
-    where = str(scenario)
-    lab = start_standing_lab(setting, where, check_runtime(runtime), addresses(rest, openflow), say)
-    if as_json:
-        show_json(lab)
-    else:
-        typer.echo(
-            f"lab {lab['lab']} is up; REST at http://{rest}/docs; end it with: ringlight down {lab['lab']}"
-        )
+    setting = _setting_of(load(scenario), arm)
+    processes = processes_of(
+        setting, check_runtime(runtime), addresses(rest, openflow), follow=False, notice=say
+    )
+    with writing(processes.state):
+        processes.start()
+        lab = processes.leave_standing(scenario=str(scenario))
+    up = f"lab {lab['lab']} is up; REST at http://{rest}/docs; end it with: ringlight down {lab['lab']}"
+    show(lab, as_json, lambda _: typer.echo(up))
+
+
+def _setting_of(experiment: Experiment, arm: str | None) -> Setting:
+    """The setting of an arm, or the only one. Raises UserError naming the arms."""
+    wanted = [plan.setting for plan in experiment.plans if arm is None or plan.arm == arm]
+    arms = ", ".join(experiment.arms)
+    if not wanted:
+        fail(f"{experiment.path}: there is no arm {arm}; there are {arms}", 2)
+    if len({id(setting) for setting in wanted}) > 1:
+        fail(f"{experiment.path}: it has several fabrics; name one by its arm with --arm: {arms}", 2)
+    return wanted[0]
 
 
 def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; without it, every lab left up.")] = None,
 ) -> None:
     """End what ``up`` left running."""
-    from experiments.cli.standing import stop_standing_labs
+    from testbed.processes import end_standing
 
-    ended = stop_standing_labs(lab, say)
+    ended = end_standing(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
 
 
@@ -123,16 +139,11 @@ def doctor(as_json: Json = False) -> None:
 
     from testbed.setup import doctor_checks
 
-    checks = doctor_checks()
-    if as_json:
-        show_json([dataclasses.asdict(check) for check in checks])
-    else:
-        rows = [
-            ["yes" if check.ok else "NO", check.name, check.detail, "" if check.ok else check.mend]
-            for check in checks
-        ]
-        table(["", "what", "found", "remedy"], rows)
-    if not all(check.ok for check in checks):
+    checks = [dataclasses.asdict(check) for check in doctor_checks()]
+    ok: Column = ("", lambda check: "yes" if check["ok"] else "NO")
+    remedy: Column = ("remedy", lambda check: "" if check["ok"] else check["mend"])
+    show(checks, as_json, lambda found: listing(found, ok, ("what", "name"), ("found", "detail"), remedy))
+    if not all(check["ok"] for check in checks):
         raise typer.Exit(1)
 
 
@@ -142,13 +153,14 @@ def clean(as_json: Json = False) -> None:
 
     if os.geteuid() != 0:
         fail("root is needed to remove networks and containers; run again with sudo")
-    removed = clean_machine()
-    if as_json:
-        show_json({"removed": removed})
-        return
-    for line in removed:
-        typer.echo(line)
-    typer.echo(f"{len(removed)} things removed" if removed else "nothing to remove")
+
+    def write(found: dict[str, list[str]]) -> None:
+        for line in found["removed"]:
+            typer.echo(line)
+        count = len(found["removed"])
+        typer.echo(f"{count} things removed" if count else "nothing to remove")
+
+    show({"removed": clean_machine()}, as_json, write)
 
 
 def register(app: typer.Typer) -> None:

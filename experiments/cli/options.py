@@ -11,7 +11,7 @@ import typer
 from experiments.cli.common import fail
 
 if TYPE_CHECKING:
-    from experiments.backends.emulation.processes import Addresses
+    from testbed.processes import Addresses
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
 Runtime = Annotated[
@@ -38,7 +38,7 @@ REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
 
 def addresses(rest: str, openflow: str) -> Addresses:
     """Where the controller listens; the token is of the environment."""
-    from experiments.backends.emulation.processes import Addresses
+    from testbed.processes import Addresses
 
     return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.common import fail, say, show_json, table
+from experiments.cli.common import Column, fail, listing, say, show, show_json, table
 
 if TYPE_CHECKING:
     from experiments.client import Api
@@ -21,6 +21,7 @@ Mode = Annotated[
 ]
 Switch = Annotated[str, typer.Argument(metavar="SWITCH")]
 JobId = Annotated[str, typer.Argument(metavar="JOB")]
+Count = Annotated[int, typer.Option(min=1)]
 
 PANEL = "Ask a running controller"
 
@@ -29,17 +30,6 @@ _address = {"controller": "127.0.0.1:8080", "token": ""}
 ocs = typer.Typer(help="Optical switches: ports, cross-connects, alarms.", no_args_is_help=True)
 circuits = typer.Typer(help="End-to-end circuits over all optical switches.", no_args_is_help=True)
 job = typer.Typer(help="Training jobs.", no_args_is_help=True)
-
-
-def _usage_errors() -> tuple[type[BaseException], ...]:
-    """The command-line parser's own errors, whichever copy of click typer uses."""
-    error: type[BaseException] = typer.BadParameter
-    while error.__base__ is not None and error.__base__ is not Exception:
-        error = error.__base__
-    return (error, typer.Abort)
-
-
-USAGE_ERRORS = _usage_errors()
 
 
 def _version(asked: bool) -> None:
@@ -83,26 +73,34 @@ def _api() -> Api:
     return Api(_address["controller"], _address["token"] or None)
 
 
-def _get(path: str, **query: Any) -> Any:
+def _call(method: str, path: str, body: Any = None, **query: Any) -> Any:
     with _api() as api:
-        return api.get(path, **query)
+        return api.call(method, path, body, query)
 
 
-def _rows(entries: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> list[list[object]]:
-    keys = list(keys)
-    return [[_cell(entry.get(key)) for key in keys] for entry in entries]
+def _get(path: str) -> Any:
+    return _call("GET", path)
 
 
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "" if value is None else value
+def _list(path: str, as_json: bool, *columns: Column, of: str | None = None) -> None:
+    """GET a list, or an answer with a list ``of`` something, as a table."""
+    show(_get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
 
 
-def _rate(bits_per_second: float | None) -> str:
+# --- how a cell is written
+
+
+def _rate(entry: Mapping[str, Any]) -> str:
     from fabric.units import format_rate
 
-    return "" if bits_per_second is None else format_rate(bits_per_second)
+    return "" if entry["rate_bps"] is None else format_rate(entry["rate_bps"])
+
+
+def _arrow(xc: Mapping[str, Any] | None) -> str:
+    if xc is None:
+        return ""
+    colour = "" if xc.get("wavelength") is None else f" λ{xc['wavelength']}"
+    return f"{xc['ingress']} → {xc['egress']}{colour}"
 
 
 # --- fabric and packet switches
@@ -110,91 +108,54 @@ def _rate(bits_per_second: float | None) -> str:
 
 def fabric(as_json: Json = False) -> None:
     """What is plugged together."""
-    found = _get("/v1/fabric")
-    if as_json:
-        show_json(found)
-        return
-    table(["GPU", "server", "model", "address"], _rows(found["gpus"], ["name", "server", "model", "ip"]))
-    typer.echo()
-    table(["packet switch", "dpid", "ports"], _rows(found["packet_switches"], ["name", "dpid", "ports"]))
-    typer.echo()
-    optical = _rows(found["optical_switches"], ["name", "size", "driver", "profile"])
-    table(["optical switch", "size", "driver", "profile"], optical)
-    if found["grids"]:
-        typer.echo()
-        sides = _rows(found["grids"], ["name", "rows", "columns", "wavelengths"])
-        table(["grid", "rows", "columns", "wavelengths"], sides)
-    typer.echo()
-    links = [[" - ".join(link["ends"]), _rate(link["rate_bps"])] for link in found["links"]]
-    table(["link", "real rate"], links)
+    tables: dict[str, list[Column]] = {
+        "gpus": [("GPU", "name"), "server", "model", ("address", "ip")],
+        "packet_switches": [("packet switch", "name"), "dpid", "ports"],
+        "optical_switches": [("optical switch", "name"), "size", "driver", "profile"],
+        "grids": [("grid", "name"), "rows", "columns", "wavelengths"],
+        "links": [("link", lambda link: " - ".join(link["ends"])), ("real rate", _rate)],
+    }
+
+    def write(found: Any) -> None:
+        for key, columns in tables.items():
+            if found[key]:
+                listing(found[key], *columns)
+                typer.echo()
+
+    show(_get("/v1/fabric"), as_json, write)
 
 
 def topology(as_json: Json = False) -> None:
     """What packets see now: every lit edge with the path of its light."""
-    found = _get("/v1/topology")
-    if as_json:
-        show_json(found)
-        return
-    rows = [[e["from"], e["to"], _rate(e["rate_bps"]), " ".join(map(str, e["path"]))] for e in found["edges"]]
-    table(["from", "to", "real rate", "path of the light"], rows)
+    light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
+    _list("/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges")
 
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
     """The links that packets from one GPU to another take now, by the switches' flow tables."""
-    found = _get("/v1/paths", source=source, destination=destination)
-    if as_json:
-        show_json(found)
-        return
-    rows = [[hop["from"], hop["to"], _rate(hop["rate_bps"]), hop["choices"]] for hop in found["hops"]]
-    table(["from", "to", "real rate", "of so many equal links"], rows, numeric=3)
+    columns: list[Column] = ["from", "to", ("real rate", _rate), ("of so many equal links", "choices")]
+    found = _call("GET", "/v1/paths", source=source, destination=destination)
+    show(found, as_json, lambda found: listing(found["hops"], *columns, numeric=3))
 
 
 def switches(as_json: Json = False) -> None:
     """Packet switches and whether they are connected."""
-    found = _get("/v1/packet-switches")
-    if as_json:
-        show_json(found)
-    else:
-        table(["switch", "dpid", "connected"], _rows(found, ["name", "dpid", "connected"]))
+    _list("/v1/packet-switches", as_json, ("switch", "name"), "dpid", "connected")
 
 
 def flows(switch: Switch, as_json: Json = False) -> None:
     """The flow table of a packet switch."""
-    found = _get(f"/v1/packet-switches/{switch}/flows")
-    if as_json:
-        show_json(found)
-        return
-    rows = [
-        [
-            flow["priority"],
-            " ".join(f"{key}={value}" for key, value in flow["match"].items()) or "any",
-            " ".join(map(str, flow["out_ports"])) or "drop",
-            flow["packets"],
-            flow["bytes"],
-        ]
-        for flow in found
-    ]
-    table(["priority", "match", "out", "packets", "bytes"], rows)
+    match: Column = ("match", lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any")
+    out: Column = ("out", lambda flow: " ".join(map(str, flow["out_ports"])) or "drop")
+    path = f"/v1/packet-switches/{switch}/flows"
+    _list(path, as_json, "priority", match, out, "packets", "bytes")
 
 
 def ports(switch: Switch, as_json: Json = False) -> None:
     """Ports and counters of a packet switch."""
-    found = _get(f"/v1/packet-switches/{switch}/ports")
-    if as_json:
-        show_json(found)
-        return
-    keys = [
-        "port",
-        "up",
-        "peer",
-        "rx_packets",
-        "rx_bytes",
-        "tx_packets",
-        "tx_bytes",
-        "rx_dropped",
-        "tx_dropped",
-    ]
-    table(["port", "up", "lit to", *keys[3:]], _rows(found, keys))
+    counters = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "rx_dropped", "tx_dropped")
+    path = f"/v1/packet-switches/{switch}/ports"
+    _list(path, as_json, "port", "up", ("lit to", "peer"), *counters)
 
 
 # --- optical switches
@@ -203,58 +164,34 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 @ocs.command("list")
 def ocs_list(as_json: Json = False) -> None:
     """Optical switches and whether they answer."""
-    found = _get("/v1/optical-switches")
-    if as_json:
-        show_json(found)
-        return
-    keys = ["name", "size", "driver", "reachable", "cross_connects", "alarms"]
-    table(["switch", *keys[1:]], _rows(found, keys))
+    keys = ("size", "driver", "reachable", "cross_connects", "alarms")
+    _list("/v1/optical-switches", as_json, ("switch", "name"), *keys)
 
 
 @ocs.command("show")
 def ocs_show(switch: Switch, as_json: Json = False) -> None:
     """Cross-connects of an optical switch, read from it now."""
+    found = _get(f"/v1/optical-switches/{switch}/cross-connects")
     if as_json:
-        found = _get(f"/v1/optical-switches/{switch}")
-        show_json({**found, "cross_connects": _get(f"/v1/optical-switches/{switch}/cross-connects")})
-        return
-    keys = ["ingress", "egress", "wavelength", "state", "name"]
-    table(keys, _rows(_get(f"/v1/optical-switches/{switch}/cross-connects"), keys))
+        show_json({**_get(f"/v1/optical-switches/{switch}"), "cross_connects": found})
+    else:
+        listing(found, "ingress", "egress", "wavelength", "state", "name")
 
 
 @ocs.command("ports")
 def ocs_ports(switch: Switch, as_json: Json = False) -> None:
     """Ports of an optical switch: what is plugged, and their state."""
-    found = _get(f"/v1/optical-switches/{switch}/ports")
-    if as_json:
-        show_json(found)
-        return
-    rows = [
-        [
-            port["port"],
-            port["side"],
-            port["faceplate"],
-            _cell(port["plugged"]),
-            port["state"],
-            "" if port["enabled"] else "disabled",
-            ", ".join(map(_arrow, port["cross_connects"])),
-        ]
-        for port in found
-    ]
-    table(["port", "side", "faceplate", "plugged", "state", "", "cross-connect"], rows)
+    enabled: Column = ("", lambda port: "" if port["enabled"] else "disabled")
+    xcs: Column = ("cross-connect", lambda port: ", ".join(map(_arrow, port["cross_connects"])))
+    keys = ("port", "side", "faceplate", "plugged", "state")
+    _list(f"/v1/optical-switches/{switch}/ports", as_json, *keys, enabled, xcs)
 
 
 @ocs.command("alarms")
 def ocs_alarms(switch: Switch, as_json: Json = False) -> None:
     """Standing alarms of an optical switch."""
     found = _get(f"/v1/optical-switches/{switch}/alarms")
-    if as_json:
-        show_json(found)
-    elif not found:
-        typer.echo("no alarms")
-    else:
-        keys = list(found[0])
-        table(keys, _rows(found, keys))
+    show(found, as_json, lambda found: listing(found, *found[0]) if found else typer.echo("no alarms"))
 
 
 @ocs.command("connect")
@@ -268,19 +205,16 @@ def ocs_connect(
     as_json: Json = False,
 ) -> None:
     """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
-    _change(
-        "PUT",
-        f"/v1/optical-switches/{switch}/cross-connects/{ingress}",
-        as_json,
-        {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run},
-    )
+    body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
+    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
+    show(_call("PUT", path, body), as_json, _write_change)
 
 
 @ocs.command("disconnect")
 def ocs_disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Remove what an ingress carries."""
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    _change("DELETE", path, as_json, None, {"dry_run": dry_run})
+    show(_call("DELETE", path, dry_run=dry_run), as_json, _write_change)
 
 
 @ocs.command("replace")
@@ -298,33 +232,22 @@ def ocs_replace(
         if not (ingress.isdigit() and egress.isdigit()):
             fail(f"{text!r} is not INGRESS-EGRESS, such as 1-21", 2)
         wanted.append({"ingress": int(ingress), "egress": int(egress)})
+    body = {"mode": mode, "cross_connects": wanted, "dry_run": dry_run}
     path = f"/v1/optical-switches/{switch}/cross-connects"
-    _change("PUT", path, as_json, {"mode": mode, "cross_connects": wanted, "dry_run": dry_run})
+    show(_call("PUT", path, body), as_json, _write_change)
 
 
-def _change(method: str, path: str, as_json: bool, body: Any, query: dict[str, Any] | None = None) -> None:
-    with _api() as api:
-        found = api.call(method, path, body, query)
-    if as_json:
-        show_json(found)
-        return
-    _show_plan(found["plan"], found["applied"])
+def _write_change(found: Mapping[str, Any]) -> None:
+    _write_plan(found)
     for result in found["results"]:
         if result.get("reason"):
             typer.echo(f"{_arrow(result)}: {result['state']} ({result['reason']})")
 
 
-def _show_plan(plan: Mapping[str, Any], applied: bool) -> None:
-    rows = [[what, _arrow(xc)] for what in ("remove", "add", "keep") for xc in plan[what]]
+def _write_plan(found: Mapping[str, Any]) -> None:
+    rows = [[what, _arrow(xc)] for what in ("remove", "add", "keep") for xc in found["plan"][what]]
     table(["", "cross-connect"], rows)
-    typer.echo("done" if applied else "nothing was changed (dry run)")
-
-
-def _arrow(xc: Mapping[str, Any] | None) -> str:
-    if xc is None:
-        return ""
-    colour = "" if xc.get("wavelength") is None else f" λ{xc['wavelength']}"
-    return f"{xc['ingress']} → {xc['egress']}{colour}"
+    typer.echo("done" if found["applied"] else "nothing was changed (dry run)")
 
 
 # --- circuits
@@ -333,15 +256,13 @@ def _arrow(xc: Mapping[str, Any] | None) -> str:
 @circuits.command("show")
 def circuits_show(as_json: Json = False) -> None:
     """Circuits lit now."""
-    found = _get("/v1/circuits")
-    if as_json:
-        show_json(found)
-        return
-    rows = [
-        [*circuit["ends"], " ".join(circuit["path"]), "both ways" if circuit["duplex"] else "one way"]
-        for circuit in found["circuits"]
+    columns: list[Column] = [
+        ("from", lambda circuit: circuit["ends"][0]),
+        ("to", lambda circuit: circuit["ends"][1]),
+        ("path of the light", lambda circuit: " ".join(circuit["path"])),
+        ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
     ]
-    table(["from", "to", "path of the light", ""], rows)
+    _list("/v1/circuits", as_json, *columns, of="circuits")
 
 
 @circuits.command("set")
@@ -357,14 +278,13 @@ def circuits_set(
         if not (a and equals and b):
             fail(f"{text!r} is not A=B, such as g0=tor0:1", 2)
         wanted.append([a, b])
-    with _api() as api:
-        found = api.put("/v1/circuits", {"circuits": wanted, "dry_run": dry_run})
-    if as_json:
-        show_json(found)
-        return
-    for name, change in found["optical_switches"].items():
-        typer.echo(name)
-        _show_plan(change["plan"], change["applied"])
+
+    def write(found: Any) -> None:
+        for name, change in found["optical_switches"].items():
+            typer.echo(name)
+            _write_plan(change)
+
+    show(_call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
 
 
 # --- grids
@@ -375,29 +295,20 @@ def grids(
     as_json: Json = False,
 ) -> None:
     """Grids of O-NICs and wavelength-selective switches."""
-    found = _get(f"/v1/grids/{name}" if name else "/v1/grids")
-    if as_json:
-        show_json(found)
+    if name:
+        show(_get(f"/v1/grids/{name}"), as_json, _write_grid)
         return
-    if not name:
-        rows = [
-            [g["name"], f"{g['rows']} × {g['columns']}", g["wavelengths"], g["free"], " ".join(g["jobs"])]
-            for g in found
-        ]
-        table(["grid", "nodes", "wavelengths", "free", "jobs"], rows)
-        return
-    nodes = [
-        [n["gpu"], n["row"], n["column"], _cell(n["job"]), " ".join(n["ports"]), n["ip"]]
-        for n in found["nodes"]
-    ]
-    table(["GPU", "row", "column", "job", "ports", "address"], nodes)
+    nodes: Column = ("nodes", lambda grid: f"{grid['rows']} × {grid['columns']}")
+    jobs: Column = ("jobs", lambda grid: " ".join(grid["jobs"]))
+    _list("/v1/grids", as_json, ("grid", "name"), nodes, "wavelengths", "free", jobs)
+
+
+def _write_grid(found: Mapping[str, Any]) -> None:
+    ports: Column = ("ports", lambda node: " ".join(node["ports"]))
+    listing(found["nodes"], ("GPU", "gpu"), "row", "column", "job", ports, ("address", "ip"))
     typer.echo()
-    lit = [
-        [s["name"], _cell(xc["from"]), _cell(xc["to"]), f"λ{xc['wavelength']}"]
-        for s in found["switches"]
-        for xc in s["lit"]
-    ]
-    table(["switch", "from", "to", "on"], lit)
+    lit = [{"switch": switch["name"], **xc} for switch in found["switches"] for xc in switch["lit"]]
+    listing(lit, "switch", "from", "to", ("on", lambda xc: f"λ{xc['wavelength']}"))
     for switch in found["switches"]:
         if not switch["reachable"]:
             say(f"{switch['name']} cannot be reached; its light is as last read")
@@ -412,34 +323,25 @@ def onics(
     if timeline and not gpu:
         fail("--flows needs a GPU", 2)
     if timeline:
-        _show_flows(_get(f"/v1/onics/{gpu}/flows"), as_json)
-        return
-    found = _get(f"/v1/onics/{gpu}" if gpu else "/v1/onics")
-    if as_json or gpu:
-        show_json(found)
-        return
-    rows = []
-    for onic in found:
-        status = onic["status"] or {}
-        done = status.get("counters", {}).get("flows_done")
-        row = [onic["gpu"], onic["grid"], onic.get("row"), onic.get("column"), onic["reachable"]]
-        rows.append([*map(_cell, row), _cell(status.get("job")), _cell(done), _cell(onic["error"])])
-    table(["GPU", "grid", "row", "column", "answers", "job", "flows done", "error"], rows)
+        show(_get(f"/v1/onics/{gpu}/flows"), as_json, _write_flows)
+    elif gpu:
+        show_json(_get(f"/v1/onics/{gpu}"))
+    else:
+        job: Column = ("job", lambda onic: (onic["status"] or {}).get("job"))
+        done: Column = ("flows done", lambda o: (o["status"] or {}).get("counters", {}).get("flows_done"))
+        where: list[Column] = [("GPU", "gpu"), "grid", "row", "column", ("answers", "reachable")]
+        _list("/v1/onics", as_json, *where, job, done, "error")
 
 
-def _show_flows(found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        show_json(found)
+def _write_flows(found: Mapping[str, Any]) -> None:
+    if not found["flows"]:
+        typer.echo("no flows")
         return
-    keys = list(found["flows"][0]) if found["flows"] else []
-    rows = [
-        [f"{v:.6f}" if isinstance(v, float) else _cell(v) for v in map(flow.get, keys)]
+    flows = [
+        {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in flow.items()}
         for flow in found["flows"]
     ]
-    if keys:
-        table(keys, rows)
-    else:
-        typer.echo("no flows")
+    listing(flows, *flows[0])
 
 
 # --- jobs
@@ -452,8 +354,8 @@ def job_submit(
     gpus: Annotated[int, typer.Option(help="Or how many; the controller chooses them.")] = 0,
     gradient: Annotated[str, typer.Option(help="Bytes all-reduced per iteration: 1.4 MB.")] = "1 MB",
     compute: Annotated[str, typer.Option(help="GPU time per iteration, such as 337 ms.")] = "100 ms",
-    iterations: Annotated[int, typer.Option(min=1)] = 20,
-    batch: Annotated[int, typer.Option(min=1)] = 28,
+    iterations: Count = 20,
+    batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
     grid: Annotated[str, typer.Option(help="With --gpus: of this grid.")] = "",
@@ -477,11 +379,18 @@ def job_submit(
         fail(str(error), 2)
     if bool(ranks) == bool(gpus):
         fail("give either --ranks or --gpus", 2)
-    request: dict[str, Any] = {
+    places: dict[str, Any] = {"ranks": _names(ranks)} if ranks else {"gpus": gpus}
+    if grid:
+        places["grid"] = grid
+    if dry_run:
+        plan = _call("POST", "/v1/arbiter/plan", {"collective": collective, **places})
+        show(plan, as_json, _write_light)
+        return
+    request = {
         "name": name,
         "hold": hold,
         "on_loss": on_loss,
-        "spares": [gpu.strip() for gpu in spares.split(",")] if spares else [],
+        "spares": _names(spares),
         "workload": "train",
         "collective": collective,
         "gradient_bytes": gradient_bytes,
@@ -490,23 +399,16 @@ def job_submit(
         "batch": batch,
         "seed": seed,
         "beacon_interval_s": beacon_s,
+        **places,
     }
-    places: dict[str, Any] = {"ranks": [r.strip() for r in ranks.split(",")]} if ranks else {"gpus": gpus}
-    if grid:
-        places["grid"] = grid
-    if dry_run:
-        with _api() as api:
-            _show_light(api.post("/v1/arbiter/plan", {"collective": collective, **places}), as_json)
-        return
-    request |= places
-    with _api() as api:
-        _show_job(api.post("/v1/jobs", request), as_json)
+    show(_call("POST", "/v1/jobs", request), as_json, _write_job)
 
 
-def _show_light(found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        show_json(found)
-        return
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")] if text else []
+
+
+def _write_light(found: Mapping[str, Any]) -> None:
     rows = [
         [rank, gpu, ", ".join(f"{p} (port {w['port']}, λ{w['wavelength']})" for p, w in ways.items())]
         for rank, gpu in enumerate(found["ranks"])
@@ -514,35 +416,27 @@ def _show_light(found: Mapping[str, Any], as_json: bool) -> None:
     ]
     table(["rank", "GPU", "reaches"], rows)
     count = sum(len(group) for group in found["switches"].values())
-    switches_ = len(found["switches"])
-    typer.echo(f"grid {found['grid']}: {count} cross-connects on {switches_} switches; nothing was changed")
+    light = f"{count} cross-connects on {len(found['switches'])} switches"
+    typer.echo(f"grid {found['grid']}: {light}; nothing was changed")
 
 
 @job.command("list")
 def job_list(as_json: Json = False) -> None:
     """All jobs that the controller knows."""
-    found = _get("/v1/jobs")
-    if as_json:
-        show_json(found)
-        return
-    rows = [
-        [entry["id"], entry["state"], " ".join(r["gpu"] for r in entry["ranks"]), _cell(entry["error"])]
-        for entry in found
-    ]
-    table(["job", "state", "GPUs", "error"], rows)
+    gpus: Column = ("GPUs", lambda found: " ".join(rank["gpu"] for rank in found["ranks"]))
+    _list("/v1/jobs", as_json, ("job", "id"), "state", gpus, "error")
 
 
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
     """One job and its ranks."""
-    _show_job(_get(f"/v1/jobs/{job_id}"), as_json)
+    show(_get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("cancel")
 def job_cancel(job_id: JobId, as_json: Json = False) -> None:
     """Stop a job and free its GPUs."""
-    with _api() as api:
-        _show_job(api.delete(f"/v1/jobs/{job_id}"), as_json)
+    show(_call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("release")
@@ -558,47 +452,37 @@ def job_release(
         delay_s = parse_time(delay)
     except ValueError as error:
         fail(f"--delay: {error}", 2)
-    with _api() as api:
-        found = api.post("/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
-    if as_json:
-        show_json(found)
-    else:
-        typer.echo(f"released: {', '.join(job_ids)}")
+    found = _call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
+    show(found, as_json, lambda _: typer.echo(f"released: {', '.join(job_ids)}"))
 
 
 @job.command("watch")
 def job_watch(job_id: JobId, as_json: Json = False) -> None:
     """Follow a job to its end. Exit code 1 when it does not succeed."""
-    cursor = 0
+    cursor, state = 0, ""
     with _api() as api:
-        shown = None
-        while True:
+        while state not in ("SUCCEEDED", "FAILED", "CANCELLED"):
             found = api.get(f"/v1/jobs/{job_id}")
             answer = api.get(f"/v1/jobs/{job_id}/events", cursor=cursor)
             cursor = answer["cursor"]
             for event in answer["events"]:
                 # Rank 0 speaks for all: the ranks go in step.
-                if not as_json and event["event"] == "iteration" and str(event["worker"]).endswith("-0"):
+                if not as_json and event["event"] == "iteration" and event["rank"] == 0:
                     seconds = event["allreduce_end"] - event["compute_start"]
                     say(f"iteration {event['i'] + 1}: {seconds:.3f} s, loss {event['loss']:.3f}")
-            if found["state"] != shown:
-                shown = found["state"]
-                say(f"{job_id}: {shown}")
-            if shown in ("SUCCEEDED", "FAILED", "CANCELLED"):
-                break
-            time.sleep(0.2)
-    _show_job(found, as_json)
-    if shown != "SUCCEEDED":
+            if found["state"] == state:
+                time.sleep(0.2)
+            else:
+                state = found["state"]
+                say(f"{job_id}: {state}")
+    show(found, as_json, _write_job)
+    if state != "SUCCEEDED":
         raise typer.Exit(1)
 
 
-def _show_job(found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        show_json(found)
-        return
+def _write_job(found: Mapping[str, Any]) -> None:
     typer.echo(f"{found['id']}: {found['state']}" + (f", {found['error']}" if found["error"] else ""))
-    keys = ["rank", "gpu", "state", "exit_code", "error"]
-    table(["rank", "GPU", "state", "exit code", "error"], _rows(found["ranks"], keys))
+    listing(found["ranks"], "rank", ("GPU", "gpu"), "state", ("exit code", "exit_code"), "error")
 
 
 # --- regrouping
@@ -618,15 +502,12 @@ def regroup(
                 fail(f"{found['id']} was not done after 120 s")
             time.sleep(0.05)
             found = api.get(f"/v1/regroup/{found['id']}")
-    if as_json:
-        show_json(found)
-    else:
-        _show_regroup(found)
+    show(found, as_json, _write_regroup)
     if found["state"] == "FAILED":
         fail(f"{found['id']}: {found['error']}")
 
 
-def _show_regroup(found: Mapping[str, Any]) -> None:
+def _write_regroup(found: Mapping[str, Any]) -> None:
     from fabric.units import format_size, format_time
 
     plan = found["plan"]
@@ -634,11 +515,10 @@ def _show_regroup(found: Mapping[str, Any]) -> None:
     kept = [["stays lit", " - ".join(pair)] for pair in plan["stay_lit"]]
     table(["", "fibre"], [*moves, *kept])
     typer.echo()
-
-    def seconds(value: float | None) -> str:
-        return "" if value is None else format_time(value)
-
-    rows = [[p["job"], seconds(p["before_s"]), seconds(p["after_s"])] for p in plan["predicted"]]
+    rows = [
+        [p["job"], *("" if p[key] is None else format_time(p[key]) for key in ("before_s", "after_s"))]
+        for p in plan["predicted"]
+    ]
     table(["job", "iteration before", "after, predicted"], rows, numeric=1)
     before, after = plan["crossing_bytes_before"], plan["crossing_bytes_after"]
     typer.echo(
@@ -658,17 +538,15 @@ def events(
     """Follow the controller's events until interrupted."""
     import json
 
+    head = ("id", "t", "event", "timeline")
     with _api() as api:
         for event in api.stream("/v1/events" + ("" if after is None else f"?after={after}")):
             if as_json:
                 typer.echo(json.dumps(event))
-            else:
-                rest = " ".join(
-                    f"{key}={value}"
-                    for key, value in event.items()
-                    if key not in ("id", "t", "event", "timeline") and value not in (None, [], {})
-                )
-                typer.echo(f"{event['t']:.3f}  {event['event']:<10} {rest}")
+                continue
+            said = {key: value for key, value in event.items() if value not in (None, [], {})}
+            rest = " ".join(f"{key}={value}" for key, value in said.items() if key not in head)
+            typer.echo(f"{event['t']:.3f}  {event['event']:<10} {rest}")
 
 
 def series(
@@ -683,22 +561,20 @@ def series(
         found = api.get("/v1/series", since=since)
     if csv_file is not None:
         _write_csv(csv_file, found)
-    if as_json:
-        show_json(found)
-        return
+    show(found, as_json, _write_series)
+
+
+def _write_series(samples: list[dict[str, Any]]) -> None:
+    from fabric.units import format_rate
+
     grouped: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for sample in found:
+    for sample in samples:
         grouped.setdefault((sample["switch"], sample["port"]), []).append(sample)
-    rows = [
-        [
-            f"{switch}:{port}",
-            _cell(samples[-1]["peer"]),
-            _rate(sum(s["rx_bps"] for s in samples) / len(samples)),
-            _rate(sum(s["tx_bps"] for s in samples) / len(samples)),
-            len(samples),
-        ]
-        for (switch, port), samples in sorted(grouped.items())
-    ]
+    rows = []
+    for (switch, port), mine in sorted(grouped.items()):
+        received, sent = (sum(s[key] for s in mine) / len(mine) for key in ("rx_bps", "tx_bps"))
+        peer = mine[-1]["peer"]
+        rows.append([f"{switch}:{port}", peer, format_rate(received), format_rate(sent), len(mine)])
     table(["port", "lit to", "receives", "sends", "samples"], rows, numeric=2)
 
 

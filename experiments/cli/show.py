@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -12,48 +12,40 @@ from experiments.analysis.rows import Row, from_json, where
 from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.protocol import Backend
 from experiments.backends.simulation.backend import SimulationBackend
-from experiments.cli.common import fabric_document, fabric_lines, table
+from experiments.cli.common import listing, table
 from experiments.language.expand import Experiment
-from experiments.language.plan import Setting
+from experiments.language.plan import RunPlan, Setting
 from fabric.frames import describe
-from fabric.units import format_size, format_time
+from fabric.paths import most_paths
+from fabric.topology import Fabric, circuit_cross_connects, electrical_graph
+from fabric.units import format_rate, format_size, format_time
 
 
 def check_document(experiment: Experiment) -> dict[str, Any]:
     """What a sound file describes, as JSON."""
     backends: Sequence[Backend] = (EmulationBackend(), SimulationBackend())
     arms: dict[str, Any] = {}
+    settings: dict[str, Setting] = {}
     for plan in experiment.plans:
+        settings.setdefault(plan.setting.name, plan.setting)
         if plan.arm in arms:
             arms[plan.arm]["runs"] += 1
             continue
-        expected = expected_s(plan)
+        refused = {backend.name: backend.refuses(plan) for backend in backends}
         arms[plan.arm] = {
             "title": plan.title,
             "fabric": plan.setting.name,
             "runs": 1,
-            "refused": {
-                backend.name: why for backend in backends if (why := backend.refuses(plan)) is not None
-            },
+            "refused": {name: why for name, why in refused.items() if why is not None},
             "events": [
                 {"name": event.name, "do": event.do, "target": str(event.target or "")}
                 for event in plan.events
             ],
-            "jobs": {
-                job.name: {
-                    "ranks": list(job.ranks) or job.gpus,
-                    "collective": job.collective,
-                    "iterations": job.iterations,
-                    "compute_s": job.compute_s,
-                    "gradient_bytes": job.gradient_bytes,
-                    "expected_s": expected.get(job.name),
-                }
-                for job in plan.jobs
-            },
+            "jobs": _jobs_document(plan),
         }
     fabrics = {
-        name: {**fabric_document(setting.fabric), "notes": _notes(experiment, setting)}
-        for name, setting in settings_of(experiment).items()
+        name: {**fabric_document(setting.fabric), "notes": _notes(setting)}
+        for name, setting in settings.items()
     }
     return {
         "name": experiment.spec.name,
@@ -64,20 +56,59 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def settings_of(experiment: Experiment) -> dict[str, Setting]:
-    """The first setting of each fabric, by its name."""
-    found: dict[str, Setting] = {}
-    for plan in experiment.plans:
-        found.setdefault(plan.setting.name, plan.setting)
-    return found
+def _jobs_document(plan: RunPlan) -> dict[str, Any]:
+    expected = expected_s(plan)
+    keys = ("collective", "iterations", "compute_s", "gradient_bytes")
+    return {
+        job.name: {
+            "ranks": list(job.ranks) or job.gpus,
+            **{key: getattr(job, key) for key in keys},
+            "expected_s": expected.get(job.name),
+        }
+        for job in plan.jobs
+    }
 
 
-def _notes(experiment: Experiment, setting: Setting) -> list[str]:
+def _notes(setting: Setting) -> list[str]:
+    """What short forms of a fabric stand for, how packets choose where they can, and what its frames are."""
     from fabric.schema import FabricSpec
 
-    known = {key: value for key, value in setting.section.items() if key in FabricSpec.model_fields}
-    spec = FabricSpec.model_validate(known)
-    return [*fabric_lines(setting.name, spec, setting.fabric), *describe(setting.fabric, setting.frames)]
+    fabric = setting.fabric
+    spec = {key: value for key, value in setting.section.items() if key in FabricSpec.model_fields}
+    said = []
+    for key, tree in FabricSpec.model_validate(spec).trees.items():
+        nics, uplinks = (
+            ", ".join(format_rate(rate) for rate in sorted({link.rate_bps for link in links}))
+            for links in (tree.links[: len(tree.gpus)], tree.links[len(tree.gpus) :])
+        )
+        switches = list(tree.switches)
+        said.append(
+            f"{setting.name}.{key}: GPUs {tree.gpus[0]} … {tree.gpus[-1]} at {nics}; {len(switches)} packet "
+            f"switches {switches[0]} … {switches[-1]}, {len(tree.links) - len(tree.gpus)} links between them"
+            + (f" at {uplinks}" if uplinks else "")
+        )
+    if (ways := _equal_paths(fabric)) > 1:
+        how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
+        pairs = "between two GPUs; each pair takes one"
+        said.append(f"{setting.name}: up to {ways} equal paths {pairs}, {how}")
+    return [*said, *describe(fabric, setting.frames)]
+
+
+def _equal_paths(fabric: Fabric) -> int:
+    return most_paths(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
+
+
+def fabric_document(fabric: Fabric) -> dict[str, Any]:
+    """What a checked fabric is made of, short forms written out, as JSON."""
+    return {
+        **{kind: list(getattr(fabric, kind)) for kind in ("gpus", "packet_switches", "optical_switches")},
+        "links": [
+            {"ends": [str(link.a), str(link.b)], "rate_bps": link.rate_bps, "queue_s": link.queue_s}
+            for link in fabric.links
+        ],
+        "paths": fabric.paths,
+        "equal_paths": _equal_paths(fabric),
+    }
 
 
 def show_check(found: Mapping[str, Any]) -> None:
@@ -86,37 +117,20 @@ def show_check(found: Mapping[str, Any]) -> None:
         f"{found['file']}: sound. {found['runs']} runs of {len(found['arms'])} arms on "
         f"{len(found['fabrics'])} fabrics."
     )
-    rows = []
-    for name, arm in found["arms"].items():
-        for number, (job, entry) in enumerate(arm["jobs"].items()):
-            ranks = entry["ranks"]
-            rows.append(
-                [
-                    name if not number else "",
-                    arm["fabric"] if not number else "",
-                    str(arm["runs"]) if not number else "",
-                    job,
-                    f"{ranks} GPUs" if isinstance(ranks, int) else _short(ranks),
-                    entry["collective"],
-                    str(entry["iterations"]),
-                    format_time(entry["compute_s"]),
-                    format_size(entry["gradient_bytes"]),
-                    "" if entry["expected_s"] is None else f"{entry['expected_s']:.1f} s",
-                ]
-            )
-    head = [
-        "arm",
-        "fabric",
-        "runs",
-        "job",
-        "ranks",
-        "collective",
-        "iterations",
-        "compute",
-        "gradient",
-        "model",
+    jobs = [
+        {"arm": name, "fabric": arm["fabric"], "runs": arm["runs"], "job": job, **entry}
+        for name, arm in found["arms"].items()
+        for job, entry in arm["jobs"].items()
     ]
-    table(head, rows)
+    listing(
+        jobs,
+        *("arm", "fabric", "runs", "job"),
+        ("ranks", lambda job: _short(job["ranks"])),
+        *("collective", "iterations"),
+        ("compute", lambda job: format_time(job["compute_s"])),
+        ("gradient", lambda job: format_size(job["gradient_bytes"])),
+        ("model", lambda job: "" if job["expected_s"] is None else f"{job['expected_s']:.1f} s"),
+    )
     for name, arm in found["arms"].items():
         for event in arm["events"]:
             typer.echo(f"{name}: {event['name']}: {event['do']} {event['target']}".rstrip())
@@ -127,7 +141,9 @@ def show_check(found: Mapping[str, Any]) -> None:
             typer.echo(line)
 
 
-def _short(ranks: Sequence[str]) -> str:
+def _short(ranks: Sequence[str] | int) -> str:
+    if isinstance(ranks, int):
+        return f"{ranks} GPUs"
     return " ".join(ranks) if len(ranks) <= 8 else f"{ranks[0]} … {ranks[-1]} ({len(ranks)})"
 
 
@@ -161,9 +177,8 @@ def show_result(result: Mapping[str, Any]) -> None:
         return
     fidelity = result["fidelity"]
     for entry in fidelity["repeated"]:
-        typer.echo(
-            f"Made once more, as others had the processors: {entry['name']} ({entry['counts']} counts)"
-        )
+        why = "Made once more, as others had the processors"
+        typer.echo(f"{why}: {entry['name']} ({entry['counts']} counts)")
     if fidelity["verdict"] == "bad":
         typer.echo("Do not believe these figures: the emulation did not hold its settings.")
     typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r['text']}" for r in fidelity["reasons"]))
@@ -177,9 +192,8 @@ def _show_jobs(rows: Sequence[Row]) -> None:
     for arm, point, subject in keys[:_MOST_LINES]:
         mine = [r for r in own if (r.arm, tuple(r.point.items()), r.subject) == (arm, point, subject)]
         values = {row.metric: row.value for row in mine if row.label != "published"}
-        at = ", ".join(f"{path}={value}" for path, value in point)
         cells = ["" if values.get(m) is None else written(values[m]) for m, _, written in shown]
-        lines.append([arm, at, subject.removeprefix("job "), *cells])
+        lines.append([arm, _at(point), subject.removeprefix("job "), *cells])
     if lines:
         table(["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3)
     if len(keys) > _MOST_LINES:
@@ -190,20 +204,25 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
     found = [
         row
         for row in where(rows, repeat=None)
-        if row.metric.endswith(("_ratio", "_reduction")) and not row.metric.startswith("gpu_utilisation.")
+        if row.metric.endswith(("_ratio", "_reduction"))
+        and not row.metric.startswith("gpu_utilisation.")
+        and isinstance(row.value, int | float)
     ]
     lines = [
         [
             row.arm,
             row.subject,
-            ", ".join(f"{path}={value}" for path, value in row.point.items()),
+            _at(row.point.items()),
             row.metric,
             f"{row.value:.4f}" if row.unit == "1" else f"{row.value:.1f} {row.unit}",
             "" if row.spread is None else f"± {row.spread:.3g}",
             row.label if row.label != "published" else f"{row.label}, {row.standing}",
         ]
         for row in found[:_MOST_LINES]
-        if isinstance(row.value, int | float)
     ]
     if lines:
         table(["arm", "of", "point", "metric", "value", "95 %", "known how"], lines, numeric=4)
+
+
+def _at(point: Iterable[tuple[str, object]]) -> str:
+    return ", ".join(f"{path}={value}" for path, value in point)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,7 +40,8 @@ class TargetError(ValueError):
 class ControlFaults(BaseModel):
     """What happens to every message of the O-NICs' agents: it comes ``delay_s`` seconds (as emulated) later.
 
-    Shares of them are lost, doubled or overtaken.
+    Shares of them are lost, doubled or overtaken. ``tuning_s``: by GPU, what its laser takes (as emulated)
+    where it is not what the fabric says.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,6 +49,7 @@ class ControlFaults(BaseModel):
     loss: float = Field(default=0.0, ge=0, le=1)
     duplicate: float = Field(default=0.0, ge=0, le=1)
     reorder: float = Field(default=0.0, ge=0, le=1)
+    tuning_s: dict[str, Annotated[float, Field(ge=0, le=60)]] = {}
 
 
 class FaultRequest(BaseModel):
@@ -114,7 +116,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
             return _server_agent(request)
         case ["control", "network"]:
             _allow(request, "disturb", "the control network can be disturbed and restored")
-            return _control_network(fabric)
+            return _control_network(fabric, request.control)
         case ["worker", job, rank] if rank.isascii() and rank.isdigit():
             _allow(request, "kill", "a worker can be killed")
             if request.do == "restore" or request.back_after_s:
@@ -182,7 +184,9 @@ def _server_agent(request: FaultRequest) -> Target:
     return Target("server agent", "server agent")
 
 
-def _control_network(fabric: Fabric) -> Target:
+def _control_network(fabric: Fabric, control: ControlFaults | None) -> Target:
+    for gpu in control.tuning_s if control is not None else ():
+        _agent(fabric, gpu)
     if not any(onic.transmitters == "tunable" for onic in fabric.onics.values()):
         raise TargetError(409, "there is no control network: no GPU has an O-NIC with an agent")
     return Target("control network", "control network")

@@ -266,11 +266,12 @@ class Faults:
         return _Course(begin, end)
 
     def _dead_switch(self, name: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
-        bridge, silent = self._network.lab.bridge(name), self._silent_switch(name)
+        bridge = self._network.lab.bridge(name)
 
         def begin() -> None:
-            # First the connection: a switch without power does not tell that its ports are down.
-            silent.begin()
+            # First the connection: a switch without power does not tell that its ports are down. It is not
+            # awaited that Open vSwitch says so, which takes it up to 5 s: that no flow comes back is enough.
+            openvswitch.cut_off(bridge)
             openvswitch.empty_tables(bridge)
             darken()
 
@@ -339,7 +340,9 @@ class Faults:
     def _disturb(self, gpu: str) -> None:
         assert self._manage is not None
         control = self._control.model_dump()
-        wanted = {"control_delay_s": control.pop("delay_s"), **control}
+        usual_s = self._network.emulation.seconds(self._fabric.onics[gpu].tuning_s)
+        tuning_s = control.pop("tuning_s").get(gpu, usual_s)
+        wanted = {"control_delay_s": control.pop("delay_s"), **control, "tuning_s": tuning_s}
         # Agents are seeded apart, or they would lose their messages in step.
         emulate(self._manage[gpu], {**wanted, "seed": 1 + list(self._manage).index(gpu)})
 

@@ -99,12 +99,17 @@ def set_target(bridge: str, target: str) -> None:
         raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {found}, not {target}")
 
 
-def set_no_target(bridge: str) -> None:
+def cut_off(bridge: str) -> None:
     """Have a bridge look for its controller where nobody listens. Its flows stay. Raises OpenVSwitchError.
 
     A bridge without any controller would lose its flows.
     """
     set_target(bridge, f"unix:{_PID_FILE.parent}/{bridge}.nobody")
+
+
+def set_no_target(bridge: str) -> None:
+    """As :func:`cut_off`; returns once the switch says that it is not connected. Raises OpenVSwitchError."""
+    cut_off(bridge)
     deadline = time.monotonic() + TIMEOUT_S
     while vsctl("get", "controller", bridge, "is_connected").strip() != "false":
         if time.monotonic() > deadline:

@@ -394,11 +394,12 @@ class Testbed:
 
     # -- inventory and files
 
-    def _on_restart(self, part: str, name: str, pid: int) -> None:
+    def _on_restart(self, part: str, name: str, pid: int, asked: bool) -> None:
+        """``restarts`` are those that nobody asked for."""
         with self._inventory_lock:
             if self.inventory:
                 entry = self.inventory[part][name]
-                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + 1}
+                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + (not asked)}
                 self._write_inventory()
 
     def _make_inventory(self) -> dict[str, Any]:

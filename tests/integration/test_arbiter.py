@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -160,9 +159,7 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
     run.release(red)
     run.wait(lambda: run.events(red, "iteration"), "no iterations")
     before = {gpu: status(run, gpu) for gpu in NODES}
-    assert run.controller is not None
-    run.controller.send_signal(signal.SIGKILL)
-    run.controller.wait(10)
+    run.processes.kill_controller()
     worker = run.state / "workers" / f"{red}-0" / "events.jsonl"
 
     def iterations() -> int:
@@ -180,7 +177,7 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
     run.wait_state(red, "SUCCEEDED")
     assert len(run.events(red, "iteration")) == 4 * 150
     run.assert_all_light_arrived(lost, red)
-    log = (run.state / "controller.txt").read_text()
+    log = (run.state / "controller.log").read_text()
     assert "repaired" not in log
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed.lab import Lab, new_lab
+from testbed.processes import Addresses, LabProcesses
 from tests.integration.controller_rig import FABRIC, free_port
 
 pytestmark = pytest.mark.root
@@ -34,54 +31,21 @@ class Run:
     """A testbed process and a controller process; ``runtime`` is that of the workers."""
 
     def __init__(self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace") -> None:
-        self.lab: Lab = new_lab()
-        self._held = self.lab.hold()
-        self.state = self.lab.state_dir / "run"
-        self.state.mkdir(mode=0o700)
-        self.rest, self.openflow = free_port(), free_port()
-        self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=20.0, trust_env=False)
-        self.testbed: subprocess.Popen[bytes] | None = None
-        self.controller: subprocess.Popen[bytes] | None = None
-        (self.state / "fabric.json").write_text(json.dumps(fabric))
-        try:
-            self.testbed = self._start(
-                *("testbed.emulation", "--lab", self.lab.id, "--runtime", runtime),
-                *("--payload-scale", "100", "--openflow", f"127.0.0.1:{self.openflow}"),
-            )
-            self.start_controller()
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-        common = ("--fabric", str(self.state / "fabric.json"), "--state", str(self.state))
-        with (self.state / f"{module}.txt").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, *common, *arguments],
-                env=self.lab.environment(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.rest = free_port()
+        addresses = Addresses(f"127.0.0.1:{self.rest}", f"127.0.0.1:{free_port()}")
+        self.processes = LabProcesses(fabric, runtime, addresses, ["--payload-scale", "100"])
+        self.lab, self.state = self.processes.lab, self.processes.state
+        self.api = httpx.Client(base_url=f"http://{addresses.rest}", timeout=20.0, trust_env=False)
+        self.processes.start()
 
     def start_controller(self) -> None:
-        self.controller = self._start(
-            *("controller", "--inventory", str(self.state / "inventory.json")),
-            *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}"),
-        )
-
-        def healthy() -> bool:
-            for process in (self.controller, self.testbed):
-                assert process is not None
-                assert process.poll() is None, self.logs()
-            with contextlib.suppress(httpx.TransportError):
-                return bool(self.api.get("/v1/health").json()["status"] == "ok")
-            return False
-
-        self.wait(healthy, "not healthy")
+        """Again, once it was killed."""
+        self.processes.let_controller_back()
+        self.processes.tend()
+        self.processes.wait_healthy()
 
     def logs(self) -> str:
-        return " | ".join(path.read_text()[-1500:] for path in self.state.glob("*.txt"))
+        return " | ".join(path.read_text()[-1500:] for path in self.state.glob("*.log"))
 
     def wait(self, condition: Any, complaint: str, timeout_s: float = WAIT_S) -> Any:
         deadline = time.monotonic() + timeout_s
@@ -150,25 +114,7 @@ class Run:
 
     def close(self) -> None:
         self.api.close()
-        for process in (self.controller, self.testbed):
-            if process is not None and process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait(5)
-        _remove_tree(self.lab.state_dir)
-        self._held.close()
-
-
-def _remove_tree(directory: Path) -> None:
-    if directory.is_dir() and not directory.is_symlink():
-        for path in directory.iterdir():
-            _remove_tree(path)
-        directory.rmdir()
-    else:
-        directory.unlink(missing_ok=True)
+        self.processes.stop()
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +208,7 @@ def test_jobs_go_on_when_the_controller_is_killed_and_started_again(run: Run) ->
     run.wait_state(red, "READY")
     run.release(red)
     run.wait(lambda: run.events(red, "iteration"), "no iterations")
-    assert run.controller is not None
-    run.controller.kill()
-    run.controller.wait(10)
+    run.processes.kill_controller()
     run.start_controller()
     assert run.job(red)["state"] in ("RUNNING", "SUCCEEDED")
     run.wait_state(red, "SUCCEEDED")

@@ -15,10 +15,10 @@ import pytest
 
 from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.emulation.lab import EmulatedLab
-from experiments.backends.emulation.processes import Addresses
 from experiments.language.expand import parse
 from experiments.language.plan import RunPlan
 from experiments.record.events import (
+    ActionBegun,
     ActionEnded,
     Circuits,
     ControllerRestarted,
@@ -44,7 +44,9 @@ from experiments.record.events import (
 )
 from experiments.runner.progress import Reporter
 from experiments.runner.timeline import run_group
+from fabric.topology import canonical
 from testbed.lab import Lab
+from testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces
 
@@ -108,6 +110,21 @@ arms:
   shrink:
     jobs: {red: {ranks: [g0, g2, g1], training: {iterations: 16}}}
     events: [{when: {job: red, iteration: 4}, do: lose, target: gpu g2, then: shrink}]
+  nic:
+    jobs: {red: {ranks: [g0, g2], training: {iterations: 16}}, blue: {ranks: [g1, g3]}}
+    events:
+      - {name: loss, when: {job: red, iteration: 3}, do: lose, target: nic g2}
+      - {name: back, when: {at: 2 s}, do: restore, target: nic g2}
+  circuits:
+    jobs: {red: {ranks: [g0, g2], training: {iterations: 16}}}
+    events:
+      - name: moved
+        when: {job: red, iteration: 3}
+        do: circuits
+        circuits: [[g0, "tor0:1"], [g2, "tor0:2"], [g1, "tor1:1"], [g3, "tor1:2"]]
+  switch:
+    jobs: {red: {ranks: [g0, g1], training: {iterations: 40}}}
+    events: [{name: dead, when: {job: red, iteration: 3}, do: kill, target: switch tor0, back_after: 1 s}]
   whole:
     training.iterations: 3
     jobs: {red: {ranks: [g0, g2]}}
@@ -266,6 +283,45 @@ def test_what_is_broken_in_a_run_is_whole_in_the_next(runs: Mapping[str, Found])
     # It was killed on purpose, so nobody needs to be told that it was started again.
     assert not found.of(SwitchRestarted)
     assert runs["whole"].exact("red")
+
+
+def stood_still(found: Found, job: str, since: float, until: float) -> bool:
+    """Whether no iteration of a job ended between two moments, one did before and one afterwards."""
+    ends = [record.allreduce_end for record in found.of(Iteration, job=job)]
+    return min(ends) < since and max(ends) > until and not [end for end in ends if since < end < until]
+
+
+def test_a_job_stands_still_without_its_nic_and_goes_on_with_it(runs: Mapping[str, Found]) -> None:
+    found = runs["nic"]
+    (released,) = found.of(Released)
+    loss, back = found.of(ActionEnded)
+    assert (loss.error, back.error) == (None, None)
+    # Times count from the common start, not from the call for it.
+    assert found.of(ActionBegun, name="back")[0].t >= released.at + 2.0
+    # What was on its way when the light went out may still end an iteration.
+    assert stood_still(found, "red", loss.result["t_done"] + 0.3, back.result["t_back"])
+    assert found.exact("red")
+    assert found.exact("blue")
+
+
+def test_circuits_are_set_while_a_job_trains(runs: Mapping[str, Found]) -> None:
+    found = runs["circuits"]
+    (ended,) = found.of(ActionEnded)
+    assert ended.error is None
+    (lit,) = found.of(Circuits)
+    assert canonical(ended.result["circuits"]) == canonical(lit.circuits)
+    assert found.exact("red")
+
+
+def test_a_job_stands_still_while_its_packet_switch_is_dead(runs: Mapping[str, Found]) -> None:
+    """The switch died only once Open vSwitch had said that its controller was gone, up to 5 s later."""
+    found = runs["switch"]
+    (ended,) = found.of(ActionEnded)
+    assert ended.error is None
+    assert ended.result["t_done"] - ended.result["t_asked"] < 2.0
+    assert ended.result["t_back"] - ended.result["t_done"] >= 1.0
+    assert stood_still(found, "red", ended.result["t_done"], ended.result["t_back"])
+    assert found.exact("red")
 
 
 @pytest.mark.parametrize(

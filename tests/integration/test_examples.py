@@ -11,13 +11,13 @@ import yaml
 
 from containers.image_build import ensure_image
 from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.emulation.processes import Addresses
 from experiments.language.expand import Experiment, parse
 from experiments.language.paths import put
 from experiments.language.text import parse_yaml, read_text
 from experiments.record.events import read_records
 from experiments.record.runs import Run, runs_of
 from experiments.runner.command import carry_out_experiment
+from testbed.processes import Addresses
 from tests.examples import EXAMPLES, assert_as_planned, assert_shown
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -203,9 +205,8 @@ def test_clean_removes_a_lab_that_was_killed_with_faults_in_force() -> None:
         ]
         for fault in asked:
             run.done(fault)
-        for process in (run.controller, run.testbed):
-            assert process is not None
-            process.kill()
-            process.wait(10)
+        for pid in run.processes.pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         assert clean(run.lab.id)
         assert traces(run.lab) == []

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from experiments.backends.emulation.processes import Addresses, LabProcesses
-from experiments.backends.emulation.session import Session, rank_of
-from experiments.client import ApiError
+from experiments.backends.emulation.backend import processes_of
+from experiments.client import Api, ApiError
 from experiments.language.expand import load
+from testbed.lab import Lab
+from testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 
@@ -27,16 +28,24 @@ RANKS = [f"g{i}" for i in range(8)]
 SECONDS = 2.0
 
 
+class Session:
+    """A lab of the example's fabric with two cables."""
+
+    def __init__(self, lab: Lab, api: Api) -> None:
+        self.lab, self.api, self.get = lab, api, api.get
+
+    def wait(self, job: str, state: str, timeout_s: float = 40.0) -> None:
+        until(lambda: self.get(f"/v1/jobs/{job}")["state"] == state, timeout_s)
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A lab of the example's fabric with two cables."""
     setting = next(plan.setting for plan in load(FILE).plans if plan.arm == "two")
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     logs = tmp_path_factory.mktemp("logs")
-    with LabProcesses(setting, "namespace", addresses, logs) as processes:
-        lab = processes.lab
-        yield Session(processes)
-    assert traces(lab) == []
+    with processes_of(setting, "namespace", addresses, logs=logs) as processes, Api(addresses.rest) as api:
+        yield Session(processes.lab, api)
+    assert traces(processes.lab) == []
 
 
 def cable(found: dict[str, Any]) -> str:
@@ -49,17 +58,17 @@ def start_flows(session: Session, name: str, seconds: float) -> str:
     to = [(i + 1) % len(RANKS) for i in range(len(RANKS))]
     request = {"name": name, "ranks": RANKS, "hold": True, "workload": "linktest",
                "linktest": {"seconds": seconds, "to": to}}  # fmt: skip
-    job = session.submit(request)
-    session.wait_ready({name: job})
-    session.release([job])
+    job = str(session.api.post("/v1/jobs", request)["id"])
+    session.wait(job, "READY")
+    session.api.post("/v1/jobs/release", {"jobs": [job], "delay_s": 0.3})
     return job
 
 
-def rates(session: Session, name: str, job: str) -> list[float]:
+def rates(session: Session, job: str) -> list[float]:
     """Bits per second of every flow, once the job has ended."""
-    assert session.wait_ended({name: job}, 40.0) == []
+    session.wait(job, "SUCCEEDED")
     events = session.get(f"/v1/jobs/{job}/events", cursor=0)["events"]
-    found = {rank_of(event): float(event["rate_bps"]) for event in events if event["event"] == "linktest"}
+    found = {event["rank"]: float(event["rate_bps"]) for event in events if event["event"] == "linktest"}
     return [found[rank] for rank in range(len(RANKS))]
 
 
@@ -70,7 +79,7 @@ def test_eight_flows_fill_both_cables_and_take_the_paths_that_are_told(session: 
     assert Counter(map(cable, found)) == dict.fromkeys(("tor0:9", "tor0:10", "tor1:9", "tor1:10"), 2)
     assert [hop["choices"] for hop in found[0]["hops"]] == [1, 2, 1]
     before = {port["port"]: port["tx_bytes"] for port in session.get("/v1/packet-switches/tor0/ports")}
-    took = rates(session, "full", start_flows(session, "full", SECONDS))
+    took = rates(session, start_flows(session, "full", SECONDS))
     after = {port["port"]: port["tx_bytes"] for port in session.get("/v1/packet-switches/tor0/ports")}
     # Two cables of 12.9 Gbit/s each way, at D * S = 400; a loose bound, as the machine may be busy.
     assert sum(took) > 0.8 * 2 * 2 * 12.9e9 / 400
@@ -79,7 +88,7 @@ def test_eight_flows_fill_both_cables_and_take_the_paths_that_are_told(session: 
 
 
 def set_state(session: Session, port: tuple[str, int], state: str) -> None:
-    interface = session.processes.lab.interface(*port)
+    interface = session.lab.interface(*port)
     subprocess.run(["ip", "link", "set", interface, state], check=True, timeout=10)
 
 
@@ -106,7 +115,7 @@ def test_packets_leave_a_link_that_is_down_and_come_back(session: Session) -> No
     edges = session.get("/v1/topology")["edges"]
     assert not [edge for edge in edges if edge["from"] == "tor0" and edge["out_port"] == 10]
     # Every flow goes on, over one cable for most of the time.
-    assert min(rates(session, "cut", job)) > 0.3 * 12.9e9 / 400 / 4
+    assert min(rates(session, job)) > 0.3 * 12.9e9 / 400 / 4
     events = session.get("/v1/packet-switches/tor0/flows")
     assert not [flow for flow in events if flow["out_ports"] == [10]]
     set_state(session, ("tor1", 10), "up")

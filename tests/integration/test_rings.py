@@ -153,9 +153,7 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: R
     reference = expected(run, red)
     run.release(red)
     run.wait(lambda: len(run.events(red, "iteration")) > 20, "no iterations")
-    assert run.controller is not None
-    run.controller.send_signal(signal.SIGKILL)
-    run.controller.wait(10)
+    run.processes.kill_controller()
     # It is away for longer than one try of anything takes, yet for less than workers wait, 15 s.
     time.sleep(5.0)
     run.start_controller()

@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller.rest": ("fabric", "controller"),
     "testbed": ("fabric", "containers"),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
+    "testbed.processes": ("testbed", "testbed.emulation.clean", "containers"),
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": ("fabric", "testbed.emulation", "testbed.lab"),

@@ -120,6 +120,10 @@ def test_a_wrong_target_gets_one_line_that_says_what_there_is(
             {"do": "disturb", "target": "control network", "control": {"loss": 2}},
             "control.loss: Input should",
         ),
+        (
+            {"do": "disturb", "target": "control network", "control": {"tuning_s": {"n0": 61}}},
+            "control.tuning_s.n0: Input should",
+        ),
         ({"do": "lose", "target": "gpu g0", "after": 1}, "after: Extra inputs"),
         ([], "request: Input should be"),
     ],

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from experiments.analysis.result import analyse
-from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.session import Session
+from experiments.backends.emulation.linktest import Attempt, LinkTest, Part
 from experiments.backends.protocol import Lab
 from experiments.backends.simulation.backend import SimulationBackend
+from experiments.client import Api
 from experiments.language.expand import load
 from experiments.language.plan import RunPlan
 from experiments.record.events import (
@@ -35,6 +34,7 @@ from experiments.runner.progress import Reporter
 from experiments.runner.repeats import Repeats
 from experiments.runner.timeline import run_group
 from testbed import load as machine
+from testbed.processes import Addresses, LabProcesses
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 from tests.unit.page import Page, text_of
 
@@ -261,18 +261,19 @@ class Since:
 def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the_end(
     found: list[tuple[float, float]], rate: float, counts: str | None, meanwhile: list[float]
 ) -> None:
-    lab = SimpleNamespace(processes=SimpleNamespace(lab=SimpleNamespace(id="none")))
     setting = load(BUNDLED).plans[0].setting
     records: list[Record] = []
-    test = LinkTest(setting, cast(Session, lab), records.append, print)
     left = list(found)
 
-    def fill() -> None:
-        ratio, others = left.pop(0)
-        test._load = machine.Shares(0.5, 0.0, others)
-        test._keep("l", "g0 to g1", 100.0 * setting.scale.rate, 100.0 * ratio)
+    class Canned(LinkTest):
+        def _attempt(self, part: Part) -> Attempt:
+            ratio, others = left.pop(0)
+            rate = {"link": "l", "direction": "g0 to g1", "set_bps": 100.0, "measured_bps": 100.0 * ratio}
+            return Attempt([rate], machine.Shares(0.5, 0.0, others))
 
-    test._settle("NICs", fill)
+    processes = LabProcesses({}, "namespace", Addresses())
+    test = Canned(setting, processes, Api("127.0.0.1:9"), records.append, print)
+    test._settle(Part("NICs", []))
     test._since = cast(machine.ProcessorLoad, Since(list(meanwhile)))
     for others in meanwhile[:2]:
         test.repeat()

@@ -118,11 +118,11 @@ def process(program: str) -> subprocess.Popen[bytes]:
 def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     dying = f"import time; open({str(starts)!r}, 'a').write(f'{{time.monotonic()}}\\n')"
-    restarted: dict[str, int] = {}
+    restarted: dict[str, tuple[int, bool]] = {}
     supervisor = Supervisor(
         "device",
         {"dies": partial(process, dying), "stays": partial(process, "import time; time.sleep(60)")},
-        restarted.__setitem__,
+        lambda name, pid, asked: restarted.update({name: (pid, asked)}),
     )
     try:
         until(lambda: starts.exists() and len(starts.read_text().splitlines()) >= 3)
@@ -137,7 +137,11 @@ def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_pat
         again = supervisor.lives()["stays"]
         assert again.runs
         assert again.pid != stays.pid
-        until(lambda: restarted.get("stays") == again.pid)
+        until(lambda: restarted.get("stays") == (again.pid, False))
+        supervisor.kill("stays")
+        until(lambda: not supervisor.lives()["stays"].runs)
+        supervisor.let_start("stays")
+        until(lambda: restarted["stays"][1])
     finally:
         supervisor.stop()
     assert not Path("/proc", str(again.pid)).exists()
@@ -155,5 +159,5 @@ def test_nothing_runs_when_one_cannot_be_started() -> None:
         raise OSError("no such program")
 
     with pytest.raises(OSError, match="no such program"):
-        Supervisor("device", {"good": good, "bad": bad}, lambda _name, _pid: None)
+        Supervisor("device", {"good": good, "bad": bad}, lambda _name, _pid, _asked: None)
     assert made[0].returncode is not None

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeVar
 
-from experiments.backends.emulation.disturbance import ControlNetwork
-from experiments.backends.emulation.processes import LabProcesses
-from experiments.backends.emulation.session import REGROUP_S, Session
+from experiments.backends.emulation.rest import Refusals, set_circuits
 from experiments.backends.protocol import BackendError
-from experiments.client import ApiError, Unreachable
-from experiments.language.plan import ControlFaults, EventPlan
+from experiments.client import Api, Unreachable
+from experiments.language.plan import ControlFaults, EventPlan, RunPlan
 from experiments.record.events import ActionBegun, ActionEnded
 from testbed.faults import FaultClient, FaultError, FaultReport
+from testbed.processes import LabProcesses
 
-#: What an event may fail by; all else is a fault of the program.
-Failures = (BackendError, ApiError, Unreachable, FaultError)
-#: Deadlines in seconds: an answer, a fault that comes about or is over.
-ANSWER_S, FAULT_S = 30.0, 45.0
+#: Deadlines in seconds: an answer, a regroup, a fault that comes about or is over.
+ANSWER_S, REGROUP_S, FAULT_S = 30.0, 60.0, 45.0
 #: Between two looks at something that is awaited.
 PAUSE_S = 0.03
 #: At most so many events at once.
@@ -31,24 +27,14 @@ AT_ONCE = 32
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class _UnderWay:
-    event: EventPlan
-    run: str
-    #: When it was over, and what came of it.
-    future: Future[tuple[float, Mapping[str, Any], str | None]]
-
-
 class Actions:
-    """Those of one lab. ``restarts_asked``: how often each optical switch was killed on purpose."""
+    """Those of one lab. ``ids``: the controller's names of the jobs that have not ended, by the plan's."""
 
-    def __init__(self, processes: LabProcesses, session: Session) -> None:
-        self._processes, self._session, self._api = processes, session, session.api
-        self._faults = FaultClient(processes.inventory["agent"])
-        self.control = ControlNetwork(processes)
-        self.restarts_asked: Counter[str] = Counter()
+    def __init__(self, processes: LabProcesses, api: Api, faults: FaultClient) -> None:
+        self._processes, self._api, self._faults = processes, api, faults
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="event")
-        self._under_way: list[_UnderWay] = []
+        self._under_way: dict[Future[ActionEnded], EventPlan] = {}
+        self._plan: RunPlan | None = None
         self._broken = False
         #: Set when the run is over, so that what was killed comes back at once, and when the lab is.
         self._hurry, self._stop = threading.Event(), threading.Event()
@@ -57,20 +43,25 @@ class Actions:
     def busy(self) -> bool:
         return bool(self._under_way)
 
-    def begin(self, event: EventPlan, run: str, ids: Mapping[str, str]) -> ActionBegun:
-        """``ids``: the controller's names of the jobs that have not ended, by theirs in the plan."""
-        begun = ActionBegun(t=time.monotonic(), run=run, name=event.name, do=event.do, target=_text(event))
-        if (switch := self._restarted_by(event)) is not None:
-            self.restarts_asked[switch] += 1
-        future = self._pool.submit(self._carry_out, event, dict(ids))
-        self._under_way.append(_UnderWay(event, run, future))
+    def begin(self, plan: RunPlan) -> None:
+        """Have the O-NICs' agents do from now on as a run has it. Raises BackendError, FaultError."""
+        self._plan = plan
+        if plan.setting.onic_faults:
+            self._disturb(plan.control)
+
+    def perform(self, event: EventPlan, ids: Mapping[str, str]) -> ActionBegun:
+        assert self._plan is not None
+        begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **_what(event))
+        future = self._pool.submit(self._carry_out, event, self._plan.name, dict(ids))
+        self._under_way[future] = event
         return begun
 
     def over(self) -> list[ActionEnded]:
         """The ends of those that are over since the last call."""
-        done = [entry for entry in self._under_way if entry.future.done()]
-        self._under_way = [entry for entry in self._under_way if entry not in done]
-        return [_ended(entry) for entry in done]
+        done = [future for future in self._under_way if future.done()]
+        for future in done:
+            del self._under_way[future]
+        return [future.result() for future in done]
 
     def settle(self, tend: Callable[[], None]) -> list[ActionEnded]:
         """The run is over: end what is under way and undo all that it broke. Raises BackendError.
@@ -79,14 +70,15 @@ class Actions:
         """
         self._hurry.set()
         # Only the server agent cannot be hurried: while it is gone nobody hears.
-        patience_s = REGROUP_S + FAULT_S + max((e.event.back_after_s for e in self._under_way), default=0.0)
+        longest_s = max((event.back_after_s for event in self._under_way.values()), default=0.0)
+        patience_s = REGROUP_S + FAULT_S + longest_s
         deadline = time.monotonic() + patience_s
-        late = {entry.future for entry in self._under_way}
+        late = set(self._under_way)
         while late and time.monotonic() < deadline:
             _, late = wait(late, PAUSE_S)
             tend()
         if late:
-            names = ", ".join(e.event.name for e in self._under_way if e.future in late)
+            names = ", ".join(self._under_way[future].name for future in late)
             raise BackendError(f"event {names} is not over {patience_s:.0f} s after the run")
         ended = self.over()
         if self._broken:
@@ -99,49 +91,59 @@ class Actions:
         self._hurry.set()
         self._stop.set()
         self._pool.shutdown(cancel_futures=True)
-        self._faults.close()
 
     # -- in the event's thread
 
-    def _carry_out(
-        self, event: EventPlan, ids: Mapping[str, str]
-    ) -> tuple[float, Mapping[str, Any], str | None]:
+    def _carry_out(self, event: EventPlan, run: str, ids: Mapping[str, str]) -> ActionEnded:
+        result: Mapping[str, Any] = {}
+        error = None
         try:
-            result, error = self._done(event, ids), None
-        except Failures as failure:
-            result, error = {}, str(failure)
-            if (switch := self._restarted_by(event)) is not None:
-                self.restarts_asked[switch] -= 1
-        return time.monotonic(), result, error
+            result = self._done(event, ids)
+        except (BackendError, *Refusals) as failure:
+            error = str(failure)
+        return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **_what(event))
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
-        match event.do:
-            case "regroup":
+        """Once it is so: what is on record of it."""
+        target = event.target
+        match event.do, target and target.kind:
+            case "regroup", _:
                 return self._regroup([_known(ids, job) for job in event.jobs] or list(ids.values()))
-            case "circuits":
-                self._ask(lambda: self._session.set_circuits(event.circuits))
+            case "circuits", _:
+                self._ask(lambda: set_circuits(self._api, event.circuits))
                 return {"circuits": [list(pair) for pair in event.circuits]}
-            case "disturb":
-                faults = event.control or ControlFaults()
-                self.control.tell(faults)
-                return asdict(faults)
-            case "cancel":
-                assert event.target is not None
-                job_id = _known(ids, event.target.names[0])
+            case "disturb", _:
+                return asdict(self._disturb(event.control or ControlFaults()))
+            case "cancel", _:
+                assert target is not None
+                job_id = _known(ids, target.names[0])
                 self._ask(lambda: self._api.delete(f"/v1/jobs/{job_id}"))
                 return {}
-            case "kill" if event.target is not None and event.target.kind == "controller":
+            case "kill", "controller":
                 return self._kill_controller(event.back_after_s)
+            case "kill", "worker":
+                assert target is not None
+                job, rank = target.names
+                return asdict(self._fault("kill", f"worker {_known(ids, job)} {rank}"))
+            case "restore", _:
+                ended = self._ask(lambda: self._faults.restore(str(target)))
+                return asdict(self._follow(self._report(ended), 0.0, "over"))
             case _:
-                return self._fault(event, ids)
+                returns = event.back_after_s if event.back_after_s or event.do == "kill" else None
+                return asdict(self._fault(event.do, str(target), returns))
 
     def _regroup(self, ids: list[str]) -> Mapping[str, Any]:
+        asked = {"jobs": ids, "dry_run": False}
+        found: dict[str, Any] = self._ask(lambda: self._api.post("/v1/regroup", asked))
         deadline = time.monotonic() + REGROUP_S
-        regroup_id = self._ask(lambda: self._session.begin_regroup(ids))
-        while (found := self._ask(lambda: self._session.regroup_done(regroup_id))) is None:
+        while found["state"] in ("PLANNED", "APPLYING"):
             if time.monotonic() > deadline:
-                raise BackendError(f"{regroup_id} was not done after {REGROUP_S:.0f} s")
-            self._pause(PAUSE_S)
+                raise BackendError(f"{found['id']} was not done after {REGROUP_S:.0f} s")
+            self._pause()
+            path = f"/v1/regroup/{found['id']}"
+            found = self._ask(lambda: self._api.get(path))  # noqa: B023
+        if found["state"] == "FAILED":
+            raise BackendError(f"{found['id']} failed: {found.get('error')}")
         return found
 
     def _kill_controller(self, absence_s: float) -> Mapping[str, Any]:
@@ -154,36 +156,29 @@ class Actions:
         self._ask(lambda: self._api.get("/v1/health"))
         return {"t_done": t_done, "t_back": time.monotonic()}
 
-    def _fault(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
-        target = event.target
-        assert target is not None
-        words = str(target)
-        if target.kind == "worker":
-            job, rank = target.names
-            words = f"worker {_known(ids, job)} {rank}"
-        returns = bool(event.back_after_s) or (event.do == "kill" and target.kind != "worker")
-        back_after_s = event.back_after_s if returns else None
-        # What is restored is over once it is back.
-        returns |= event.do == "restore"
-        self._broken = True
-        if target.kind == "agent":
-            self.control.leave_out(target.names[0])
-        fault = self._ask(lambda: self._faults.ask(event.do, words, back_after_s=back_after_s))
-        report = self._follow(fault, event.back_after_s, returns=returns)
-        if target.kind == "agent":
-            self.control.tell_again(target.names[0])
-        return asdict(report)
+    # -- faults
 
-    def _follow(self, fault: str, back_after_s: float, *, returns: bool) -> FaultReport:
-        """A fault once it is in force, or over if it ``returns``."""
+    def _disturb(self, control: ControlFaults) -> FaultReport:
+        assert self._plan is not None
+        wanted = {**asdict(control), "tuning_s": dict(self._plan.tuning_s)}
+        return self._fault("disturb", "control network", control=wanted)
+
+    def _fault(self, do: str, target: str, back_after_s: float | None = None, **more: Any) -> FaultReport:
+        """A fault once it is in force, or over if it is to be back by itself."""
+        self._broken = True
+        asked = self._ask(lambda: self._faults.ask(do, target, back_after_s=back_after_s, **more))
+        until = ("over",) if back_after_s is not None else ("in force", "over")
+        return self._follow(self._report(asked), back_after_s or 0.0, *until)
+
+    def _report(self, fault: str) -> FaultReport:
+        return self._ask(lambda: self._faults.fault(fault))
+
+    def _follow(self, report: FaultReport, back_after_s: float, *until: str) -> FaultReport:
         deadline = time.monotonic() + back_after_s + FAULT_S
         hurried = False
-        while True:
-            report = self._ask(lambda: self._faults.fault(fault))
+        while report.state not in until:
             if report.state == "failed":
                 raise BackendError(str(report.error))
-            if report.state == "over" or (report.state == "in force" and not returns):
-                return report
             if self._hurry.is_set() and not hurried:
                 hurried = True
                 self._restore(report)
@@ -191,7 +186,9 @@ class Actions:
                 raise BackendError(
                     f"{report.do} {report.target}: still {report.state} when it should be over"
                 )
-            self._pause(PAUSE_S)
+            self._pause()
+            report = self._report(report.id)
+        return report
 
     def _restore(self, report: FaultReport) -> None:
         if report.target == "server agent":
@@ -204,12 +201,9 @@ class Actions:
                 raise
 
     def _mend(self) -> None:
-        standing = [
-            report for report in self._ask(self._faults.faults) if report.state in ("asked", "in force")
-        ]
-        for report in standing:
-            self._restore(report)
-            self._follow(report.id, 0.0, returns=True)
+        for report in self._ask(self._faults.faults):
+            if report.state in ("asked", "in force"):
+                self._follow(report, 0.0, "over")
         self._processes.wait_healthy()
         self._broken = False
 
@@ -224,20 +218,12 @@ class Actions:
                     raise
                 if time.monotonic() > deadline and not self._processes.controller_away:
                     raise
-            self._pause(PAUSE_S)
+            self._pause()
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self) -> None:
         """Raises BackendError when the lab is taken down."""
-        if self._stop.wait(seconds):
+        if self._stop.wait(PAUSE_S):
             raise BackendError("the lab is taken down")
-
-    def _restarted_by(self, event: EventPlan) -> str | None:
-        """The optical switch whose process the event ends, so that the testbed counts a restart."""
-        target, switches = event.target, self._processes.setting.fabric.optical_switches
-        if event.do != "kill" or target is None or target.kind != "switch":
-            return None
-        switch = switches.get(target.names[0])
-        return None if switch is None or switch.driver == "openflow" else switch.name
 
 
 def _known(ids: Mapping[str, str], job: str) -> str:
@@ -246,13 +232,5 @@ def _known(ids: Mapping[str, str], job: str) -> str:
     return ids[job]
 
 
-def _text(event: EventPlan) -> str:
-    return str(event.target) if event.target is not None else ""
-
-
-def _ended(entry: _UnderWay) -> ActionEnded:
-    event = entry.event
-    t, result, error = entry.future.result()
-    return ActionEnded(
-        t=t, run=entry.run, name=event.name, do=event.do, target=_text(event), result=result, error=error
-    )
+def _what(event: EventPlan) -> dict[str, str]:
+    return {"name": event.name, "do": event.do, "target": str(event.target or "")}

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from experiments.backends.emulation.lab import EmulatedLab
 from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.processes import Addresses, LabProcesses, check_ready
 from experiments.backends.emulation.reference import References
-from experiments.backends.emulation.session import Session
-from experiments.backends.protocol import CAPABILITIES, BackendError, lacking
-from experiments.client import ApiError, Unreachable
+from experiments.backends.emulation.rest import ending_runs
+from experiments.backends.protocol import CAPABILITIES, lacking
+from experiments.client import Api
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.environment import describe_setting
 from experiments.record.events import Record
 from experiments.record.writing import writing
 from fabric.topology import canonical
+from testbed.processes import Addresses, LabProcesses, check_ready
 
 log = logging.getLogger(__name__)
 
@@ -48,42 +49,38 @@ class EmulationBackend:
         return lacking(self, plan)
 
     def check_ready(self) -> None:
-        check_ready(self.runtime, self._addresses)
+        with ending_runs():
+            check_ready(self.runtime, self._addresses)
 
     def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
         self.logs, self._say = logs, say
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
-        """Raises BackendError, WriteError, LabError; then nothing is left."""
-        processes = LabProcesses(
-            setting, self.runtime, self._addresses, self._folder(setting), notice=self._say
+        """Raises BackendError, WriteError; then nothing is left."""
+        processes = processes_of(
+            setting, self.runtime, self._addresses, logs=self._folder(setting), notice=self._say
         )
-        processes.start()
-        try:
-            self._say(f"lab {processes.lab.id} is up: {_described(setting)} ({self.runtime}); {self._where}")
-            session = Session(processes)
-            links = LinkTest(setting, session, emit, self._say)
+        with ending_runs(), ExitStack() as undo:
+            undo.callback(processes.stop)
+            with writing(processes.state):
+                processes.start()
+            where = f"REST at http://{self._addresses.rest}/docs"
+            self._say(f"lab {processes.lab.id} is up: {_described(setting)} ({self.runtime}); {where}")
+            api = undo.enter_context(Api(self._addresses.rest, self._addresses.token))
+            links = LinkTest(setting, processes, api, emit, self._say)
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
-            facts = {**describe_setting(setting), **_of_lab(processes)}
+            facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
             self._labs.append(facts)
 
             def closed() -> None:
                 facts["controller_restarts"] = processes.restarts
 
-            return EmulatedLab(processes, session, links, self._references, closed)
-        except (ApiError, Unreachable) as error:
-            processes.stop()
-            raise BackendError(str(error)) from None
-        except BaseException:
-            processes.stop()
-            raise
+            lab = EmulatedLab(setting, processes, api, links, self._references, closed)
+            undo.pop_all()
+        return lab
 
     def facts(self) -> Mapping[str, Any]:
         return {"runtime": self.runtime, "labs": self._labs}
-
-    @property
-    def _where(self) -> str:
-        return f"REST at http://{self._addresses.rest}/docs"
 
     def _folder(self, setting: Setting) -> Path | None:
         if self.logs is None:
@@ -93,6 +90,17 @@ class EmulationBackend:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def processes_of(setting: Setting, runtime: str, addresses: Addresses, **more: Any) -> LabProcesses:
+    """The processes, not started yet, of a lab of this setting. ``more``: keywords of ``LabProcesses``."""
+    scale, tcp = setting.scale, setting.tcp
+    options = [
+        *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
+        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min_s * scale.time)),
+        *(["--onic-faults"] if setting.onic_faults else []),
+    ]
+    return LabProcesses(setting.section, runtime, addresses, options, **more)
 
 
 def _described(setting: Setting) -> str:
@@ -106,17 +114,14 @@ def _described(setting: Setting) -> str:
     return f"{setting.name}, " + ", ".join(f"{len(found)} {what}" for found, what in parts if found)
 
 
-def _of_lab(processes: LabProcesses) -> dict[str, Any]:
+def _of_lab(setting: Setting, processes: LabProcesses, api: Api) -> dict[str, Any]:
     """Declared timings of switches and of one O-NIC's agent: all of a fabric are alike."""
-    fabric = processes.setting.fabric
     switches = processes.inventory["optical_switches"]
-    timings = {}
-    agents = [gpu for grid in fabric.grids.values() for gpu in grid.nodes]
-    if agents:
-        timings = processes.api.get(f"/v1/onics/{agents[0]}")["status"].get("timings", {})
+    agents = [gpu for grid in setting.fabric.grids.values() for gpu in grid.nodes]
+    status = api.get(f"/v1/onics/{agents[0]}")["status"] if agents else {}
     return {
         "lab": processes.lab.id,
-        "optical_profiles": {name: switches[name].get("profile", {}) for name in fabric.optical_switches},
-        "onic_timings": timings,
+        "optical_profiles": {name: switches[name].get("profile", {}) for name in switches},
+        "onic_timings": status.get("timings", {}),
         "controller_restarts": 0,
     }

@@ -7,22 +7,19 @@ records; events of the timeline are carried out meanwhile (``actions``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from experiments.backends.emulation import disturbance
 from experiments.backends.emulation.actions import Actions
 from experiments.backends.emulation.flows import FlowLog
 from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.processes import LabProcesses
 from experiments.backends.emulation.reference import References
 from experiments.backends.emulation.requests import job_request
-from experiments.backends.emulation.session import RELEASE_DELAY_S, Session
+from experiments.backends.emulation.rest import RELEASE_DELAY_S, ending_runs, lit_circuits, set_circuits
 from experiments.backends.protocol import BackendError
-from experiments.client import ApiError, Unreachable
-from experiments.language.plan import ControlFaults, EventPlan, JobPlan, RunPlan
+from experiments.client import Api, ApiError, Unreachable
+from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from experiments.record.events import (
     ENDED,
     Circuits,
@@ -40,8 +37,10 @@ from experiments.record.events import (
     SwitchRestarted,
     record_of,
 )
+from experiments.record.writing import writing
 from testbed import load
-from testbed.faults import FaultError
+from testbed.faults import FaultClient
+from testbed.processes import LabProcesses
 
 #: Seconds between two looks at everything; at what somebody waits for; at the processors' load.
 LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
@@ -75,18 +74,13 @@ class _Job:
 
 
 @dataclass
-class _Release:
-    jobs: list[_Job]
-    until_s: float
-
-
-@dataclass
 class _Run:
     plan: RunPlan
     flows: FlowLog
     load: load.ProcessorLoad
     jobs: dict[str, _Job] = field(default_factory=dict)
-    releases: list[_Release] = field(default_factory=list)
+    #: Jobs to release together, tried until then.
+    releases: list[tuple[list[_Job], float]] = field(default_factory=list)
     #: Where the series goes on: from the first release.
     since_s: float | None = None
     next_look_s: float = 0.0
@@ -100,15 +94,6 @@ class _Run:
         return {name: job.id for name, job in self.jobs.items() if not job.ended}
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """What the controller or the testbed refuses is the end of the run, in one line."""
-    try:
-        yield
-    except (ApiError, Unreachable, FaultError) as error:
-        raise BackendError(str(error)) from None
-
-
 class EmulatedLab:
     """``closed`` is called once, when all of it is gone."""
 
@@ -116,16 +101,17 @@ class EmulatedLab:
 
     def __init__(
         self,
+        setting: Setting,
         processes: LabProcesses,
-        session: Session,
+        api: Api,
         links: LinkTest,
         references: References,
         closed: Callable[[], None],
     ) -> None:
-        self.setting = processes.setting
-        self.processes, self._session, self._api = processes, session, session.api
+        self.setting, self.processes, self._api = setting, processes, api
         self._links, self._references, self._closed = links, references, closed
-        self._actions = Actions(processes, session)
+        self._faults = FaultClient(processes.inventory["agent"])
+        self._actions = Actions(processes, api, self._faults)
         self._now: _Run | None = None
         self._found: list[Record] = []
 
@@ -139,19 +125,19 @@ class EmulatedLab:
         return self._now
 
     def begin(self, plan: RunPlan) -> None:
-        with _told():
+        with ending_runs():
             self._links.repeat()
-            if plan.circuits or self._session.lit_circuits():
-                self._session.set_circuits(plan.circuits)
-            self._actions.control.begin(plan.control, plan.tuning_s)
+            if plan.circuits or lit_circuits(self._api):
+                set_circuits(self._api, plan.circuits)
+            self._actions.begin(plan)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
             self._now = _Run(plan, flows, load.ProcessorLoad(self.processes.lab.id))
-            self._found += self._light("before")
+            self._light("before")
 
     def submit(self, job: JobPlan) -> bool:
         run = self._run
         request = job_request(run.plan, job)
-        with _told():
+        with ending_runs():
             try:
                 document = self._answered(job.name) or self._api.post("/v1/jobs", request)
             except Unreachable:
@@ -175,12 +161,12 @@ class EmulatedLab:
 
     def release(self, jobs: Sequence[str]) -> None:
         run = self._run
-        run.releases.append(_Release([run.jobs[name] for name in jobs], time.monotonic() + RELEASE_S))
+        run.releases.append(([run.jobs[name] for name in jobs], time.monotonic() + RELEASE_S))
         self._look()
 
     def perform(self, event: EventPlan) -> None:
         run = self._run
-        self._found.append(self._actions.begin(event, run.plan.name, run.ids))
+        self._found.append(self._actions.perform(event, run.ids))
 
     def next(self, until_s: float) -> Sequence[Record]:
         while True:
@@ -199,17 +185,18 @@ class EmulatedLab:
 
     def end(self) -> Sequence[Record]:
         run = self._run
-        with _told():
+        with ending_runs():
             self._found += self._actions.settle(self._tend)
             self._cancel()
-            self._actions.control.tell(ControlFaults())
             run.next_look_s = 0.0
             self._look()
             self._found += run.flows.read()
-            self._found += self._light("after")
-            self._found += self._rings()
-            lit = [list(pair) for pair in self._session.lit_circuits()]
-            self._note(Circuits, circuits=lit)
+            self._light("after")
+            for name in self.setting.fabric.rings:
+                # How long the light between two steps took to set, as the controller counted.
+                ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
+                self._note(RingSetUps, ring=ring, set_ups=set_ups)
+            self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED":
                     self._note(Reference, job=job.plan.name, sha256=self._reference(job))
@@ -221,9 +208,11 @@ class EmulatedLab:
             self._actions.stop()
             # Not where a run was broken off: then nobody knows what the lab is like.
             if self._now is None:
-                with _told():
+                with ending_runs():
                     self._links.repeat(last=True)
         finally:
+            self._faults.close()
+            self._api.close()
             self.processes.stop()
             self._closed()
 
@@ -235,7 +224,8 @@ class EmulatedLab:
         return awaited or bool(run.releases) or self._actions.busy
 
     def _tend(self) -> None:
-        reason = self.processes.tend(wait=False)
+        with ending_runs(), writing(self.processes.logs):
+            reason = self.processes.tend()
         if reason is not None:
             self._note(ControllerRestarted, reason=reason)
 
@@ -310,7 +300,8 @@ class EmulatedLab:
         """Release what is to be released; refused, it is tried again for a while."""
         run = self._run
         for asked in list(run.releases):
-            documents = [self._api.get(f"/v1/jobs/{job.id}") for job in asked.jobs]
+            jobs, until_s = asked
+            documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
                 for name in self.setting.fabric.grids:
@@ -320,16 +311,16 @@ class EmulatedLab:
                     going = self._api.post("/v1/jobs/release", body)
                 except ApiError as error:
                     # One may have failed in between.
-                    if error.status != 409 or time.monotonic() > asked.until_s:
+                    if error.status != 409 or time.monotonic() > until_s:
                         raise
                     continue
             run.releases.remove(asked)
-            for job in asked.jobs:
+            for job in jobs:
                 job.released = True
             if going:
                 at = max(float(document["t_released"]) for document in going)
                 run.since_s = run.since_s or time.monotonic()
-                self._note(Released, jobs=[job.plan.name for job in asked.jobs], at=at)
+                self._note(Released, jobs=[job.plan.name for job in jobs], at=at)
 
     def _samples(self) -> None:
         run = self._run
@@ -345,36 +336,31 @@ class EmulatedLab:
             run.next_load_s = now_s + LOAD_S
             shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
             self._note(ProcessorLoad, **shares)
-        for switch, times in self.processes.switches_restarted().items():
-            asked = min(times, self._actions.restarts_asked[switch])
-            self._actions.restarts_asked[switch] -= asked
-            if times > asked:
+        before = self.processes.inventory["optical_switches"]
+        try:
+            after = self.processes.read_inventory()["optical_switches"]
+        except FileNotFoundError:
+            # The testbed is ending; whoever tends it says so.
+            return
+        for switch, entry in after.items():
+            times = entry.get("restarts", 0) - before[switch].get("restarts", 0)
+            if times:
                 # The testbed starts a dead optical switch again by itself; a person should know.
-                self._note(SwitchRestarted, switch=switch, times=times - asked)
+                self._note(SwitchRestarted, switch=switch, times=times)
 
     # -- around a run
 
-    def _light(self, moment: str) -> list[Record]:
+    def _light(self, moment: str) -> None:
         """The kernel's counters of the light and the agents', where there are O-NICs."""
         if not self.setting.fabric.onics:
-            return []
-        kernel = disturbance.light_counters(self.processes)
+            return
+        kernel = self._faults.light_counters()
         agents = {
             entry["gpu"]: {"epoch": entry["status"]["epoch"], "counters": entry["status"]["counters"]}
             for entry in self._api.get("/v1/onics")
             if entry.get("status")
         }
-        name = self._run.plan.name
-        return [LightCounters(t=time.monotonic(), run=name, moment=moment, kernel=kernel, agents=agents)]
-
-    def _rings(self) -> list[Record]:
-        """How long the light between two steps took to set, as the controller counted."""
-        found: list[Record] = []
-        for name in self.setting.fabric.rings:
-            ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
-            t = time.monotonic()
-            found.append(RingSetUps(t=t, run=self._run.plan.name, ring=ring, set_ups=set_ups))
-        return found
+        self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""
@@ -392,7 +378,7 @@ class EmulatedLab:
         (ranks, _), *fewer = job.segments
         # Where it ran has no bearing on it.
         request = {**job.request, "ranks": list(self.setting.fabric.gpus)[:ranks]}
-        return self._references.hash_of(self.processes, request, fewer)
+        return self._references.hash_of(self.processes.lab, self.setting.fabric, request, fewer)
 
     def _note(self, kind: type[Record], t: float | None = None, **fields: Any) -> None:
         at = time.monotonic() if t is None else t

@@ -5,38 +5,61 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.analysis.fidelity import TAKEN, Reason, missed_links
-from experiments.backends.emulation.session import CONNECT_S, Circuits, Session, rank_of
+from experiments.analysis.fidelity import TAKEN, missed_links
+from experiments.backends.emulation.rest import CONNECT_S, RELEASE_DELAY_S, Circuits, set_circuits
 from experiments.backends.protocol import BackendError
+from experiments.client import Api, ApiError, Unreachable
 from experiments.language.plan import Setting
-from experiments.record.events import LinkRate, LinkRateDisturbed, Record, Repeated
+from experiments.record.events import ENDED, LinkRate, LinkRateDisturbed, Record, Repeated
 from fabric.frames import describe
 from fabric.grid import lines
-from fabric.paths import Hop, Router
+from fabric.paths import Router
 from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
 from testbed.load import ProcessorLoad, Shares
+from testbed.processes import LabProcesses
 
 if TYPE_CHECKING:
     import networkx as nx
 
-#: A link test: job name, GPUs, and the rank that each of them sends to.
-Test = tuple[str, list[str], list[int | None]]
+#: Deadlines in seconds: GPUs that the run before gives back, workers connected, after the time to fill links.
+FREE_S, READY_S, LATE_S = 30.0, 60.0, 30.0
 
 
 @dataclass(frozen=True)
-class _Doubt:
-    """Links that missed their setting while others had the processors."""
+class Stream:
+    """One GPU sends to another. ``links``: those that its rate tells of, each with the direction.
+
+    ``rate_bps``: what can be asked of it, real.
+    """
+
+    source: str
+    destination: str
+    links: tuple[tuple[str, str], ...]
+    rate_bps: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """Links that are in doubt together. The streams of a batch flow at once: no GPU sends or receives two."""
 
     what: str
-    fill: Callable[[], None]
+    batches: list[list[Stream]]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """``rates``: as events hold them. ``load``: of its worst moment."""
+
     rates: list[dict[str, Any]]
     load: Shares
-    missed: Sequence[Reason]
+
+    def figures(self) -> dict[str, Any]:
+        ratios = [rate["measured_bps"] / rate["set_bps"] for rate in self.rates]
+        return {"taken": self.load.taken, "least": min(ratios), "most": max(ratios)}
 
 
 class LinkTest:
@@ -44,45 +67,37 @@ class LinkTest:
 
     Links that missed their setting while others had the processors get ``LinkRateDisturbed`` first, and are
     measured once more by :meth:`repeat` when those have gone: one long disturbance would spoil a second
-    attempt right after the first.
+    attempt right after the first. Methods raise BackendError, ApiError, LabError.
     """
 
     def __init__(
         self,
         setting: Setting,
-        session: Session,
+        processes: LabProcesses,
+        api: Api,
         emit: Callable[[Record], None],
         say: Callable[[str], None],
     ) -> None:
-        self.setting = setting
-        self.session = session
-        self.emit = emit
-        self.say = say
+        self._setting, self._processes, self._api = setting, processes, api
+        self._emit, self._say = emit, say
         self._circuits: Circuits = ()
-        self._doubts: list[_Doubt] = []
-        self._since = ProcessorLoad(session.processes.lab.id)
-        # Of the attempt that goes on: rates as events hold them, and the load of its worst moment.
-        self._rates: list[dict[str, Any]] = []
-        self._load = Shares()
+        self._doubts: list[tuple[Part, Attempt]] = []
+        self._since = ProcessorLoad(processes.lab.id)
 
     def measure(self, circuits: Circuits) -> None:
-        """With ``circuits`` lit: all NICs at once along rings inside each packet switch, both directions
-        full; then each direction of each link between packet switches, those at once that share no link;
-        then the O-NICs of each grid, all at once along rings in the rows, then in the columns; then those of
-        each ring of wavelengths, all to their neighbour one way round, then the other."""
-        for line in describe(self.setting.fabric, self.setting.frames):
-            self.say(line)
-        self.say("measuring the links")
+        """With ``circuits`` lit, every part of :func:`parts`, one after the other."""
+        fabric = self._setting.fabric
+        for line in describe(fabric, self._setting.frames):
+            self._say(line)
+        self._say("measuring the links")
         self._circuits = circuits
         self._light()
-        ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
-        graph = electrical_graph(self.setting.fabric, circuit_cross_connects(self.setting.fabric, ports))
-        self._settle("NICs", partial(self._nics, graph))
-        self._settle("links between switches", partial(self._trunks, graph))
-        for grid in self.setting.fabric.grids.values():
-            self._settle(f"O-NICs of {grid.name}", partial(self._onics, grid))
-        for ring in self.setting.fabric.rings.values():
-            self._settle(f"O-NICs of {ring.name}", partial(self._ring, ring))
+        found, unmeasured = parts(fabric, circuits)
+        for out in unmeasured:
+            to = fabric.link_at[out].other(out)
+            self._say(f"  {out} to {to} is not measured: no two GPUs send over it")
+        for part in found:
+            self._settle(part)
         self._since.shares()
 
     def repeat(self, *, last: bool = False) -> None:
@@ -93,171 +108,187 @@ class LinkTest:
         quiet = self._since.shares().taken < TAKEN
         if not self._doubts or not (quiet or last):
             return
-        self.say("measuring links once more")
+        self._say("measuring links once more")
         self._light()
-        for doubt in self._doubts:
-            again, load = self._attempt(doubt.fill)
-            better = load.taken < doubt.load.taken
-            self.emit(
+        for part, first in self._doubts:
+            second = self._attempt(part)
+            better = second.load.taken < first.load.taken
+            self._emit(
                 Repeated(
                     t=time.monotonic(),
                     what="links",
-                    name=doubt.what,
-                    reasons=[reason.as_json() for reason in doubt.missed],
-                    first=_figures(doubt.rates, doubt.load),
-                    second=_figures(again, load),
+                    name=part.what,
+                    reasons=[reason.as_json() for reason in missed_links(first.rates)],
+                    first=first.figures(),
+                    second=second.figures(),
                     counts="second" if better else "first",
                 )
             )
-            self._write(*((again, load) if better else (doubt.rates, doubt.load)))
+            self._write(second if better else first)
         self._doubts.clear()
         self._since.shares()
 
     def _light(self) -> None:
         if self._circuits:
-            self.session.set_circuits(self._circuits)
+            set_circuits(self._api, self._circuits)
 
-    def _settle(self, what: str, fill: Callable[[], None]) -> None:
+    def _settle(self, part: Part) -> None:
         """Measure some links; unless one missed its setting while others had the processors, they count."""
-        rates, load = self._attempt(fill)
-        missed = missed_links(rates)
-        if missed and load.taken >= TAKEN:
-            share = f"{100 * load.taken:.0f} % of the processors"
-            self.say(f"  others took {share}, and {missed[0].text}; once more later")
-            self._doubts.append(_Doubt(what, fill, rates, load, missed))
-            self._note(LinkRateDisturbed, rates, load)
+        found = self._attempt(part)
+        missed = missed_links(found.rates)
+        if missed and found.load.taken >= TAKEN:
+            share = f"{100 * found.load.taken:.0f} % of the processors"
+            self._say(f"  others took {share}, and {missed[0].text}; once more later")
+            self._doubts.append((part, found))
+            self._note(LinkRateDisturbed, found)
         else:
-            self._write(rates, load)
+            self._write(found)
 
-    def _note(self, kind: type[LinkRate], rates: Sequence[dict[str, Any]], load: Shares) -> None:
-        stolen, others = round(load.stolen, 4), round(load.others, 4)
-        for rate in rates:
-            self.emit(
-                kind(t=time.monotonic(), fabric=self.setting.name, **rate, stolen=stolen, others=others)
-            )
+    def _note(self, kind: type[LinkRate], found: Attempt) -> None:
+        stolen, others = round(found.load.stolen, 4), round(found.load.others, 4)
+        for rate in found.rates:
+            fabric = self._setting.name
+            self._emit(kind(t=time.monotonic(), fabric=fabric, **rate, stolen=stolen, others=others))
 
-    def _write(self, rates: Sequence[dict[str, Any]], load: Shares) -> None:
-        self._note(LinkRate, rates, load)
-        ratios = [100 * rate["measured_bps"] / rate["set_bps"] for rate in rates]
+    def _write(self, found: Attempt) -> None:
+        self._note(LinkRate, found)
+        ratios = [100 * rate["measured_bps"] / rate["set_bps"] for rate in found.rates]
         if ratios:
-            self.say(
+            self._say(
                 f"  {len(ratios)} rates, {min(ratios):.1f} to {max(ratios):.1f} % of their settings, median "
                 f"{statistics.median(ratios):.1f} %"
             )
 
-    def _attempt(self, fill: Callable[[], None]) -> tuple[list[dict[str, Any]], Shares]:
-        self._rates, self._load = [], Shares()
-        fill()
-        return self._rates, self._load
+    def _attempt(self, part: Part) -> Attempt:
+        rates: list[dict[str, Any]] = []
+        worst = Shares()
+        for batch in part.batches:
+            measured, load = self._fill(batch)
+            worst = max(worst, load, key=lambda shares: shares.taken)
+            for stream in batch:
+                # Who got no light in time has sent nothing.
+                rate_bps = measured.get((stream.source, stream.destination))
+                for link, direction in stream.links if rate_bps else ():
+                    set_bps = stream.rate_bps / self._setting.scale.rate
+                    rate = {"link": link, "direction": direction, "set_bps": set_bps}
+                    rates.append({**rate, "measured_bps": rate_bps})
+        return Attempt(rates, worst)
 
-    def _nics(self, graph: nx.MultiDiGraph[str]) -> None:
-        fabric = self.setting.fabric
-        rings: list[Test] = []
-        for switch in fabric.packet_switches:
-            gpus = [gpu for gpu in fabric.gpus if graph.has_edge(gpu, switch)]
-            if len(gpus) > 1:
-                rings.append((f"links-{switch}", gpus, [(i + 1) % len(gpus) for i in range(len(gpus))]))
-        for source, destination, rate in self._run(rings):
-            rates = [
-                data["rate_bps"]
-                for gpu in (source, destination)
-                for _, _, data in graph.out_edges(gpu, data=True)
-            ]
-            self._keep(f"NICs of {source}, {destination}", f"{source} to {destination}", min(rates), rate)
-
-    def _trunks(self, graph: nx.MultiDiGraph[str]) -> None:
-        fabric = self.setting.fabric
-        batches, unmeasured = trunk_tests(fabric, Router(fabric, graph))
-        for out in unmeasured:
-            to = fabric.link_at[out].other(out)
-            self.say(f"  {out} to {to} is not measured: no two GPUs send over it")
-        for batch in batches:
-            gpus = list(dict.fromkeys(gpu for pair in batch for gpu in pair))
-            receiver = {source: gpus.index(destination) for source, destination in batch}
-            test: Test = ("link-trunks", gpus, [receiver.get(gpu) for gpu in gpus])
-            for source, destination, rate in self._run([test]):
-                path, measured = batch[source, destination]
-                # One NIC cannot fill a faster trunk: then its own rate is what can be asked for.
-                setting = min(hop.rate_bps for hop in path)
-                for hop in measured:
-                    link = fabric.link_at[hop.out]
-                    self._keep(f"{link.a} - {link.b}", f"{hop.out.node} to {hop.into.node}", setting, rate)
-
-    def _onics(self, grid: Grid) -> None:
-        """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
-        count = grid.rows * grid.columns
-        next_in = {
-            "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
-            "column": [(i + grid.columns) % count for i in range(count)],
-        }
-        for port, name in enumerate(lines(grid)):
-            test: Test = (f"light-{name}s", list(grid.nodes), [*next_in[name]])
-            for source, destination, rate in self._run([test]):
-                ends = [Port(gpu, port) for gpu in (source, destination)]
-                setting = min(self.setting.fabric.link_at[end].rate_bps for end in ends)
-                self._keep(f"O-NIC ports {ends[0]}, {ends[1]}", f"{source} to {destination}", setting, rate)
-
-    def _ring(self, ring: WdmRing) -> None:
-        """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
-        count = len(ring.nodes)
-        for port, way, step in ((0, "clockwise", 1), (1, "counter", -1)):
-            if count == 2 and step < 0:
-                # Between two nodes the shorter way is always the same.
-                continue
-            test: Test = (f"ring-{way}", list(ring.nodes), [(i + step) % count for i in range(count)])
-            for source, destination, rate in self._run([test]):
-                setting = self.setting.fabric.link_at[Port(source, port)].rate_bps
-                link = f"{source}:{port} to {destination}, one wavelength"
-                self._keep(link, f"{source} to {destination}", setting, rate)
-
-    def _keep(self, link: str, direction: str, real_bps: float, measured_bps: float) -> None:
-        set_bps = real_bps / self.setting.scale.rate
-        rate = {"link": link, "direction": direction, "set_bps": set_bps, "measured_bps": measured_bps}
-        self._rates.append(rate)
-
-    def _run(self, tests: Sequence[Test]) -> list[tuple[str, str, float]]:
-        """Run tests at once: (from, to, bits per second of TCP payload)."""
-        seconds = self.setting.link_test_s
-        ids = {
-            name: self.session.submit(
-                {
-                    "name": name,
-                    "ranks": gpus,
-                    "hold": True,
-                    "workload": "linktest",
-                    "connect_timeout_s": CONNECT_S,
-                    "linktest": {"seconds": seconds, "to": to},
-                }
-            )
-            for name, gpus, to in tests
-        }
-        if not ids:
-            return []
-        self.session.wait_ready(ids)
-        load = ProcessorLoad(self.session.processes.lab.id)
-        self.session.release(ids.values())
-        failures = self.session.wait_ended(ids, seconds + 30.0)
-        self._load = max(self._load, load.shares(), key=lambda shares: shares.taken)
-        if failures:
-            raise BackendError(f"link test: {failures[0]}")
-        return [
-            (gpus[event["peer"]], gpus[rank_of(event)], float(event["rate_bps"]))
-            for name, gpus, _ in tests
-            for event in self.session.get(f"/v1/jobs/{ids[name]}/events", cursor=0)["events"]
+    def _fill(self, batch: list[Stream]) -> tuple[dict[tuple[str, str], float], Shares]:
+        """Bits per second of TCP payload that each source got through to its destination, and the load."""
+        receivers = {stream.source: stream.destination for stream in batch}
+        gpus = [g for g in self._setting.fabric.gpus if g in {*receivers, *receivers.values()}]
+        to = [gpus.index(receivers[gpu]) if gpu in receivers else None for gpu in gpus]
+        job = self._submit(gpus, to)
+        self._wait(job, "READY", READY_S)
+        load = ProcessorLoad(self._processes.lab.id)
+        self._api.post("/v1/jobs/release", {"jobs": [job], "delay_s": RELEASE_DELAY_S})
+        self._wait(job, "SUCCEEDED", self._setting.link_test_s + LATE_S)
+        shares = load.shares()
+        events = self._api.get(f"/v1/jobs/{job}/events", cursor=0)["events"]
+        rates = {
+            (gpus[event["peer"]], gpus[event["rank"]]): float(event["rate_bps"])
+            for event in events
             if event["event"] == "linktest" and event.get("rate_bps")
+        }
+        return rates, shares
+
+    def _submit(self, gpus: list[str], to: list[int | None]) -> str:
+        """Waits for GPUs that the run before is still giving back."""
+        request = {
+            "name": "link-test",
+            "ranks": gpus,
+            "hold": True,
+            "workload": "linktest",
+            "connect_timeout_s": CONNECT_S,
+            "linktest": {"seconds": self._setting.link_test_s, "to": to},
+        }
+        deadline = time.monotonic() + FREE_S
+        while True:
+            try:
+                return str(self._api.post("/v1/jobs", request)["id"])
+            except ApiError as error:
+                if error.status != 409 or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def _wait(self, job: str, state: str, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                found = self._api.get(f"/v1/jobs/{job}")
+            except Unreachable:
+                # It has died, and is started again.
+                self._processes.tend()
+            else:
+                if found["state"] == state:
+                    return
+                if found["state"] in ENDED:
+                    raise BackendError(f"link test: {found['state'].lower()}: {found['error']}")
+            if time.monotonic() > deadline:
+                raise BackendError(f"link test: not {state.lower()} after {patience_s:.0f} s")
+            time.sleep(0.03)
+
+
+def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
+    """All that is measured with ``circuits`` lit, and the ports of links over which no two GPUs send.
+
+    NICs at once along rings inside each packet switch, both directions full; then each direction of each link
+    between packet switches, those at once that share no link; then the O-NICs of each grid, at once along
+    rings in the rows, then in the columns; then those of each ring of wavelengths, one way round, then the
+    other.
+    """
+    ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
+    graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
+    trunks, unmeasured = trunk_tests(fabric, Router(fabric, graph))
+    found = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
+    found += [Part(f"O-NICs of {grid.name}", list(_onics(fabric, grid))) for grid in fabric.grids.values()]
+    found += [Part(f"O-NICs of {ring.name}", list(_ring(fabric, ring))) for ring in fabric.rings.values()]
+    return [Part(p.what, [batch for batch in p.batches if batch]) for p in found], unmeasured
+
+
+def _nics(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> Iterator[Stream]:
+    for switch in fabric.packet_switches:
+        gpus = [gpu for gpu in fabric.gpus if graph.has_edge(gpu, switch)]
+        for a, b in itertools.pairwise([*gpus, gpus[0]]) if len(gpus) > 1 else ():
+            rates = [data["rate_bps"] for _, _, data in graph.out_edges((a, b), data=True)]
+            yield Stream(a, b, ((f"NICs of {a}, {b}", f"{a} to {b}"),), min(rates))
+
+
+def _onics(fabric: Fabric, grid: Grid) -> Iterator[list[Stream]]:
+    """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
+    count = grid.rows * grid.columns
+    next_in = {
+        "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
+        "column": [(i + grid.columns) % count for i in range(count)],
+    }
+    for port, name in enumerate(lines(grid)):
+        batch = []
+        for i, j in enumerate(next_in[name]):
+            ends = a, b = Port(grid.nodes[i], port), Port(grid.nodes[j], port)
+            rate_bps = min(fabric.link_at[end].rate_bps for end in ends)
+            link = f"O-NIC ports {a}, {b}", f"{a.node} to {b.node}"
+            batch.append(Stream(a.node, b.node, (link,), rate_bps))
+        yield batch
+
+
+def _ring(fabric: Fabric, ring: WdmRing) -> Iterator[list[Stream]]:
+    """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
+    nodes = list(ring.nodes)
+    # Between two nodes the shorter way is always the same.
+    for port, ways in enumerate((nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)):
+        yield [
+            Stream(
+                a,
+                b,
+                ((f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"),),
+                fabric.link_at[Port(a, port)].rate_bps,
+            )
+            for a, b in itertools.pairwise([*ways, ways[0]])
         ]
 
 
-def _figures(rates: Sequence[dict[str, Any]], load: Shares) -> dict[str, Any]:
-    ratios = [rate["measured_bps"] / rate["set_bps"] for rate in rates]
-    return {"taken": load.taken, "least": min(ratios), "most": max(ratios)}
-
-
-#: Pairs of GPUs, sender first, with the path of their packets and those links of it that they measure.
-Batch = dict[tuple[str, str], tuple[tuple[Hop, ...], list[Hop]]]
-
-
-def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[Batch], list[Port]]:
+def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:
     """Which GPUs send to which to fill each direction of each link between packet switches once.
 
     In a batch no GPU sends or receives twice, and no link is used twice, nor in both directions. Also the
@@ -269,7 +300,7 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[Batch], list[Port]
         if {link.a.node, link.b.node} <= fabric.packet_switches.keys()
         for port in (link.a, link.b)
     }
-    batches: list[Batch] = []
+    batches: list[list[Stream]] = []
     taken: list[set[object]] = []
     gpus = list(fabric.gpus)
     # Pairs equally far apart share the fewest links.
@@ -286,8 +317,14 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[Batch], list[Port]
         used |= {frozenset((hop.out, hop.into)) for hop in path[1:-1]}
         free = next((number for number, others in enumerate(taken) if used.isdisjoint(others)), len(taken))
         if free == len(taken):
-            batches.append({})
+            batches.append([])
             taken.append(set())
-        batches[free][source, destination] = (path, measured)
+        labels = [
+            (f"{link.a} - {link.b}", f"{hop.out.node} to {hop.into.node}")
+            for hop in measured
+            for link in [fabric.link_at[hop.out]]
+        ]
+        # One NIC cannot fill a faster trunk: then its own rate is what can be asked for.
+        batches[free].append(Stream(source, destination, tuple(labels), min(hop.rate_bps for hop in path)))
         taken[free] |= used
     return batches, sorted(left)

@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from experiments.backends.emulation.processes import LabProcesses
 from experiments.backends.protocol import BackendError
 from experiments.record.writing import writing
+from fabric.topology import Fabric
+from testbed.lab import Lab
+from testbed.processes import ROOT
 
 #: Deadline of one such training, seconds.
 REFERENCE_S = 120.0
@@ -30,7 +31,7 @@ class References:
         self._known: dict[tuple[Any, ...], str] = {}
 
     def hash_of(
-        self, processes: LabProcesses, request: Mapping[str, Any], fewer: Sequence[tuple[int, int]] = ()
+        self, lab: Lab, fabric: Fabric, request: Mapping[str, Any], fewer: Sequence[tuple[int, int]] = ()
     ) -> str:
         """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises BackendError.
 
@@ -39,16 +40,16 @@ class References:
         segments = ((len(request["ranks"]), 0), *fewer)
         key = (segments, *(request[name] for name in _DECISIVE))
         if key not in self._known:
-            self._known[key] = _train(processes, request, segments)
+            self._known[key] = _train(lab, fabric, request, segments)
         return self._known[key]
 
 
-def _train(processes: LabProcesses, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
+def _train(lab: Lab, fabric: Fabric, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
     name, gpus = request["name"], request["ranks"]
-    addresses = [processes.setting.fabric.gpus[gpu].ip for gpu in gpus]
+    addresses = [fabric.gpus[gpu].ip for gpu in gpus]
     spec = {"job": name, "rank": 0, "world_size": len(gpus), "peers": addresses}
     spec |= {key: request[key] for key in _DECISIVE}
-    path = processes.state / f"reference-{len(gpus)}.json"
+    path = lab.state_dir / f"reference-{len(gpus)}.json"
     words = [f"{ranks}:{first}" for ranks, first in segments]
     with writing(path):
         path.write_text(json.dumps(spec), encoding="utf-8")
@@ -60,8 +61,8 @@ def _train(processes: LabProcesses, request: Mapping[str, Any], segments: Sequen
             timeout=REFERENCE_S,
             check=False,
             stdin=subprocess.DEVNULL,
-            env=processes.lab.environment(),
-            cwd=Path(__file__).resolve().parents[3],
+            env=lab.environment(),
+            cwd=ROOT,
         )
     except subprocess.TimeoutExpired:
         raise BackendError(

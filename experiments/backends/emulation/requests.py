@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.analysis.prediction import all_reduce_time
-from experiments.backends.emulation.session import CONNECT_S
+from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, JobPlan, RunPlan
 from fabric.schedules import steps_named
 

@@ -1,0 +1,45 @@
+"""What a run asks of the controller, through the REST API and read back, and what ends a run there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from experiments.backends.protocol import BackendError
+from experiments.client import Api, ApiError, Unreachable
+from fabric.topology import canonical
+from testbed.faults import FaultError
+from testbed.lab import LabError
+
+#: A worker waits so long for its peers, seconds: on a busy machine the NICs of a job's containers come up one
+#: after another, and whoever waits for the job should hear from it which rank is missing.
+CONNECT_S = 45.0
+#: Seconds from the release call to the common start.
+RELEASE_DELAY_S = 0.3
+#: What the controller, the fault service and the lab's processes fail by; all else is a fault of the program.
+Refusals = (ApiError, Unreachable, FaultError, LabError)
+
+Circuits = Sequence[tuple[str, str]]
+
+
+@contextmanager
+def ending_runs() -> Iterator[None]:
+    """What is refused inside is the end of the run, in one line: a BackendError."""
+    try:
+        yield
+    except Refusals as error:
+        raise BackendError(str(error)) from None
+
+
+def set_circuits(api: Api, circuits: Circuits) -> None:
+    """Light exactly these circuits and read them back. Raises BackendError where they do not stand."""
+    answer = api.put("/v1/circuits", {"circuits": [list(pair) for pair in circuits], "dry_run": False})
+    lit, wanted = lit_circuits(api), canonical(circuits)
+    if lit != wanted:
+        missing = [f"{a}-{b}" for a, b in wanted if (a, b) not in lit]
+        problems = answer.get("problems") or [f"missing {', '.join(missing) or 'none, but more is lit'}"]
+        raise BackendError(f"circuits do not stand as asked: {problems[0]}")
+
+
+def lit_circuits(api: Api) -> list[tuple[str, str]]:
+    return canonical(circuit["ends"] for circuit in api.get("/v1/circuits")["circuits"])

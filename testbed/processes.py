@@ -1,0 +1,369 @@
+"""The two processes of a lab, its testbed and its controller: started, watched and ended by one owner."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from containers.image import image_present, image_tag
+from testbed import services
+from testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
+from testbed.supervision import ended
+
+log = logging.getLogger(__name__)
+
+#: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
+UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 20.0
+#: How often a controller that died is started again.
+RESTARTS = 3
+ROOT = Path(__file__).resolve().parents[1]
+#: What is known of a lab that was left standing, in its state directory.
+_STANDING = "standing.json"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller."""
+
+    rest: str = "127.0.0.1:8080"
+    openflow: str = "127.0.0.1:6653"
+    token: str | None = None
+
+
+def check_ready(runtime: str, addresses: Addresses) -> None:
+    """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing."""
+    if os.geteuid() != 0:
+        raise LabError("root is needed to build networks; run again with sudo")
+    if not services.open_vswitch_running():
+        raise LabError("Open vSwitch is not running; start it with: ringlight setup")
+    if runtime == "docker":
+        if not services.docker_running():
+            remedy = "start it with: ringlight setup  (or choose --runtime namespace)"
+            raise LabError(f"Docker is not running; {remedy}")
+        if not image_present():
+            raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
+    _check_free(addresses.rest, "--rest")
+    _check_free(addresses.openflow, "--openflow")
+
+
+def _check_free(address: str, what: str) -> None:
+    """Raise LabError when another program holds a TCP port that the controller needs."""
+    host, _, number = address.rpartition(":")
+    if not host or not number.isdigit() or not 0 < int(number) < 65536:
+        raise LabError(f"{what}: {address!r} is not host:port, such as 127.0.0.1:8080")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(number)))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            remedy = f"stop its user or choose another with {what}"
+            raise LabError(f"port {number} ({what}) cannot be used: {reason}; {remedy}") from None
+
+
+class LabProcesses:
+    """One lab with its testbed and controller; use as a context manager.
+
+    ``fabric``: as a scenario writes it. ``options``: further ones of ``python -m testbed.emulation``.
+    ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
+    one dies, however it dies. ``notice`` is told, in one line, what a person should know.
+    """
+
+    def __init__(
+        self,
+        fabric: Mapping[str, Any],
+        runtime: str,
+        addresses: Addresses,
+        options: Sequence[str] = (),
+        *,
+        logs: Path | None = None,
+        follow: bool = True,
+        notice: Callable[[str], None] = log.warning,
+    ) -> None:
+        self.runtime, self.addresses = runtime, addresses
+        self.lab: Lab = new_lab()
+        self.state = self.lab.state_dir
+        self.logs = logs or self.state
+        self.inventory: dict[str, Any] = {}
+        self.restarts = 0
+        self._fabric, self._options = fabric, options
+        self._follow, self._notice = follow, notice
+        self._away_until = 0.0
+        #: Held by who starts or kills the controller while jobs run.
+        self._tending = threading.Lock()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock: Any = None
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of ``testbed`` and ``controller``."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    def __enter__(self) -> LabProcesses:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start both and wait until the controller is healthy. Raises LabError, OSError; nothing is left."""
+        check_ready(self.runtime, self.addresses)
+        try:
+            self._lock = self.lab.hold()
+            (self.state / "fabric.json").write_text(json.dumps(self._fabric), encoding="utf-8")
+            if self.addresses.token:
+                token = self.state / "token"
+                token.touch(mode=0o600)
+                token.write_text(self.addresses.token, encoding="utf-8")
+            self._spawn("testbed")
+            self._spawn("controller")
+            self._wait_for_inventory()
+            self.wait_healthy()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _command(self, name: str) -> list[str]:
+        both = ["--fabric", str(self.state / "fabric.json"), "--openflow", self.addresses.openflow]
+        if name == "testbed":
+            lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
+            return [sys.executable, "-m", "testbed.emulation", *both, *lab, *self._options]
+        command = [
+            *(sys.executable, "-m", "controller", *both, "--rest", self.addresses.rest),
+            *("--inventory", str(self.state / "inventory.json")),
+            *("--state", str(self.state / "controller")),
+        ]
+        return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
+
+    def _spawn(self, name: str) -> None:
+        setpriv = shutil.which("setpriv") if self._follow else None
+        with (self.logs / f"{name}.log").open("ab") as output:
+            self._running[name] = subprocess.Popen(
+                [*([setpriv, "--pdeathsig", "TERM"] if setpriv else []), *self._command(name)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
+                start_new_session=True,
+                env=self.lab.environment(),
+                cwd=ROOT,
+            )
+
+    def _wait_for_inventory(self) -> None:
+        path = self.state / "inventory.json"
+        deadline = time.monotonic() + UP_S
+        while not path.exists():
+            self.check()
+            if time.monotonic() > deadline:
+                said = self._last("testbed")
+                raise LabError(f"the testbed was not up after {UP_S:.0f} s; its last words: {said}")
+            time.sleep(0.02)
+        self.read_inventory()
+
+    def read_inventory(self) -> dict[str, Any]:
+        """The inventory as it is now: process ids change when something is started again. Raises OSError."""
+        self.inventory = json.loads((self.state / "inventory.json").read_text(encoding="utf-8"))
+        return self.inventory
+
+    def wait_healthy(self) -> None:
+        """Wait until the controller says that all is well. Raises LabError."""
+        deadline = time.monotonic() + ANSWER_S
+        while (reason := self.unwell()) is not None:
+            self.check()
+            if time.monotonic() > deadline:
+                raise LabError(f"the controller was not ready after {ANSWER_S:.0f} s: {reason}")
+            time.sleep(0.05)
+
+    def unwell(self) -> str | None:
+        """What the controller says is wrong, or that it does not answer; None when all is well."""
+        token = self.addresses.token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        url = f"http://{self.addresses.rest}/v1/health"
+        try:
+            health = httpx.get(url, headers=headers, timeout=ANSWER_S, trust_env=False)
+            found = health.raise_for_status().json()
+        except httpx.HTTPError as error:
+            return f"no answer at {url}: {error or type(error).__name__}"
+        return None if found["status"] == "ok" else "; ".join(found.get("reasons") or [str(found)])
+
+    def check(self) -> None:
+        """Raise LabError when the testbed or the controller has ended."""
+        for name in self._running:
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        process = self._running[name]
+        if process.poll() is not None:
+            raise LabError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+
+    def kill_controller(self, absence_s: float = math.inf) -> None:
+        """Kill the controller (SIGKILL); :meth:`tend` starts it again, but not before ``absence_s``."""
+        with self._tending:
+            controller = self._running["controller"]
+            if controller.poll() is not None:
+                raise LabError("there is no controller to kill")
+            controller.kill()
+            controller.wait(5.0)
+            self._away_until = time.monotonic() + absence_s
+
+    def let_controller_back(self) -> None:
+        """:meth:`tend` starts the killed controller again when it is called next.
+
+        Not here: a process that is to die with its parent dies with the thread that started it.
+        """
+        with self._tending:
+            self._away_until = min(self._away_until, time.monotonic())
+
+    @property
+    def controller_away(self) -> bool:
+        """Whether the controller was killed on purpose and is to stay away for now."""
+        return time.monotonic() < self._away_until
+
+    def tend(self) -> str | None:
+        """Start a controller that died again, so that jobs are watched to their end; does not wait for it.
+
+        Why it had ended, if nobody killed it on purpose. Raises LabError when the testbed has ended, or the
+        controller too often.
+        """
+        self._check("testbed")
+        with self._tending:
+            controller = self._running["controller"]
+            if controller.poll() is None or self.controller_away:
+                return None
+            reason = None if self._away_until else self._unasked_end(controller)
+            self._away_until = 0.0
+            self._spawn("controller")
+        return reason
+
+    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> str:
+        """Why a controller ended by itself. Raises LabError when it has done so too often."""
+        # A process that was killed had no say in it; what it last logged explains nothing.
+        said = f": {self._last('controller')}" if controller.returncode > 0 else ""
+        reason = ended(controller.returncode) + said
+        if self.restarts >= RESTARTS:
+            raise LabError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
+        self.restarts += 1
+        self._notice(f"the controller ended ({reason}); starting it again, jobs go on")
+        return reason
+
+    def stop(self) -> None:
+        """End both in order, then remove whatever of this lab is left. May be called again."""
+        previous = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline.
+            previous[number] = signal.signal(number, signal.SIG_IGN)
+        try:
+            for name, process in reversed(self._running.items()):
+                process.terminate()
+                try:
+                    process.wait(DOWN_S)
+                except subprocess.TimeoutExpired:
+                    self._notice(_slow(name))
+                    process.kill()
+                    process.wait(5.0)
+            self._running.clear()
+            if self._lock is not None:
+                # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
+                _remove(self.lab)
+                self._lock.close()
+                self._lock = None
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def leave_standing(self, **facts: Any) -> dict[str, Any]:
+        """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
+        document = {
+            "lab": self.lab.id,
+            "runtime": self.runtime,
+            "rest": self.addresses.rest,
+            "openflow": self.addresses.openflow,
+            "logs": str(self.logs),
+            "pids": self.pids,
+            **facts,
+        }
+        (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
+        self._running.clear()
+        self._lock = None
+        return document
+
+    def _last(self, name: str) -> str:
+        """The last line that a process wrote; of a structured log line its message."""
+        try:
+            lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+        try:
+            return str(json.loads(last)["message"])
+        except (ValueError, KeyError, TypeError):
+            return last
+
+
+def _remove(lab: Lab) -> None:
+    """Whatever is left of a lab, by its labels."""
+    # Here, as a simulation loads this module with the backends.
+    from testbed.emulation.clean import clean
+
+    clean(lab.id)
+
+
+def _slow(name: str) -> str:
+    return f"the {name} did not end within {DOWN_S:.0f} s and was killed"
+
+
+def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]:
+    """End one lab that was left standing, or all of them; the ids of those ended. Raises LabError."""
+    found = sorted(path.parent.name for path in STATE_ROOT.glob(f"*/{_STANDING}"))
+    if lab_id is not None:
+        Lab(lab_id)
+        if lab_id not in found:
+            raise LabError(f"lab {lab_id} is not up; there is {', '.join(found) or 'none'}")
+        found = [lab_id]
+    for lab in map(Lab, found):
+        pids = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))["pids"]
+        for name in ("controller", "testbed"):
+            _end_stranger(lab, name, pids[name], notice)
+        _remove(lab)
+    return found
+
+
+def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:
+    """End a process that is not this one's child."""
+    deadline = time.monotonic() + DOWN_S
+    if _belongs_to(lab, pid):
+        os.kill(pid, signal.SIGTERM)
+    while _belongs_to(lab, pid):
+        if time.monotonic() > deadline:
+            notice(_slow(name))
+            os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _belongs_to(lab: Lab, pid: int) -> bool:
+    """Whether a process lives and belongs to a lab: its number may have been given to another since."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{ENVIRONMENT}={lab.id}".encode() in environment
