@@ -123,7 +123,7 @@ def test_every_operation_answers_as_described(run: Run, tmp_path: Path, options:
     # What all that did is no more than a change of light, rules and jobs.
     reasons = run.api.get("/v1/health").json()["reasons"]
     assert [reason for reason in reasons if not reason.endswith("is down")] == []
-    log = (run.state / "controller.txt").read_text()
+    log = (run.state / "controller.log").read_text()
     assert "Traceback" not in log, log[log.index("Traceback") :][:3000]
 
 
