@@ -86,6 +86,12 @@ class JobRun:
         """Each iteration of all its ranks, in order."""
         return tuple(tuple(group) for _, group in itertools.groupby(self.iterations, key=lambda it: it.i))
 
+    @cached_property
+    def spans(self) -> tuple[tuple[float, float], ...]:
+        """From when to when each iteration took: from the first rank's start to the last one's end."""
+        ranks = self.by_index
+        return tuple((min(it.compute_start for it in g), max(it.allreduce_end for it in g)) for g in ranks)
+
 
 @dataclass(frozen=True)
 class Action:
@@ -96,6 +102,11 @@ class Action:
     ended: float | None
     result: Mapping[str, Any]
     error: str | None
+
+    @property
+    def said(self) -> str:
+        """``kill agent n1``."""
+        return f"{self.plan.do} {self.plan.target or ''}".strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +133,11 @@ class Run:
         for record in self.records:
             found.setdefault(type(record), []).append(record)
         return found
+
+    @property
+    def later(self) -> list[Action]:
+        """What was made to happen after the first jobs were released."""
+        return [action for action in self.actions if action.begun > self.released]
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Its records of one kind, in order."""

@@ -34,7 +34,7 @@ STYLE: Any = {
     "axes.edgecolor": RULE,
     "axes.labelcolor": INK,
     "axes.titlecolor": INK,
-    "axes.titlesize": 10,
+    "axes.titlesize": 9,
     "axes.titlelocation": "left",
     # Said here, it need not be found out from everything above the axes, which takes a sixth of the drawing.
     "axes.titley": 1.0,
@@ -51,6 +51,12 @@ STYLE: Any = {
     "ytick.labelcolor": INK,
     "legend.frameon": False,
     "legend.labelcolor": INK,
+    "legend.fontsize": 8,
+    "legend.borderaxespad": 0.15,
+    "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.1,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.5,
 }
 
 

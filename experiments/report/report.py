@@ -3,8 +3,9 @@
 It is made of sections, each a module of ``sections`` with its figures; a new one is a new file there:
 
     ORDER = 45                        place in the page
+    TITLE = "Iterations"              its heading, if it has one
     NEEDS = ("iteration",)            appears where there is a row of each of these metrics,
-    def wanted(view) -> bool          and this, if it is there, agrees
+    def wanted(view) -> list          and this finds something to show; both are optional
     def render(view, draw) -> str     HTML; draw(name, caption, figure) makes a picture of it
 """
 
@@ -44,11 +45,8 @@ def sections() -> tuple[Any, ...]:
 
 def appears(section: Any, view: View) -> bool:
     """Whether a section has anything to say."""
-    return view.metrics.issuperset(section.NEEDS) and getattr(section, "wanted", _always)(view)
-
-
-def _always(_: View) -> bool:
-    return True
+    needs, wanted = getattr(section, "NEEDS", ()), getattr(section, "wanted", None)
+    return view.metrics.issuperset(needs) and (wanted is None or bool(wanted(view)))
 
 
 def render(view: View, plots: Path, *, png: bool = False) -> str:
@@ -67,8 +65,13 @@ def render(view: View, plots: Path, *, png: bool = False) -> str:
         return picture(save(figure, plots, name, caption, png=png))
 
     with matplotlib.rc_context(STYLE):
-        found = [section.render(view, draw) for section in sections() if appears(section, view)]
+        found = [_rendered(section, view, draw) for section in sections() if appears(section, view)]
     return page(f"Ringlight: {view.experiment.spec.name}", found)
+
+
+def _rendered(section: Any, view: View, draw: Draw) -> str:
+    title = getattr(section, "TITLE", "")
+    return f"{f'<h2>{title}</h2>' if title else ''}{section.render(view, draw)}"
 
 
 def write_report(folder: Path, view: View, *, png: bool = False) -> None:

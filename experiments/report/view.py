@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from experiments.analysis.result import Analysis
-from experiments.analysis.rows import Label, Row
+from experiments.analysis.rows import Label, Row, Value
 from experiments.analysis.statistics import is_number
 from experiments.language.expand import Experiment
-from experiments.language.plan import RunPlan, Scale
+from experiments.language.plan import RunPlan, Scale, Setting
 from experiments.language.spec import CompareSpec
 from experiments.record.events import PortRate, Record, RunFailed
 from experiments.record.runs import Run
+from experiments.report.page import NOTHING, text
+from experiments.report.words import figure
 
 Point = Mapping[str, Any]
 _NOWHERE: Point = {}
@@ -23,16 +25,94 @@ PUBLISHED: Label = "published"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """An arm at a point of its sweep against its baseline, as one entry of ``compare`` asks for."""
+class Figures:
+    """The figures of one subject of an arm at a point of its sweep: of all repeats where none is asked for.
 
-    spec: CompareSpec
+    ``label``: only one known that way; without it, published ones do not count.
+    """
+
+    view: View = field(repr=False)
     arm: str
+    subject: str
     point: Point
 
     @property
+    def title(self) -> str:
+        """Of the arm."""
+        return self.view.title(self.arm)
+
+    @property
     def name(self) -> str:
-        return self.spec.name or "comparison"
+        """``red`` of ``job red``."""
+        return job_of(self.subject)
+
+    def row(self, metric: str, label: Label | None = None) -> Row | None:
+        """None where there is none."""
+        at = _NOWHERE if label == PUBLISHED else self.point
+        for found in self.view.found(self.arm, at, self.subject, metric):
+            if found.repeat is None and (found.label == label if label else found.label != PUBLISHED):
+                return found
+        return None
+
+    def value(self, metric: str, label: Label | None = None) -> Value:
+        found = self.row(metric, label)
+        return None if found is None else found.value
+
+    def number(self, metric: str, label: Label | None = None) -> float | None:
+        """Its value where that is a number."""
+        found = self.value(metric, label)
+        return found if is_number(found) else None
+
+    def truth(self, metric: str) -> bool | None:
+        """Its value where that is true or false."""
+        found = self.value(metric)
+        return found if isinstance(found, bool) else None
+
+    def numbers(self, *metrics: str) -> list[float | None]:
+        return [self.number(metric) for metric in metrics]
+
+    def figure(self, metric: str, label: Label | None = None) -> str:
+        """With its unit and interval, as HTML; a dash where there is none."""
+        return figure(self.row(metric, label))
+
+    def repeats(self, metric: str) -> list[Row]:
+        """The figures of single runs in their order; none where there was one."""
+        found = self.view.found(self.arm, self.point, self.subject, metric)
+        return sorted((row for row in found if row.repeat is not None), key=lambda row: row.repeat or 0)
+
+    def modelled(self, metric: str) -> Row | None:
+        """What the model says of it, with set-ups where it knows of them."""
+        return self.row(f"{metric}_predicted_with_setup") or self.row(f"{metric}_predicted")
+
+
+@dataclass(frozen=True)
+class Compared(Figures):
+    """Figures of an arm against those of its baseline, as one entry of ``compare`` asks for."""
+
+    spec: CompareSpec
+
+    def row(self, metric: str, label: Label | None = None) -> Row | None:
+        """Also of what the comparison made: ``jct_ratio``, ``within_limit`` and the like."""
+        own = super().row(f"{metric}.{self.spec.name}", label) if self.spec.name else None
+        return own or super().row(metric, label)
+
+    @cached_property
+    def base(self) -> Figures:
+        """Of the baseline, where it was run that the arm is compared with."""
+        points = self.view.points(self.spec.baseline)
+        there = [point for point in points if point.items() <= self.point.items()]
+        at = max(there, key=len, default=_NOWHERE)
+        return Figures(self.view, self.spec.baseline, self.subject, at)
+
+    def ratio(self, metric: str, label: Label | None = None) -> float | None:
+        return self.number(f"{metric}_ratio", label)
+
+    def model_ratio(self, metric: str) -> float | None:
+        """Of the arm's figure by the model over its baseline's, where the models know both."""
+        mine, base = (at.modelled(metric) for at in (self, self.base))
+        if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
+            return None
+        return mine.value / base.value if base.value else None
 
 
 @dataclass(frozen=True)
@@ -68,13 +148,23 @@ class View:
         """The first run plan of each arm."""
         return {plan.arm: plan for plan in reversed(self.experiment.plans)}
 
+    @cached_property
+    def settings(self) -> Sequence[Setting]:
+        """Each fabric once."""
+        return list({plan.setting.name: plan.setting for plan in self.experiment.plans}.values())
+
     def title(self, arm: str) -> str:
         return self.plans[arm].title if arm in self.plans else arm
 
     def says(self, part: str) -> str:
-        """What the file's paper says in this part of the page; empty without one."""
+        """What the file's paper says in this part of the page, as HTML after a space; empty without one."""
         paper = self.experiment.spec.paper
-        return "" if paper is None else paper.says.get(part, "")
+        said = "" if paper is None else paper.says.get(part, "")
+        return f" {text(said)}" if said else ""
+
+    def paragraph(self, part: str) -> str:
+        """The same as a paragraph of its own."""
+        return f"<p>{said}</p>" if (said := self.says(part)) else ""
 
     # Runs.
 
@@ -84,17 +174,27 @@ class View:
         ran = {run.plan.arm for run in self.runs}
         return tuple(arm for arm in self.experiment.arms if arm in ran)
 
-    def runs_of(self, arm: str) -> list[Run]:
-        return [run for run in self.runs if run.plan.arm == arm]
-
-    def first(self, arm: str) -> Run | None:
-        """The first run of an arm: of its first point, once."""
-        return next((run for run in self.runs if run.plan.arm == arm), None)
-
     @cached_property
     def fixed(self) -> tuple[str, ...]:
         """Arms that ran at one point only."""
         return tuple(arm for arm in self.arms if len(self.points(arm)) == 1)
+
+    @cached_property
+    def first(self) -> Mapping[str, Run]:
+        """The first run of each arm that ran at one point only."""
+        first = {run.plan.arm: run for run in reversed(self.runs)}
+        return {arm: first[arm] for arm in self.fixed}
+
+    @cached_property
+    def _points(self) -> Mapping[str, list[Point]]:
+        found: dict[str, dict[str, Point]] = {}
+        for run in self.runs:
+            found.setdefault(run.plan.arm, {}).setdefault(_key(run.plan.point), run.plan.point)
+        return {arm: list(points.values()) for arm, points in found.items()}
+
+    def points(self, arm: str) -> list[Point]:
+        """Where an arm was run."""
+        return self._points.get(arm, [])
 
     # Rows.
 
@@ -110,73 +210,19 @@ class View:
         """Metrics of which there is a row of a run."""
         return frozenset(row.metric for row in self.rows if row.label != PUBLISHED)
 
-    @cached_property
-    def _points(self) -> Mapping[str, list[Point]]:
-        found: dict[str, dict[str, Point]] = {}
-        for run in self.runs:
-            found.setdefault(run.plan.arm, {}).setdefault(_key(run.plan.point), run.plan.point)
-        return {arm: list(points.values()) for arm, points in found.items()}
+    def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
+        """All rows of a figure, however known."""
+        return self._index.get((arm, _key(point), subject, metric), ())
 
-    def points(self, arm: str) -> list[Point]:
-        """Where an arm was run."""
-        return self._points.get(arm, [])
+    def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
+        """Without ``point`` at the arm's first."""
+        return Figures(self, arm, subject, next(iter(self.points(arm)), _NOWHERE) if point is None else point)
 
-    def row(
-        self,
-        arm: str,
-        subject: str,
-        metric: str,
-        point: Point | None = None,
-        label: Label | None = None,
-    ) -> Row | None:
-        """The figure of all repeats; without ``point`` at the arm's first. ``label``: only one known that
-        way; without it, published ones do not count."""
-        if point is None:
-            point = next(iter(self.points(arm)), _NOWHERE)
-        for found in self._index.get((arm, _key(point), subject, metric), ()):
-            wanted = found.label != PUBLISHED if label is None else found.label == label
-            if found.repeat is None and wanted:
-                return found
-        return None
-
-    def value(
-        self,
-        arm: str,
-        subject: str,
-        metric: str,
-        point: Point | None = None,
-        label: Label | None = None,
-    ) -> Any:
-        """Its value, None where there is no row."""
-        found = self.row(arm, subject, metric, point, label)
-        return None if found is None else found.value
-
-    def number(
-        self,
-        arm: str,
-        subject: str,
-        metric: str,
-        point: Point | None = None,
-        label: Label | None = None,
-    ) -> float | None:
-        """Its value where that is a number."""
-        found = self.value(arm, subject, metric, point, label)
-        return found if is_number(found) else None
-
-    def repeats(self, arm: str, subject: str, metric: str, point: Point | None = None) -> list[Row]:
-        """The figures of single runs; none where there was one."""
-        if point is None:
-            point = next(iter(self.points(arm)), _NOWHERE)
-        found = self._index.get((arm, _key(point), subject, metric), ())
-        return [row for row in found if row.repeat is not None]
-
-    def published(self, arm: str, subject: str, metric: str) -> Row | None:
-        """What a paper says of an arm, at whatever point."""
-        return self.row(arm, subject, metric, _NOWHERE, PUBLISHED)
-
-    def subjects(self, arm: str, kind: str) -> list[str]:
-        """What an arm has figures of: all ``job ...``, ``event ...`` and so on, in order."""
-        return list(self._subjects.get((arm, kind), ()))
+    def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
+        """Of all subjects of a kind (``job``, ``event`` and so on) in arms; those that ran at one point."""
+        for arm in self.fixed if arms is None else arms:
+            for subject in self._subjects.get((arm, kind), ()):
+                yield self.at(arm, subject)
 
     @cached_property
     def _subjects(self) -> Mapping[tuple[str, str], dict[str, None]]:
@@ -189,37 +235,20 @@ class View:
 
     # Comparisons.
 
-    def compared(self, spec: CompareSpec) -> list[Compared]:
-        """The arms, at each of their points, of which there is a ratio."""
-        wanted = [a for a in self.arms if a != spec.baseline] if spec.arms is None else spec.arms
-        found = [Compared(spec, arm, point) for arm in wanted for point in self.points(arm)]
-        return [one for one in found if self.compared_subjects(one)]
+    def compared(self, spec: CompareSpec) -> Iterator[Compared]:
+        """The arms, at each of their points, with whatever there is a ratio of: jobs, the run or a fabric."""
+        for arm in [a for a in self.arms if a != spec.baseline] if spec.arms is None else spec.arms:
+            of_all = [at.subject for kind in ("job", "run", "fabric") for at in self.each(kind, [arm])]
+            for point in self.points(arm):
+                for subject in of_all if spec.job is None else [f"job {spec.job}"]:
+                    one = Compared(self, arm, subject, point, spec)
+                    if any(one.row(f"{metric}_ratio") for metric in spec.metrics):
+                        yield one
 
-    def compared_subjects(self, one: Compared) -> list[str]:
-        """What is compared: jobs, the run or a fabric."""
-        if one.spec.job is not None:
-            subjects = [f"job {one.spec.job}"]
-        else:
-            subjects = [s for kind in ("job", "run", "fabric") for s in self.subjects(one.arm, kind)]
-        return [
-            subject
-            for subject in subjects
-            if any(self.of_comparison(one, subject, f"{metric}_ratio") for metric in one.spec.metrics)
-        ]
-
-    def of_comparison(
-        self, one: Compared, subject: str, metric: str, label: Label | None = None
-    ) -> Row | None:
-        """A row that the comparison made: ``jct_ratio``, ``within_limit`` and the like."""
-        point = _NOWHERE if label == PUBLISHED else one.point
-        if one.spec.name and (own := self.row(one.arm, subject, f"{metric}.{one.spec.name}", point, label)):
-            return own
-        return self.row(one.arm, subject, metric, point, label)
-
-    def baseline_point(self, one: Compared) -> Point:
-        """Where the baseline was run that the arm is compared with."""
-        there = [p for p in self.points(one.spec.baseline) if p.items() <= one.point.items()]
-        return max(there, key=len, default=_NOWHERE)
+    @cached_property
+    def comparisons(self) -> Sequence[Compared]:
+        """All of the file, in its order."""
+        return [one for spec in self.experiment.spec.compare for one in self.compared(spec)]
 
 
 def view_of(
@@ -260,3 +289,25 @@ def job_of(subject: str) -> str:
 def swept(points: Iterable[Point]) -> list[str]:
     """The dotted paths that points give values to."""
     return list(dict.fromkeys(path for point in points for path in point))
+
+
+def short(path: str, paths: Iterable[str]) -> str:
+    """The end of a dotted path, as much of it as tells it from the others."""
+    path, others = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
+    words = path.split(".")
+    ends = (".".join(words[-length:]) for length in range(1, len(words)))
+    return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in others) == 1), path)
+
+
+def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Figures], str]]]:
+    """Columns of a table: the swept values."""
+
+    def value(at: Figures, path: str) -> str:
+        return text(at.point.get(path, NOTHING))
+
+    return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
+
+
+def cell(metric: str) -> Callable[[Figures], str]:
+    """What stands of a metric in a column of a table."""
+    return lambda at: at.figure(metric)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.analysis.rows import Row, Value
 from experiments.analysis.statistics import is_number
-from experiments.report.page import tag, text
+from experiments.report.page import NOTHING, mark, tag, text
 from fabric.units import format_rate, format_size
 
 #: Metrics that tables show, as their heads have it.
@@ -22,7 +22,7 @@ _TITLES = {
 }
 #: Metrics whose unit 1 is a share of something.
 _SHARES = ("gpu_utilisation", "accuracy", "fragmentation")
-YES_NO = {True: "yes", False: '<b class="bad">no</b>', None: "–"}
+YES_NO = {True: "yes", False: mark("bad", "no"), None: NOTHING}
 HARD_SPACE = "\u00a0"
 
 
@@ -34,7 +34,7 @@ def called(metric: str) -> str:
 def seconds(value: float | None) -> str:
     """``31.04 s``, ``504.6 ms``; a dash for None."""
     if value is None:
-        return "–"
+        return NOTHING
     if abs(value) >= 100:
         return f"{value:,.1f}".removesuffix(".0") + f"{HARD_SPACE}s"
     if abs(value) >= 1:
@@ -47,11 +47,11 @@ def seconds(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f}{HARD_SPACE}%"
+    return NOTHING if share is None else f"{100 * share:.{digits}f}{HARD_SPACE}%"
 
 
 def count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+    return NOTHING if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def amount(value: Value, unit: str, metric: str = "") -> str:
@@ -76,7 +76,7 @@ def amount(value: Value, unit: str, metric: str = "") -> str:
 def figure(row: Row | None) -> str:
     """A row's value, with half the width of its 95 % interval where it has one."""
     if row is None:
-        return "–"
+        return NOTHING
     shown = amount(row.value, row.unit, row.metric)
     return shown if row.spread is None else f"{shown} ± {amount(row.spread, row.unit, row.metric)}"
 

@@ -7,19 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.report import page as parts_of
-from experiments.report.page import (
-    environment_footer,
-    hero,
-    listed_limits,
-    number,
-    of_paper,
-    page,
-    parameters,
-    picture,
-    row,
-    tag,
-    text,
-)
+from experiments.report.page import hero, page, picture, row, tag, text
+from experiments.study.parts import environment_footer, listed_limits, number, of_paper, parameters
 from experiments.study.spec import Study
 from experiments.study.systems import CHARGES, RINGS, SYSTEMS, WRHT
 from experiments.study.verdict import wins_up_to

@@ -76,7 +76,6 @@ ALWAYS = {"header", "jobs", "limits", "parameters", "footer", "simulation"}
 def test_every_section_has_its_place_and_says_what_it_needs() -> None:
     for section in sections():
         assert isinstance(section.ORDER, int)
-        assert isinstance(section.NEEDS, tuple)
         assert section.__doc__
     assert len({section.ORDER for section in sections()}) == len(sections()) == len(parts())
 
@@ -96,7 +95,7 @@ def test_a_comparison_shows_ratio_limit_and_what_is_published(tmp_path: Path) ->
     text = render(view, tmp_path)
     check_alone(text)
     shown = text_of(Page(text))
-    slow, fast = (view.number(arm, "job red", "jct") for arm in ("slow", "fast"))
+    slow, fast = (view.at(arm, "job red").number("jct") for arm in ("slow", "fast"))
     assert slow is not None
     assert fast is not None
     assert f"{fast / slow:.4f}" in shown
@@ -184,13 +183,14 @@ def test_every_table_says_how_its_figures_are_known(text: str, tmp_path: Path) -
 def test_a_view_finds_figures_by_arm_point_and_label() -> None:
     view = simulated(TWO_ARMS)
     assert view.arms == ("slow", "fast")
-    assert is_number(view.value("slow", "job red", "jct"))
-    assert view.number("slow", "job red", "jct", label="published") == 100
-    assert view.value("slow", "job red", "nonsense") is None
-    assert view.value("slow", "job red", "jct", {"training.compute": "1 ms"}) is None
-    (one,) = view.compared(view.experiment.spec.compare[0])
-    assert (one.arm, view.compared_subjects(one)) == ("fast", ["job red"])
-    ratio = view.of_comparison(one, "job red", "jct_ratio")
+    slow = view.at("slow", "job red")
+    assert is_number(slow.value("jct"))
+    assert slow.number("jct", "published") == 100
+    assert slow.value("nonsense") is None
+    assert view.at("slow", "job red", {"training.compute": "1 ms"}).value("jct") is None
+    (one,) = view.comparisons
+    assert (one.arm, one.subject, one.base.arm) == ("fast", "job red", "slow")
+    ratio = one.row("jct_ratio")
     assert ratio is not None
     assert ratio.label == "simulated"
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.report.page import row, table, text
+from experiments.report.page import folded, listing, table_of, text
 from experiments.report.report import Draw
 from experiments.report.view import View
 from experiments.report.words import percent
 from fabric.units import format_rate
 
 ORDER = 90
-NEEDS: tuple[str, ...] = ()
+TITLE = "Can this be believed?"
 _MEANING = {
     "good": "The emulation gave what it was set to give.",
     "doubtful": "Read the figures with care: the emulation strayed from its settings.",
     "bad": "Do not believe the figures: the emulation did not hold its settings.",
 }
-_LINK_HEAD = ["link", "direction", "set", "measured", "ratio", "stolen CPU", "others' CPU"]
 #: More links than these are folded away.
 _MOST_LINKS = 24
+Entry = Mapping[str, Any]
 
 
 def wanted(view: View) -> bool:
@@ -28,13 +28,11 @@ def wanted(view: View) -> bool:
 
 
 def render(view: View, draw: Draw) -> str:
-    found = view.fidelity
-    verdict = found["verdict"]
-    reasons = "".join(f"<li>{text(reason['text'])}</li>" for reason in found["reasons"])
+    found, verdict = view.fidelity, view.fidelity["verdict"]
     return (
-        "<h2>Can this be believed?</h2>"
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
-        f"{f'<ul>{reasons}</ul>' if reasons else ''}</div>{_repeated(found.get('repeated', ()))}"
+        f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
+        f"{_repeated(found.get('repeated', ()))}"
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once, measured. Packet headers take "
         "0.7 % of frames of 9,000 bytes and 1.6 % of such of 4,000; a miss above 5 % is doubtful, above 10 % "
@@ -47,40 +45,33 @@ def render(view: View, draw: Draw) -> str:
     )
 
 
-def _percent(share: float | None) -> str:
-    return "not measured" if share is None else percent(share)
+def _share(key: str, digits: int = 1) -> Callable[[Entry], str]:
+    return lambda entry: "not measured" if entry.get(key) is None else percent(entry[key], digits)
 
 
-def _links(links: Sequence[Mapping[str, Any]]) -> str:
-    shown = table(
-        _LINK_HEAD,
+def _links(links: Sequence[Entry]) -> str:
+    shown = table_of(
+        links,
         [
-            row(
-                [
-                    text(link["link"]),
-                    text(link["direction"]),
-                    format_rate(link["set_bps"]),
-                    format_rate(link["measured_bps"]),
-                    percent(link["ratio"]),
-                    _percent(link["stolen"]),
-                    _percent(link["others"]),
-                ],
-                2,
-            )
-            for link in links
+            ("link", lambda link: text(link["link"])),
+            ("direction", lambda link: text(link["direction"])),
+            ("set", lambda link: format_rate(link["set_bps"])),
+            ("measured", lambda link: format_rate(link["measured_bps"])),
+            ("ratio", _share("ratio")),
+            ("stolen CPU", _share("stolen")),
+            ("others' CPU", _share("others")),
         ],
         2,
     )
     if len(links) <= _MOST_LINKS:
         return shown
     ratios = sorted(100 * link["ratio"] for link in links)
-    return (
-        f"<details><summary>{len(links)} rates, {ratios[0]:.1f} to {ratios[-1]:.1f} % of their settings, "
-        f"median {ratios[len(ratios) // 2]:.1f} %</summary>{shown}</details>"
-    )
+    median = ratios[len(ratios) // 2]
+    between = f"{ratios[0]:.1f} to {ratios[-1]:.1f} % of their settings, median {median:.1f} %"
+    return folded(f"{len(links)} rates, {between}", shown)
 
 
-def _timers(found: Mapping[str, Any]) -> str:
+def _timers(found: Entry) -> str:
     timer = found.get("timer") or {}
     if timer.get("median_s") is None:
         return "were not measured"
@@ -92,57 +83,59 @@ def _timers(found: Mapping[str, Any]) -> str:
     )
 
 
-def _processors(found: Mapping[str, Any]) -> str:
+def _processors(found: Entry) -> str:
     missing = found.get("samples_missing") or {}
-    rows = [
-        row(
-            [
-                text(name),
-                *(percent(1 - busy[f"{how}_busy"], 0) for how in ("mean", "p95")),
-                *(
-                    _percent(busy[f"{how}_{what}"])
-                    for what in ("stolen", "others")
-                    for how in ("mean", "p95")
-                ),
-                *([percent(missing.get(name, 0))] if missing else []),
-            ],
-            1,
-        )
+    idle = {how: f"{how}_idle" for how in ("mean", "p95")}
+    runs = [
+        {
+            "run": name,
+            "missing": missing.get(name, 0.0),
+            **{idle[how]: 1 - busy[f"{how}_busy"] for how in idle},
+            **busy,
+        }
         for name, busy in (found.get("cpu") or {}).items()
     ]
-    if not rows:
-        return ""
-    whats = ("idle", "stolen", "others'")
-    head = ["run", *(f"{what} CPU, {how}" for what in whats for how in ("mean", "worst 5 %"))]
-    return table([*head, *(["samples missing"] if missing else [])], rows, 1)
-
-
-def _repeated(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What was made once more by itself: why, both figures, and which counts."""
-    if not entries:
-        return ""
-    rows = [
-        row(
-            [
-                text(entry["name"]),
-                text(entry["reasons"][0]["text"])
-                + (f" (and {more} more)" if (more := len(entry["reasons"]) - 1) else ""),
-                *("; ".join(_attempt(entry[which])) for which in ("first", "second")),
-                "first" if entry["counts"] in ("first", entry["first"].get("run")) else "second",
-            ],
-            2,
-        )
-        for entry in entries
+    shares = [
+        (f"{what} CPU, {said}", _share(f"{how}_{key}", digits))
+        for what, key, digits in (("idle", "idle", 0), ("stolen", "stolen", 1), ("others'", "others", 1))
+        for how, said in (("mean", "mean"), ("p95", "worst 5 %"))
     ]
+    last = [("samples missing", _share("missing"))] if missing else []
+    return table_of(runs, [("run", lambda run: text(run["run"])), *shares, *last])
+
+
+def _repeated(entries: Sequence[Entry]) -> str:
+    """What was made once more by itself: why, both figures, and which counts."""
+    shown = table_of(
+        entries,
+        [
+            ("what", lambda entry: text(entry["name"])),
+            ("why", _why),
+            ("first", lambda entry: "; ".join(_attempt(entry["first"]))),
+            ("second", lambda entry: "; ".join(_attempt(entry["second"]))),
+            ("counts", _counts),
+        ],
+        9,
+    )
+    if not shown:
+        return ""
     return (
         "<h3>Made once more</h3><p>Others, or the hypervisor, had the processors, and that showed. Of two "
         "attempts the one counts from which less was taken, whatever its figures. Once a second attempt at a "
-        "run was disturbed too, no further run was repeated.</p>"
-        f"{table(['what', 'why', 'first', 'second', 'counts'], rows, 2)}"
+        f"run was disturbed too, no further run was repeated.</p>{shown}"
     )
 
 
-def _attempt(attempt: Mapping[str, Any]) -> Iterator[str]:
+def _why(entry: Entry) -> str:
+    first, *more = entry["reasons"]
+    return text(first["text"]) + (f" (and {len(more)} more)" if more else "")
+
+
+def _counts(entry: Entry) -> str:
+    return "first" if entry["counts"] in ("first", entry["first"].get("run")) else "second"
+
+
+def _attempt(attempt: Entry) -> Iterator[str]:
     times = attempt.get("jct_s") or attempt.get("completion_s")
     if times:
         yield ", ".join(f"{text(job)} {time:.1f} s" for job, time in times.items())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.report.page import table, text
+from experiments.report.page import folded, row, table, text
 from experiments.report.report import Draw
 from experiments.report.view import View
 
 ORDER = 100
-NEEDS: tuple[str, ...] = ()
 #: Shown by sections of their own.
 _ELSEWHERE = ("assumptions", "left_out", "not_run", "arms")
 
@@ -18,10 +17,9 @@ _ELSEWHERE = ("assumptions", "left_out", "not_run", "arms")
 def render(view: View, draw: Draw) -> str:
     facts, paper = view.environment, view.experiment.spec.paper
     after = "" if paper is None else f"After {text(paper.citation)}. "
-    rows = [f"<tr><td>{text(what)}</td><td>{text(value)}</td></tr>" for what, value in _listed(facts)]
+    listed = table(["what", "value"], [row(map(text, fact), 9) for fact in _listed(facts)], 9)
     return (
-        f"<footer><p>{_made(facts)}</p>"
-        f"<details><summary>Environment</summary>{table(['what', 'value'], rows, 9)}</details>"
+        f"<footer><p>{_made(facts)}</p>{folded('Environment', listed)}"
         f"<p>{after}Made by Ringlight from the files of this run folder; <code>result.json</code> and "
         "<code>rows.csv</code> have every figure, labelled measured, simulated, analytic or published; "
         "<code>trace.json</code> has the iterations, flows and changes of light of all runs, for "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from experiments.report.page import text
+from experiments.report.page import listing, text
 from experiments.report.report import Draw
 from experiments.report.view import View
 
 ORDER = 92
-NEEDS: tuple[str, ...] = ()
+TITLE = "Not run"
 
 
 def wanted(view: View) -> bool:
@@ -16,9 +16,6 @@ def wanted(view: View) -> bool:
 
 def render(view: View, draw: Draw) -> str:
     backend = "simulation" if view.simulated else "emulation"
-    items = [
-        f"<li><b>{text(view.title(entry['arm']))}</b>: the {backend} refuses {text(entry['why'])}</li>"
-        for entry in view.not_run
-    ]
-    items += [f"<li><b>{text(entry['run'])}</b>: {text(entry['why'])}</li>" for entry in view.failed]
-    return f"<h2>Not run</h2><ul>{''.join(items)}</ul>"
+    refused = [(view.title(entry["arm"]), f"the {backend} refuses {entry['why']}") for entry in view.not_run]
+    failed = [(entry["run"], entry["why"]) for entry in view.failed]
+    return listing(f"<b>{text(what)}</b>: {text(why)}" for what, why in (*refused, *failed))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.language.plan import Setting
-from experiments.report.page import text
+from experiments.report.page import listing, text
 from experiments.report.report import Draw
 from experiments.report.view import View
 from fabric.units import format_rate, format_time
 
 ORDER = 93
-NEEDS: tuple[str, ...] = ()
+TITLE = "What cannot be claimed"
 
 
 def render(view: View, draw: Draw) -> str:
@@ -23,11 +22,7 @@ def render(view: View, draw: Draw) -> str:
         *_of_scale(view),
         *(f"<b>{text(claim)}.</b> {text(why)}" for claim, why in about.items()),
     ]
-    return f"<h2>What cannot be claimed</h2><ul>{''.join(f'<li>{point}</li>' for point in points)}</ul>"
-
-
-def _settings(view: View) -> list[Setting]:
-    return list({plan.setting.name: plan.setting for plan in view.experiment.plans}.values())
+    return listing(points)
 
 
 def _of_simulation(view: View) -> Iterator[str]:
@@ -52,7 +47,7 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 
 def _of_light(view: View) -> Iterator[str]:
-    grids = [s for s in _settings(view) if s.fabric.grids]
+    grids = [s for s in view.settings if s.fabric.grids]
     if grids and not view.simulated:
         tuning = max(onic.tuning_s for setting in grids for onic in setting.fabric.onics.values())
         yield (
@@ -67,7 +62,7 @@ def _of_light(view: View) -> Iterator[str]:
             "Acknowledgements of light take the control network, as the light of a port goes one way; on a "
             "packet switch they share the port."
         )
-    if grids and any(s.fabric.packet_switches for s in _settings(view)):
+    if grids and any(s.fabric.packet_switches for s in view.settings):
         most = max(onic.ports for setting in grids for onic in setting.fabric.onics.values())
         if most > 1:
             yield (
@@ -75,7 +70,7 @@ def _of_light(view: View) -> Iterator[str]:
                 "One step uses one port; where a rank can begin the next step early, it sends on both at "
                 "once, which the packet switch cannot give it. That hides a part of the set-ups."
             )
-    if any(setting.fabric.rings for setting in _settings(view)):
+    if any(setting.fabric.rings for setting in view.settings):
         yield (
             "<b>Optics.</b> Loss, crosstalk and reach play no part."
             + (
@@ -98,7 +93,7 @@ def _of_light(view: View) -> Iterator[str]:
 def _of_scale(view: View) -> Iterator[str]:
     scale = view.scale
     if scale.rate != 1:
-        rates = {link.rate_bps for setting in _settings(view) for link in setting.fabric.links}
+        rates = {link.rate_bps for setting in view.settings for link in setting.fabric.links}
         top = max(rates, default=0.0)
         if top:
             yield (

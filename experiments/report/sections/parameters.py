@@ -3,48 +3,50 @@
 from __future__ import annotations
 
 from experiments.language.spec import ParameterSpec
-from experiments.report.page import table, tag, text
+from experiments.report.page import folded, table_of, tag, text
 from experiments.report.report import Draw
 from experiments.report.view import View
 from fabric.units import format_size, format_time
 
 ORDER = 95
-NEEDS: tuple[str, ...] = ()
+TITLE = "Parameters and where they come from"
+#: A parameter's name, and what the file says of it.
+Named = tuple[str, ParameterSpec]
 
 
 def render(view: View, draw: Draw) -> str:
-    named = view.experiment.spec.parameters
-    rows = [_row(name, entry) for name, entry in named.items()]
-    shown = table(["name", "value", "source", "why"], rows, 9) if rows else ""
-    return (
-        f"<h2>Parameters and where they come from</h2>{_scale(view)}{shown}"
-        f"<details><summary>The experiment as run</summary><pre>{text(view.experiment.text)}</pre></details>"
+    shown = table_of(
+        view.experiment.spec.parameters.items(),
+        [
+            ("name", lambda named: f"<code>{text(named[0])}</code>"),
+            ("value", lambda named: _written(named[1].value)),
+            ("source", _source),
+            ("why", lambda named: text(named[1].why)),
+        ],
+        9,
     )
+    written = folded("The experiment as run", f"<pre>{text(view.experiment.text)}</pre>")
+    return f"{_scale(view)}{shown}{written}"
 
 
 def _scale(view: View) -> str:
     jobs = [job for plan in view.experiment.plans for job in plan.jobs]
-    compute = {job.compute_s for job in jobs}
-    gradients = {job.gradient_bytes for job in jobs}
-    one = (
-        f" So one iteration computes for {format_time(compute.pop())} and all-reduces "
-        f"{format_size(gradients.pop())}."
-        if len(compute) == len(gradients) == 1
-        else ""
-    )
-    scale = view.scale
+    each = {(job.compute_s, job.gradient_bytes) for job in jobs}
+    one = ""
+    if len(each) == 1:
+        compute_s, gradient_bytes = each.pop()
+        one = f" So one iteration computes for {format_time(compute_s)} and all-reduces "
+        one += f"{format_size(gradient_bytes)}."
     return (
-        f"<p>As emulated with D = {scale.time:g} and S = {scale.payload:g}: rates are divided by D·S, times "
-        f"multiplied by D, gradients divided by S.{one}</p>"
+        f"<p>As emulated with D = {view.scale.time:g} and S = {view.scale.payload:g}: rates are divided by "
+        f"D·S, times multiplied by D, gradients divided by S.{one}</p>"
     )
 
 
-def _row(name: str, entry: ParameterSpec) -> str:
+def _source(named: Named) -> str:
+    _, entry = named
     fitted = tag(f"fitted to {', '.join(map(text, entry.fitted_to))}") if entry.fitted_to else ""
-    return (
-        f"<tr><td><code>{text(name)}</code></td><td>{_written(entry.value)}</td>"
-        f"<td>{tag(entry.source)} {fitted}</td><td class='wide'>{text(entry.why)}</td></tr>"
-    )
+    return f"{tag(entry.source)} {fitted}"
 
 
 def _written(value: object) -> str:

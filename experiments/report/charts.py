@@ -1,0 +1,141 @@
+"""What charts are made of. Axes stand where they are put: to lay a figure out takes longest in drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.ticker import NullLocator
+
+from experiments.report.drawing import INK, QUIET
+
+#: Inches; as wide as the page's text.
+WIDTH = 9.2
+Spot = tuple[float, float]
+#: A span of a row of a chart: row, from, to.
+Span = tuple[float, float, float]
+
+
+def sheet(
+    height: float,
+    *,
+    rows: int = 1,
+    columns: int = 1,
+    left: float = 0.62,
+    right: float = 0.12,
+    top: float = 0.3,
+    bottom: float = 0.46,
+    gap: tuple[float, float] = (0.55, 0.55),
+    heights: Sequence[float] | None = None,
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure with ``rows`` × ``columns`` axes. Margins, and the gaps between columns and between rows, are
+    inches; ``heights``: of the rows, in proportion."""
+    figure = Figure(figsize=(WIDTH, height))
+    width_of_one = (WIDTH - left - right - gap[0] * (columns - 1)) / columns
+    height_of_one = (height - top - bottom - gap[1] * (rows - 1)) / rows
+    grid = {
+        "left": left / WIDTH,
+        "right": 1 - right / WIDTH,
+        "top": 1 - top / height,
+        "bottom": bottom / height,
+        "wspace": gap[0] / width_of_one,
+        "hspace": gap[1] / height_of_one,
+    }
+    axes = figure.subplots(rows, columns, squeeze=False, height_ratios=heights, gridspec_kw=grid)
+    return figure, [list(row) for row in axes]
+
+
+def chart(height: float, **margins: Any) -> tuple[Figure, Axes]:
+    """A :func:`sheet` of one."""
+    figure, ((axis,),) = sheet(height, **margins)
+    return figure, axis
+
+
+def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int], str]) -> Figure:
+    """Pictures without axes beside and below each other, each ``height`` inches and with a title, which
+    ``draw(axis, number)`` gives."""
+    rows = math.ceil(count / columns)
+    margins: Any = {"left": 0.05, "right": 0.05, "top": 0.5, "bottom": 0.05}
+    figure, axes = sheet(height * rows + 0.55, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
+    for number, axis in enumerate(axis for line in axes for axis in line):
+        axis.axis("off")
+        if number < count:
+            axis.set_title(draw(axis, number), pad=2)
+    return figure
+
+
+def legend(figure: Figure, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
+    """At the top right, in the margin. ``handles``: in place of what has a label."""
+    given = {} if handles is None else {"handles": list(handles)}
+    count = columns if handles is None else len(handles)
+    figure.legend(**given, loc="upper right", bbox_to_anchor=(1.0, 1.0), ncols=max(1, min(columns, count)))
+
+
+def key(colour: str, label: str, width: float = 2) -> Line2D:
+    """An entry of a legend."""
+    return Line2D([], [], color=colour, linewidth=width, label=label)
+
+
+def vertical_grid(axis: Axes) -> None:
+    axis.grid(axis="y", visible=False)
+    axis.grid(axis="x", visible=True)
+
+
+def named_rows(axis: Axes, names: Sequence[str]) -> None:
+    """One below the other, row 0 at the top."""
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    vertical_grid(axis)
+
+
+def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, **look: Any) -> None:
+    """All spans of one colour together."""
+    boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in found]
+    axis.add_collection(PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look}))
+
+
+def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
+    """A few words in small print; right of the point, in the middle of its height."""
+    usual = {"xytext": (4, 0), "fontsize": 7.5, "color": QUIET, "va": "center"}
+    axis.annotate(words, (x, y), textcoords="offset points", **{**usual, **look})
+
+
+def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **look: Any) -> None:
+    axis.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": size, "zorder": 5, **look})
+
+
+def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
+    """A line from spot to spot with a head."""
+    axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
+
+
+def plain_ticks(axis: Any, lowest: float, highest: float) -> None:
+    """Ticks of a logarithmic axis (``axes.xaxis`` or ``yaxis``) at 1, 2, 5, … written as plain numbers."""
+    ticks = [m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)]
+    inside = [t for t in ticks if lowest * 0.7 <= t <= highest * 1.4]
+    axis.set_ticks(inside if len(inside) <= 10 else [t for t in inside if f"{t:e}".startswith("1")])
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def shaded(
+    axis: Axes, columns: Sequence[str], rows: Sequence[str], cells: Any, words: Sequence[Sequence[str]]
+) -> Any:
+    """A map with a cell for each row, the first at the bottom, and column, and words in it. ``cells``: by
+    row numbers, of which shades are made, or colours as red, green and blue (0..1). Gives the mesh, of which
+    a colour bar can be made."""
+    mesh = axis.pcolormesh(cells, cmap="viridis", edgecolors="none")
+    for y, line in enumerate(words):
+        for x, said in enumerate(line):
+            box = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
+            centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
+    axis.set_xticks([k + 0.5 for k in range(len(columns))], columns)
+    axis.set_yticks([k + 0.5 for k in range(len(rows))], rows)
+    axis.grid(visible=False)
+    return mesh
