@@ -14,7 +14,7 @@ from experiments.backends.protocol import Backend
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.cli.common import table
 from experiments.crosscheck.compare import JUDGED, Side, crosscheck
-from experiments.crosscheck.page import draw, render, title_of
+from experiments.crosscheck.page import render, title_of
 from experiments.language.expand import Experiment, parse
 from experiments.language.text import ScenarioError, parse_yaml
 from experiments.record.events import LinkRate, LinkRateDisturbed, read_records
@@ -42,24 +42,22 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
     Raises ScenarioError, also for an event that then never comes.
     """
     raw = parse_yaml(experiment.text, experiment.path)
-    if arms:
-        for arm in arms:
-            if arm not in experiment.arms:
-                there = ", ".join(experiment.arms)
-                raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {there}")
-        # Without arms in the file there is one, which is all of it.
-        kept, todo = set[str](), [arm for arm in arms if raw.get("arms")]
-        while todo:
-            kept.add(arm := todo.pop())
-            todo += [raw["arms"][arm]["like"]] if "like" in (raw["arms"][arm] or {}) else []
-        if kept:
-            raw["arms"] = {name: arm for name, arm in raw["arms"].items() if name in kept}
-        for key in _OF_ALL_ARMS:
-            raw.pop(key, None)
-        for parameter in (raw.get("parameters") or {}).values():
-            parameter.pop("fitted_to", None)
+    for arm in arms:
+        if arm not in experiment.arms:
+            there = ", ".join(experiment.arms)
+            raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {there}")
+    # Without arms in the file there is one, which is all of it.
+    if arms and raw.get("arms"):
+        kept = list(arms)
+        for arm in kept:
+            kept += [like for like in [(raw["arms"][arm] or {}).get("like")] if like and like not in kept]
+        raw["arms"] = {name: arm for name, arm in raw["arms"].items() if name in kept}
+    for key in _OF_ALL_ARMS if arms else ():
+        raw.pop(key, None)
+    for parameter in (raw.get("parameters") or {}).values() if arms else ():
+        parameter.pop("fitted_to", None)
     if iterations is not None:
-        for training in (raw["training"], *(job.get("training", {}) for job in raw.get("jobs", {}).values())):
+        for training in (raw["training"], *(job.get("training") for job in raw.get("jobs", {}).values())):
             if training:
                 training.pop("samples", None)
                 training["iterations"] = iterations
@@ -144,7 +142,7 @@ def compare(
         raise ScenarioError(f"{emulated} and {simulated}: {error}") from None
     folder = new_folder(parent, f"{experiment.spec.name}-crosscheck")
     with writing(folder):
-        html = render(experiment, found, draw(found, folder / "plots"))
+        html = render(experiment, found, folder / "plots")
     write_whole(folder / "crosscheck.html", html)
     write_json(folder / "crosscheck.json", found)
     return folder, found
@@ -152,43 +150,35 @@ def compare(
 
 def show(found: Mapping[str, Any], folder: Path) -> None:
     """Print what was found."""
-    rows = []
-    for entry in found["entries"]:
-        iteration, exchange = entry["iteration_s"], entry["allreduce_s"]
-        rows.append(
-            [
-                title_of(entry),
-                entry["job"],
-                f"{1000 * iteration['emulated']:.1f} ms",
-                f"{1000 * iteration['simulated']:.1f} ms",
-                f"{iteration['difference_percent']:+.1f} %",
-                f"{1000 * exchange['emulated']:.1f} ms",
-                f"{1000 * exchange['simulated']:.1f} ms",
-                f"{exchange['difference_percent']:+.1f} %",
-                entry["off"],
-            ]
-        )
-    compared = ["emulated", "simulated", "difference"]
-    head = ["run", "job", *(f"{what}, {c}" for what in ("iteration", "all-reduce") for c in compared), "off"]
-    table(head, rows, numeric=2)
-    worst = found["worst"]
-    said = "within" if found["within_limit"] else "NOT within"
-    largest = ", ".join(
-        f"of {what} {worst[figure]['difference_percent']:+.1f} % "
-        f"({worst[figure]['run']}, {worst[figure]['job']})"
-        for figure, what in zip(JUDGED, ("an iteration", "an all-reduce"), strict=True)
+    whats = dict(zip(JUDGED, ("iteration", "all-reduce"), strict=True))
+    compared = ("emulated", "simulated", "difference")
+    rows = [
+        [title_of(e), e["job"], *(c for f in JUDGED for c in _cells(e[f])), e["off"]]
+        for e in found["entries"]
+    ]
+    table(
+        ["run", "job", *(f"{what}, {c}" for what in whats.values() for c in compared), "off"], rows, numeric=2
     )
+    worst = [(what, found["worst"][figure]) for figure, what in whats.items()]
+    largest = ", ".join(
+        f"of an {what} {at['difference_percent']:+.1f} % ({at['run']}, {at['job']})" for what, at in worst
+    )
+    said = "within" if found["within_limit"] else "NOT within"
     typer.echo(
         f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}."
     )
     if not found["emulated"]["complete"]:
         typer.echo("The emulated run is not complete; what there is of it was compared.")
-    causes: dict[str, Mapping[str, Any]] = {}
-    for entry in found["entries"]:
-        if entry["off"] != "neither":
-            causes.setdefault(entry["off"], entry)
-            if abs(entry["causes"]["gap_s"]) > abs(causes[entry["off"]]["causes"]["gap_s"]):
-                causes[entry["off"]] = entry
-    for off, entry in causes.items():
-        typer.echo(f"The {off} is off, most in {title_of(entry)}, {entry['job']}: {'; '.join(entry['why'])}.")
+    for off in ("emulation", "simulation"):
+        entries = [entry for entry in found["entries"] if entry["off"] == off]
+        most = max(entries, key=lambda entry: abs(entry["causes"]["gap_s"]), default=None)
+        if most is not None:
+            typer.echo(
+                f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}."
+            )
     typer.echo(f"Page: {(folder / 'crosscheck.html').resolve()}")
+
+
+def _cells(figure: Mapping[str, float]) -> list[str]:
+    times = [f"{1000 * figure[side]:.1f} ms" for side in ("emulated", "simulated")]
+    return [*times, f"{figure['difference_percent']:+.1f} %"]

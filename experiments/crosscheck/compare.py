@@ -1,17 +1,17 @@
 """Sets an emulated and a simulated run folder of one experiment side by side. Pure functions.
 
- All times are seconds of the emulation. Differences
-are of the simulated figure from the emulated one, in per cent of the emulated one.
+All times are seconds of the emulation. Differences are of the simulated figure from the emulated one, in per
+cent of the emulated one.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.analysis.metrics import LIGHT
 from experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
 from experiments.record.runs import JobRun, Run
 
@@ -27,6 +27,7 @@ MANY_RETRANSMITS = 0.5
 
 #: What makes two runs the same: arm and point of the sweep.
 Key = tuple[str, tuple[tuple[str, Any], ...]]
+Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,12 @@ class Side:
     result: Mapping[str, Any]
     environment: Mapping[str, Any]
 
-
-def key_of(run: Run) -> Key:
-    return run.plan.arm, tuple(run.plan.point.items())
+    def by_key(self) -> Mapping[Key, list[Run]]:
+        """Repetitions together."""
+        grouped: dict[Key, list[Run]] = {}
+        for run in self.runs:
+            grouped.setdefault((run.plan.arm, tuple(run.plan.point.items())), []).append(run)
+        return grouped
 
 
 def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT) -> dict[str, Any]:
@@ -50,22 +54,20 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
     Runs that only one of them has are named in ``not_compared``, and so are jobs that did not succeed. Of an
     emulated run that was repeated, every figure is the mean over the repetitions.
     """
-    measured, computed = _by_key(emulated.runs), _by_key(simulated.runs)
-    entries = []
-    missing = []
-    for key, theirs in computed.items():
-        ours = measured.get(key)
-        if ours is None:
-            continue
-        for job in theirs[0].jobs:
-            if all(run.jobs[job].jct_s is not None for run in (*ours, theirs[0])):
-                entries.append(_entry(ours, theirs[0], job, emulated, simulated, limit_percent))
+    measured, computed = emulated.by_key(), simulated.by_key()
+    entries, missing = [], []
+    for key in [key for key in computed if key in measured]:
+        ours, theirs = measured[key], computed[key][0]
+        for job in theirs.jobs:
+            if all(run.jobs[job].jct_s is not None for run in (*ours, theirs)):
+                entries.append(_entry(ours, theirs, job, emulated, simulated, limit_percent))
             else:
-                missing.append(f"{theirs[0].name}, job {job}")
+                missing.append(f"{theirs.name}, job {job}")
     if not entries:
         raise ValueError("the two have no finished run in common")
-    missing += [run.name for key, runs in measured.items() if key not in computed for run in runs]
-    missing += [run.name for key, runs in computed.items() if key not in measured for run in runs]
+    for mine, other in ((measured, computed), (computed, measured)):
+        missing += [run.name for key, runs in mine.items() if key not in other for run in runs]
+    fidelity, facts = emulated.result["fidelity"], simulated.environment
     return {
         "schema": SCHEMA_VERSION,
         "experiment": simulated.result["experiment"],
@@ -77,33 +79,31 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
             "folder": emulated.name,
             "runtime": emulated.environment.get("runtime"),
             "complete": emulated.result["complete"],
-            "fidelity": emulated.result["fidelity"]["verdict"],
-            "reasons": emulated.result["fidelity"]["reasons"],
-            "links": link_range(emulated.links),
+            "fidelity": fidelity["verdict"],
+            "reasons": fidelity["reasons"],
+            "links": _link_range(emulated.links),
         },
         "simulated": {
-            "run": simulated.environment["run"],
+            "run": facts["run"],
             "folder": simulated.name,
-            "assumptions": simulated.environment.get("assumptions", []),
-            "left_out": simulated.environment.get("left_out", []),
-            "payload_share": simulated.environment.get("payload_share", 1.0),
+            "assumptions": facts.get("assumptions", []),
+            "left_out": facts.get("left_out", []),
+            "payload_share": facts.get("payload_share", 1.0),
         },
         "entries": entries,
         "not_compared": missing,
     }
 
 
-def _worst(entries: Sequence[Mapping[str, Any]], figure: str) -> dict[str, Any]:
+def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
     """Run and job with the largest difference of a figure."""
     worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
-    return {
-        "run": worst["run"],
-        "job": worst["job"],
-        "difference_percent": worst[figure]["difference_percent"],
+    return {key: worst[key] for key in ("run", "job")} | {
+        "difference_percent": worst[figure]["difference_percent"]
     }
 
 
-def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
+def _link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
     """Least, median and greatest measured rate of a link over its setting; None where none was measured."""
     ratios = [link.measured_bps / link.set_bps for link in links]
     if not ratios:
@@ -111,23 +111,8 @@ def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
     return {"least": min(ratios), "median": statistics.median(ratios), "most": max(ratios)}
 
 
-def _by_key(runs: Sequence[Run]) -> dict[Key, list[Run]]:
-    grouped: dict[Key, list[Run]] = defaultdict(list)
-    for run in runs:
-        grouped[key_of(run)].append(run)
-    return grouped
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
-
-
-def _whole_s(it: Iteration) -> float:
-    return it.allreduce_end - it.compute_start
-
-
-def _figures(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
-    return _mean(of(it) for job in jobs for it in job.iterations)
+def _mean(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
+    return statistics.fmean(of(it) for job in jobs for it in job.iterations)
 
 
 def _pair(emulated: float, simulated: float) -> dict[str, float]:
@@ -137,17 +122,16 @@ def _pair(emulated: float, simulated: float) -> dict[str, float]:
 
 def _entry(
     ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side, limit_percent: float
-) -> dict[str, Any]:
+) -> Entry:
     """One job in one run. ``ours`` are the emulated repetitions."""
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
-
-    def compared(of: Callable[[Iteration], float]) -> dict[str, float]:
-        return _pair(_figures(real, of), _figures(ideal, of))
-
-    iteration = compared(lambda it: it.allreduce_end - it.compute_start)
-    exchange = compared(lambda it: it.all_reduce_s)
-    completion = _pair(_mean(record.jct_s or 0.0 for record in real), ideal[0].jct_s or 0.0)
-    found: dict[str, Any] = {
+    completion = (statistics.fmean(one.jct_s or 0.0 for one in jobs) for jobs in (real, ideal))
+    figures = {
+        "iteration_s": _pair(*(_mean(jobs, lambda it: it.whole_s) for jobs in (real, ideal))),
+        "allreduce_s": _pair(*(_mean(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))),
+        "completion_s": _pair(*completion),
+    }
+    found: Entry = {
         # Its plain name: one that was made again has another.
         "run": theirs.name,
         "arm": theirs.plan.arm,
@@ -156,12 +140,8 @@ def _entry(
         "job": job,
         "ranks": len(ideal[0].gpus),
         "repeats": len(ours),
-        "iteration_s": iteration,
-        "allreduce_s": exchange,
-        "completion_s": completion,
-        "within_limit": all(
-            abs(figure["difference_percent"]) <= limit_percent for figure in (iteration, exchange)
-        ),
+        **figures,
+        "within_limit": all(abs(figures[f]["difference_percent"]) <= limit_percent for f in JUDGED),
         "causes": _causes(ours, theirs, job, emulated, simulated),
         "series": {"emulated": series(real[0]), "simulated": series(ideal[0])},
     }
@@ -172,10 +152,7 @@ def _entry(
 
 def series(job: JobRun) -> list[float]:
     """Seconds of each iteration, on its slowest rank."""
-    longest: dict[int, float] = {}
-    for it in job.iterations:
-        longest[it.i] = max(longest.get(it.i, 0.0), it.allreduce_end - it.compute_start)
-    return [longest[index] for index in sorted(longest)]
+    return [max(it.whole_s for it in ranks) for ranks in job.by_index]
 
 
 def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side) -> dict[str, Any]:
@@ -190,40 +167,36 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     whether there were other jobs in the run. ``busy``: mean busy share of the processors meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
-    gap_s = _figures(real, _whole_s) - _figures(ideal, _whole_s)
+    gap_s = _mean(real, lambda it: it.whole_s) - _mean(ideal, lambda it: it.whole_s)
     timers_s = _slowest_compute_s(real) - _slowest_compute_s(ideal)
-    ends = _ends(theirs, ideal[0])
-    ratio = _link_ratio(emulated.links, ends)
-    share = simulated.environment.get("payload_share", 1.0)
-    links_s = 0.0
-    if ratio is not None:
-        links_s = _figures(ideal, lambda it: it.all_reduce_s) * (share / ratio - 1)
+    ends, links_s = _ends(theirs, ideal[0]), 0.0
+    held_up = _link_range(link for link in emulated.links if _joins(link.direction, ends))
+    if held_up is not None:
+        share = simulated.environment.get("payload_share", 1.0)
+        links_s = _mean(ideal, lambda it: it.all_reduce_s) * (share / held_up["median"] - 1)
     light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
     set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
     busy = [load.busy for run in ours for load in run.of(ProcessorLoad) if load.t >= run.released]
-    again = [done.retransmits for record in real for done in record.done.values()]
-    rounds = sum(len(record.iterations) for record in real)
+    again = sum(done.retransmits for record in real for done in record.done.values())
     return {
         "gap_s": gap_s,
         "timers_s": timers_s,
         "links_s": links_s,
         "set_up_s": set_up_s,
         "rest_s": gap_s - timers_s - links_s - set_up_s,
-        "retransmits_per_rank_and_iteration": sum(again) / rounds,
+        "retransmits_per_rank_and_iteration": again / sum(len(record.iterations) for record in real),
         "light_s": light,
         "light_by": "controller" if theirs.of(RingSetUps) else "agents" if theirs.of(Flow) else None,
-        "busy": _mean(busy) if busy else None,
+        "busy": statistics.fmean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": light_moved(theirs),
-        "verdict": _of_itself(emulated, ours, ends),
+        "verdict": _of_itself(emulated, {run.name for run in ours}, ends),
     }
 
 
 def light_moved(run: Run) -> bool:
     """Whether circuits changed while jobs trained."""
-    return any(
-        action.plan.do in ("regroup", "circuits") and action.begun > run.released for action in run.actions
-    )
+    return any(action.plan.do in LIGHT for action in run.later)
 
 
 def _ends(run: Run, job: JobRun) -> set[str]:
@@ -234,8 +207,7 @@ def _ends(run: Run, job: JobRun) -> set[str]:
     """
     circuits = run.circuits_before if light_moved(run) else run.circuits
     switch_of = {gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in circuits}
-    on = [switch_of.get(gpu) for gpu in job.gpus]
-    crosses = any(a != b for a, b in zip(on, on[1:] + on[:1], strict=True))
+    crosses = len({switch_of.get(gpu) for gpu in job.gpus}) > 1
     return set(switch_of.values()) if crosses else set(job.gpus)
 
 
@@ -244,30 +216,19 @@ def _joins(direction: str, ends: set[str]) -> bool:
     return bool(ends & set(direction.split(" to ")))
 
 
-def _link_ratio(links: Iterable[LinkRate], ends: set[str]) -> float | None:
-    """Median of the measured rate over the setting, of the links at some nodes."""
-    ratios = [link.measured_bps / link.set_bps for link in links if _joins(link.direction, ends)]
-    return statistics.median(ratios) if ratios else None
-
-
-def _of_itself(side: Side, runs: Sequence[Run], ends: set[str]) -> list[Mapping[str, Any]]:
+def _of_itself(side: Side, runs: set[str], ends: set[str]) -> list[Mapping[str, Any]]:
     """A run's reasons for its verdict on itself: the links at some nodes, and processors in some runs."""
-    names = {run.name for run in runs}
     return [
         reason
         for reason in side.result["fidelity"]["reasons"]
         if (reason["code"] == "link_rate" and _joins(reason["direction"], ends))
-        or (reason["code"] == "processors_busy" and reason["run"] in names)
+        or (reason["code"] == "processors_busy" and reason["run"] in runs)
     ]
 
 
 def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
     """Seconds that an iteration's slowest rank computes, mean over iterations."""
-    longest: dict[tuple[int, int], float] = {}
-    for number, job in enumerate(jobs):
-        for it in job.iterations:
-            longest[number, it.i] = max(longest.get((number, it.i), 0.0), it.compute_s)
-    return _mean(longest.values())
+    return statistics.fmean(max(it.compute_s for it in ranks) for job in jobs for ranks in job.by_index)
 
 
 def light_s(runs: Sequence[Run], job: str) -> float | None:
@@ -276,19 +237,13 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
     With an agent's flows: from the worker's wish to the light, all flows of a rank one after the other. On a
     ring: from a step's end to the light of the next, all changes of an all-reduce.
     """
-    waits, rounds = 0.0, 0
-    switched = False
+    waits = list[float]()
     for run in runs:
-        record = run.jobs[job]
-        iterations = len({it.i for it in record.iterations})
-        mine = set(record.gpus)
-        flows = [flow for flow in run.of(Flow) if flow.gpu in mine and flow.t_lit is not None]
-        changes = [change for note in run.of(RingSetUps) for change in note.set_ups]
-        switched |= bool(flows or changes)
-        waits += sum((flow.t_lit or 0.0) - flow.t_open for flow in flows) / len(record.gpus)
-        waits += sum(change["total_s"] for change in changes)
-        rounds += iterations
-    return waits / rounds if switched else None
+        gpus = run.jobs[job].gpus
+        lit = ((flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus)
+        waits += [(light - wish) / len(gpus) for light, wish in lit if light is not None]
+        waits += [change["total_s"] for note in run.of(RingSetUps) for change in note.set_ups]
+    return sum(waits) / sum(len(run.jobs[job].by_index) for run in runs) if waits else None
 
 
 def which_is_off(entry: Mapping[str, Any]) -> str:
@@ -299,21 +254,17 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
     the scenario has and it leaves out, TCP and the controller, and steps that it lets overlap less. Where the
     emulation says of itself that its links or processors failed it, it is off.
     """
-    if (
-        abs(entry["iteration_s"]["difference_percent"]) < AGREE_PERCENT
-        and abs(entry["allreduce_s"]["difference_percent"]) < AGREE_ALL_REDUCE_PERCENT
-    ):
+    near = zip(JUDGED, (AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT), strict=True)
+    if all(abs(entry[figure]["difference_percent"]) < most for figure, most in near):
         return "neither"
     causes = entry["causes"]
-    emulations, simulations = causes["timers_s"] + causes["links_s"], 0.0
-    if causes["rest_s"] < 0 or _names_what_is_left_out(causes):
-        simulations += causes["rest_s"]
-    else:
-        emulations += causes["rest_s"]
-    if causes["light_by"] == "controller":
-        simulations += causes["set_up_s"]
-    else:
-        emulations += causes["set_up_s"]
+    of_simulation = {
+        "rest_s": causes["rest_s"] < 0 or _names_what_is_left_out(causes),
+        "set_up_s": causes["light_by"] == "controller",
+    }
+    simulations = sum(causes[part] for part, its in of_simulation.items() if its)
+    emulations = sum(causes[part] for part, its in of_simulation.items() if not its)
+    emulations += causes["timers_s"] + causes["links_s"]
     return "emulation" if causes["verdict"] or abs(emulations) > abs(simulations) else "simulation"
 
 
@@ -327,31 +278,16 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
     if entry["off"] == "neither":
         return ["they agree"]
     causes = entry["causes"]
-    light = causes["light_s"]
-    waited = ""
-    if None not in light.values():
-        waited = (
-            f"light that was longer in coming: {1000 * light['emulated']:.1f} ms of an iteration are spent "
-            f"waiting for it, simulated {1000 * light['simulated']:.1f} ms"
-            + (" (the controller's own time is not)" if causes["light_by"] == "controller" else "")
-        )
-    parts: list[tuple[float, str]] = []
-    for seconds, what in (
-        (causes["timers_s"], "compute timers that woke late"),
-        (causes["links_s"], "links that carried less payload than the simulation takes (acknowledgements)"),
-        (causes["set_up_s"], waited),
-    ):
-        if abs(seconds) >= 0.05 * abs(causes["gap_s"]):
-            parts.append((seconds, f"{_milliseconds(seconds)} from {what}"))
-    rest = causes["rest_s"]
-    if abs(rest) >= 0.05 * abs(causes["gap_s"]):
-        parts.append((rest, f"{_milliseconds(rest)} from {_rest(entry)}"))
-    said = [line for _, line in sorted(parts, key=lambda part: -abs(part[0]))]
+    whats = {
+        "timers_s": "compute timers that woke late",
+        "links_s": "links that carried less payload than the simulation takes (acknowledgements)",
+        "set_up_s": _waited(causes),
+        "rest_s": _rest(causes),
+    }
+    weighty = [part for part in whats if abs(causes[part]) >= 0.05 * abs(causes["gap_s"])]
+    weighty.sort(key=lambda part: -abs(causes[part]))
+    said = [f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty]
     return [*said, *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2])]
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{signed(1000 * seconds)} ms"
 
 
 def signed(value: float) -> str:
@@ -359,9 +295,18 @@ def signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
-def _rest(entry: Mapping[str, Any]) -> str:
+def _waited(causes: Mapping[str, Any]) -> str:
+    """How long ranks waited for light."""
+    emulated_s, simulated_s = (causes["light_s"][side] or 0.0 for side in ("emulated", "simulated"))
+    by = " (the controller's own time is not)" if causes["light_by"] == "controller" else ""
+    return (
+        f"light that was longer in coming: {1000 * emulated_s:.1f} ms of an iteration are spent "
+        f"waiting for it, simulated {1000 * simulated_s:.1f} ms{by}"
+    )
+
+
+def _rest(causes: Mapping[str, Any]) -> str:
     """What neither timers nor links explain, by what else differs."""
-    causes = entry["causes"]
     if causes["rest_s"] < 0:
         slower = "; another job, slower than simulated, left it more of what they share"
         return (
@@ -377,7 +322,7 @@ def _rest(entry: Mapping[str, Any]) -> str:
         )
     if causes["light_moved"]:
         found.append("the controller's own time and TCP's recovery when light is moved")
-    if not _names_what_is_left_out(causes):
+    if not found:
         busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
         found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
     return " and ".join(found)
