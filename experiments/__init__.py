@@ -34,7 +34,7 @@ class Results:
 
     def frame(self) -> pd.DataFrame:
         """The rows as a pandas frame. Raises ScenarioError where pandas is not installed."""
-        from experiments.analysis.frames import frame
+        from experiments.analysis.rows import frame
 
         return frame(self.rows)
 

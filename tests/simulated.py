@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from containers.image import ROOT
-from experiments.analysis.result import Analysis, analyse
+from experiments.analysis.result import Analysis, analyse, document, label_of
 from experiments.analysis.rows import Label, Row, where
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import Experiment, parse
@@ -92,6 +92,11 @@ def records_of(found: Experiment) -> list[Record]:
 def analysed(more: str = "", label: Label = "simulated") -> Analysis:
     found = experiment(more)
     return analyse(found, records_of(found), label)
+
+
+def build(found: Experiment, records: Sequence[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of result.json."""
+    return document(analyse(found, records, label_of(environment)), records, environment)
 
 
 def the(rows: Sequence[Row], metric: str, **wanted: Any) -> Any:

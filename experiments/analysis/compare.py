@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.analysis.metrics import selected
+from experiments.analysis.metrics import Unit, selected
 from experiments.analysis.metrics.training import exchanges
-from experiments.analysis.prediction import break_even_set_up, nic_rate_bps, set_ups
-from experiments.analysis.rows import Row, Standing, key_of, where
+from experiments.analysis.prediction import all_reduce_time, nic_rate_bps, set_ups
+from experiments.analysis.rows import Label, Row, Standing, key_of, where
 from experiments.analysis.statistics import half_width, is_number
 from experiments.language.plan import JobPlan, RunPlan
 from experiments.language.spec import BreakEvenSpec, CompareSpec
@@ -24,39 +24,39 @@ from fabric.parity import ratio_interval, set_up_line
 from fabric.schedules import steps_named
 
 Point = Mapping[str, Any]
+Ran = tuple[Run, JobRun]
 UTILISATION = "gpu_utilisation"
 
 
 @dataclass
 class At:
-    """An arm at a point of its sweep: its rows, those of all repeats first."""
+    """An arm at a point of its sweep, with its rows."""
 
     arm: str
     point: Point
     rows: list[Row] = field(default_factory=list)
 
-    def value(self, subject: str, metric: str) -> float | None:
-        """The figure of all repeats; None where there is none."""
-        found = where(self.rows, subject=subject, metric=metric, repeat=None)
-        return found[0].value if found and is_number(found[0].value) else None
+    def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
+        """A figure, by default that of all repeats."""
+        return next(iter(where(self.rows, subject=subject, metric=metric, repeat=repeat)), None)
+
+    def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
+        """The figure's number; None where there is none."""
+        found = self.row(subject, metric, repeat)
+        return found.value if found is not None and is_number(found.value) else None
 
 
 def at_points(rows: Iterable[Row]) -> list[At]:
     """The rows by arm and point."""
     found: dict[tuple[str, str], At] = {}
     for row in rows:
-        key = row.arm, key_of(row.point)
-        found.setdefault(key, At(row.arm, row.point)).rows.append(row)
+        found.setdefault((row.arm, key_of(row.point)), At(row.arm, row.point)).rows.append(row)
     return list(found.values())
 
 
 def baseline_of(found: Sequence[At], baseline: str, point: Point) -> At | None:
     """The baseline at the point that says most and nothing else; what is not swept there holds for all."""
-    there = [
-        at
-        for at in found
-        if at.arm == baseline and all(point.get(path) == value for path, value in at.point.items())
-    ]
+    there = [at for at in found if at.arm == baseline and at.point.items() <= point.items()]
     return max(there, key=lambda at: len(at.point), default=None)
 
 
@@ -69,46 +69,39 @@ def _pairs(spec: CompareSpec, found: Sequence[At]) -> Iterator[tuple[At, At]]:
             yield mine, base
 
 
-def comparison_rows(spec: CompareSpec, rows: Sequence[Row]) -> list[Row]:
+def comparison_rows(spec: CompareSpec, rows: Sequence[Row]) -> Iterator[Row]:
     """All rows of a comparison. ``rows``: of one label's runs, or published."""
-    return [row for mine, base in _pairs(spec, at_points(rows)) for row in _against(spec, mine, base)]
+    for mine, base in _pairs(spec, at_points(rows)):
+        for number, metric in enumerate(spec.metrics):
+            for row in selected(where(mine.rows, repeat=None), metric):
+                if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job ")):
+                    yield from _ratio(row, mine, base, limit=spec.limit if number == 0 else None)
+                    if row.metric == f"{UTILISATION}.compute" and metric == UTILISATION:
+                        yield from _window(row, mine, base)
 
 
-def _against(spec: CompareSpec, mine: At, base: At) -> Iterator[Row]:
-    jobs = None if spec.job is None else f"job {spec.job}"
-    for number, metric in enumerate(spec.metrics):
-        for row in selected(where(mine.rows, repeat=None), metric):
-            if row.subject.startswith("job ") and row.subject != (jobs or row.subject):
-                continue
-            yield from _ratio(row, mine, base, limit=spec.limit if number == 0 else None)
-        if metric == UTILISATION:
-            yield from _window(jobs, mine, base)
-
-
-def _ratio(row: Row, mine: At, base: At, limit: float | None = None) -> Iterator[Row]:
-    under = where(base.rows, subject=row.subject, metric=row.metric, repeat=None)
-    if not under or not is_number(row.value) or not is_number(under[0].value) or not under[0].value:
+def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
+    """``row``: of all repeats. Those of single ones come first."""
+    key, under = (row.subject, row.metric), base.row(row.subject, row.metric)
+    if under is None:
         return
-    standing = _both(row.standing, under[0].standing)
-    pairs = {
-        repeat: over.value / least.value
+    found = {
+        over.repeat: (over.value, least)
         for over in where(mine.rows, subject=row.subject, metric=row.metric)
-        for least in where(base.rows, subject=row.subject, metric=row.metric, repeat=over.repeat)
-        if (repeat := over.repeat) is not None and is_number(over.value) and is_number(least.value)
+        if (least := base.value(*key, over.repeat)) and is_number(over.value)
     }
-    ratio = replace(row, metric=f"{row.metric}_ratio", unit="1", standing=standing)
-    less = replace(ratio, metric=f"{row.metric}_reduction", unit="%")
-    for repeat, value in pairs.items():
-        yield replace(ratio, repeat=repeat, value=value, spread=None)
+    spread = half_width([over / least for repeat, (over, least) in found.items() if repeat is not None])
+    standing = _both(row.standing, under.standing)
+    for repeat, (over, least) in found.items():
+        wide = spread if repeat is None else None
+        ratio = replace(row, repeat=repeat, unit="1", value=over / least, spread=wide, standing=standing)
+        yield replace(ratio, metric=f"{row.metric}_ratio")
         if row.unit == "s":
-            yield replace(less, repeat=repeat, value=100 * (1 - value), spread=None)
-    value, spread = row.value / under[0].value, half_width(list(pairs.values()))
-    yield replace(ratio, value=value, spread=spread)
-    if row.unit == "s":
-        saved = 100 * (under[0].value - row.value) / under[0].value
-        yield replace(less, value=saved, spread=None if spread is None else 100 * spread)
-    if limit is not None:
-        yield replace(ratio, metric="within_limit", value=value <= limit, unit="", spread=None)
+            saved, wide = 100 * (least - over) / least, None if wide is None else 100 * wide
+            yield replace(ratio, metric=f"{row.metric}_reduction", unit="%", value=saved, spread=wide)
+        if repeat is None and limit is not None:
+            within = over / least <= limit
+            yield replace(ratio, metric="within_limit", unit="", value=within, spread=None)
 
 
 def _both(one: Standing, other: Standing) -> Standing:
@@ -118,20 +111,15 @@ def _both(one: Standing, other: Standing) -> Standing:
     return "fitted" if one == other == "fitted" else "predicted"
 
 
-def _window(subject: str | None, mine: At, base: At) -> Iterator[Row]:
+def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
     """Utilisation where the average goes on until the longer of both runs has ended."""
-    for row in where(mine.rows, metric=f"{UTILISATION}.compute", repeat=None):
-        busy, times = {}, {}
-        for at in (mine, base):
-            share, jct_s = at.value(row.subject, row.metric), at.value(row.subject, "jct")
-            if share is not None and jct_s is not None:
-                busy[at.arm], times[at.arm] = share * jct_s, jct_s
-        if len(busy) == 2 and row.subject == (subject or row.subject):
-            window_s = max(times.values())
-            name = f"{UTILISATION}.window"
-            yield replace(row, metric=name, value=busy[mine.arm] / window_s, spread=None)
-            yield replace(row, metric=f"{name}_baseline", value=busy[base.arm] / window_s, spread=None)
-            yield replace(row, metric=f"{name}_ratio", value=busy[mine.arm] / busy[base.arm], spread=None)
+    sides = [(at.value(row.subject, row.metric), at.value(row.subject, "jct")) for at in (mine, base)]
+    times = [jct_s for _, jct_s in sides if jct_s is not None]
+    busy = [share * jct_s for share, jct_s in sides if share is not None and jct_s is not None]
+    if len(busy) == 2:
+        over, under = (busy_s / max(times) for busy_s in busy)
+        for end, value in (("", over), ("_baseline", under), ("_ratio", busy[0] / busy[1])):
+            yield replace(row, metric=f"{UTILISATION}.window{end}", value=value, spread=None)
 
 
 def equality_rows(spec: CompareSpec, rows: Sequence[Row], plans: Iterable[RunPlan]) -> Iterator[Row]:
@@ -139,14 +127,16 @@ def equality_rows(spec: CompareSpec, rows: Sequence[Row], plans: Iterable[RunPla
 
     The order in which a collective adds decides the last bits, so only the same one gives the same.
     """
-    trained = {(plan.arm, key_of(plan.point), job.name): _trained(job) for plan in plans for job in plan.jobs}
-    found = at_points(where(rows, metric="parameters_sha256", repeat=None))
-    for mine, base in _pairs(spec, found):
+    trained = {
+        (plan.arm, key_of(plan.point), f"job {job.name}"): _trained(job)
+        for plan in plans
+        for job in plan.jobs
+    }
+    for mine, base in _pairs(spec, at_points(where(rows, metric="parameters_sha256", repeat=None))):
         for row in mine.rows:
-            job = row.subject.removeprefix("job ")
-            keys = [(at.arm, key_of(at.point), job) for at in (mine, base)]
-            same = trained.get(keys[0]) == trained.get(keys[1]) is not None
-            for other in where(base.rows, subject=row.subject) if same else ():
+            how = [trained.get((at.arm, key_of(at.point), row.subject)) for at in (mine, base)]
+            other = base.row(row.subject, row.metric)
+            if other is not None and how[0] == how[1] is not None:
                 yield replace(row, metric="parameters_equal", value=row.value == other.value)
 
 
@@ -166,7 +156,7 @@ def laps(run: Run, job: JobRun) -> list[float]:
     return [end - before for before, end in itertools.pairwise([released, *ends])]
 
 
-def told_apart_rows(spec: CompareSpec, runs: Sequence[Run]) -> list[Row]:
+def told_apart_rows(spec: CompareSpec, runs: Sequence[Run]) -> Iterator[Row]:
     """How small a slowdown measured runs could have shown, by the spread of iterations and of all-reduces:
     the half width of the ratio's 95 % interval. ``setup_told_apart``: the set-up of a flow, in real time,
     that would make so small a difference to the training."""
@@ -174,34 +164,34 @@ def told_apart_rows(spec: CompareSpec, runs: Sequence[Run]) -> list[Row]:
     for run in runs:
         groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
     found = [At(group[0].plan.arm, group[0].plan.point) for group in groups.values()]
-    made: list[Row] = []
     for mine, base in _pairs(spec, found):
-        over, under = (groups[at.arm, key_of(at.point)] for at in (mine, base))
-        for name in over[0].jobs if spec.job is None else [spec.job]:
-            made += _told_apart(name, mine, over, under)
-    return made
+        sides = [groups[at.arm, key_of(at.point)] for at in (mine, base)]
+        for name in sides[0][0].jobs if spec.job is None else [spec.job]:
+            yield from _told_apart(
+                name, *([(run, run.jobs[name]) for run in s if name in run.jobs] for s in sides)
+            )
 
 
-def _told_apart(name: str, mine: At, group: Sequence[Run], under: Sequence[Run]) -> Iterator[Row]:
-    pairs = [[(run, run.jobs[name]) for run in runs if name in run.jobs] for runs in (group, under)]
-    if not all(pairs) or any(len(job.by_index) < 2 for side in pairs for _, job in side):
+def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator[Row]:
+    if not mine or not base or any(len(job.by_index) < 2 for _, job in (*mine, *base)):
         return
-    row = Row(mine.arm, f"job {name}", "", None, "1", "measured", mine.point)
-    over, base = ([x for run, job in side for x in laps(run, job)] for side in pairs)
-    seen = ratio_interval(over, base).half_width
+    run, job = mine[0]
+    plan = run.plan
+    row = Row(plan.arm, f"job {name}", "", None, "1", "measured", plan.point)
+    over, under = ([lap for side in ran for lap in laps(*side)] for ran in (mine, base))
+    seen = ratio_interval(over, under).half_width
     yield replace(row, metric="iteration_told_apart", value=seen)
-    over, base_exchanges = ([x for _, job in side for x in exchanges(job)] for side in pairs)
-    yield replace(row, metric="allreduce_told_apart", value=ratio_interval(over, base_exchanges).half_width)
-    plan, job = group[0].plan, group[0].jobs[name]
+    sent, sent_under = ([one for _, job in ran for one in exchanges(job)] for ran in (mine, base))
+    yield replace(row, metric="allreduce_told_apart", value=ratio_interval(sent, sent_under).half_width)
     if waits := set_ups(plan.setting, job.plan, len(job.gpus)):
-        least_s = seen * statistics.fmean(base) / plan.setting.scale.time
+        least_s = seen * statistics.fmean(under) / plan.setting.scale.time
         yield replace(row, metric="setup_told_apart", value=least_s / waits, unit="s")
 
 
 # Break-even.
 
 
-def break_even_rows(spec: BreakEvenSpec, rows: Sequence[Row], runs: Sequence[Run]) -> list[Row]:
+def break_even_rows(spec: BreakEvenSpec, rows: Sequence[Row], runs: Sequence[Run]) -> Iterator[Row]:
     """By point of the baseline the line through an arm's times over its set-ups, and where it breaks even.
 
     A slowdown is over what the line gives without any set-up, so it is the set-ups' and not that of a
@@ -209,64 +199,57 @@ def break_even_rows(spec: BreakEvenSpec, rows: Sequence[Row], runs: Sequence[Run
     nothing: so disturbed that there is nothing to conclude.
     """
     found = at_points(rows)
-    made: list[Row] = []
     for base in (at for at in found if at.arm == spec.baseline):
         mine = [at for at in found if at.arm == spec.arm and baseline_of(found, base.arm, at.point) is base]
-        made += _break_even(spec, base, mine, runs)
-    return made
+        points = [at.point for at in mine]
+        of_arm = [run for run in runs if run.plan.arm == spec.arm and run.plan.point in points]
+        figures = where(base.rows, metric=spec.metric, repeat=None)
+        figure = next((row for row in figures if row.subject.startswith("job ")), None)
+        if figure is not None and of_arm:
+            name = of_arm[0].plan.setting.name
+            # Of the arm that computes longest there: iterations of the sweep may be short on purpose.
+            there = [job.compute_s for run in runs if run.plan.setting.name == name for job in run.plan.jobs]
+            yield from _break_even(spec, figure, mine, of_arm[0], max(there))
 
 
-def _break_even(spec: BreakEvenSpec, base: At, mine: Sequence[At], runs: Sequence[Run]) -> Iterator[Row]:
-    named = [
-        row for row in where(base.rows, metric=spec.metric, repeat=None) if row.subject.startswith("job ")
-    ]
-    run = next(
-        (run for run in runs if run.plan.arm == spec.arm and run.plan.point in [m.point for m in mine]), None
-    )
-    if not named or run is None:
-        return
-    subject = named[0].subject
-    fabric = f"fabric {run.plan.setting.name}"
+def _break_even(
+    spec: BreakEvenSpec, base: Row, mine: Sequence[At], run: Run, compute_s: float
+) -> Iterator[Row]:
+    """``base``: the baseline's figure, of a job. ``run``: one of the arm's."""
+    setting, subject = run.plan.setting, base.subject
+    waits = [at.value(f"fabric {setting.name}", "setup_p50") for at in mine]
     points = [
         (at, waited, took)
-        for at in mine
-        if (waited := at.value(fabric, "setup_p50")) is not None
-        and (took := at.value(subject, spec.metric)) is not None
+        for at, waited in zip(mine, waits, strict=True)
+        if waited is not None and (took := at.value(subject, spec.metric)) is not None
     ]
     if len({waited for _, waited, _ in points}) < 2:
         return
     line = set_up_line([(waited, took) for _, waited, took in points])
     if not (line.waits > 0 and line.free_s > 0):
         return
-    setting, job = run.plan.setting, run.jobs[subject.removeprefix("job ")]
+    job = run.jobs[subject.removeprefix("job ")]
     steps, size = steps_named(job.plan.collective, len(job.gpus)), job.plan.gradient_bytes
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in job.gpus)
-    base_s = base.value(subject, spec.metric)
-    assert base_s is not None
-    label = named[0].label
-    row = Row(spec.arm, subject, "", None, "s", label, base.point)
-    yield replace(row, metric="break_even", value=line.break_even_s(spec.tolerance * line.free_s))
-    yield replace(row, metric="break_even_over_baseline", value=line.break_even_s(spec.tolerance * base_s))
-    yield replace(row, metric="break_even_least_setup", value=min(waited for _, waited, _ in points))
-    yield replace(row, metric="free", value=line.free_s)
-    yield replace(row, metric="waits", value=line.waits, unit="1")
-    known = replace(row, label="analytic")
-    alone_s = break_even_set_up(steps, size, rate_bps, spec.tolerance)
-    training_s = break_even_set_up(steps, size, rate_bps, spec.tolerance, _longest_compute_s(runs, run))
-    yield replace(known, metric="break_even_predicted", value=alone_s)
-    # Of the iterations of the arm that computes longest there: those of the sweep may be short on purpose.
-    yield replace(known, metric="break_even_predicted_with_compute", value=training_s)
-    yield replace(known, metric="least_flow", value=size / steps.chunks, unit="bytes")
+    # By the model, each step's set-up may take this part of the time that an all-reduce takes without any.
+    part, idle_s = (spec.tolerance - 1) / steps.steps, all_reduce_time(steps, size, rate_bps)
+    assert is_number(base.value)
+    row = replace(base, arm=spec.arm, standing="free", spread=None, unit="s")
+    figures: dict[str, tuple[float, Unit, Label]] = {
+        "break_even": (line.break_even_s(spec.tolerance * line.free_s), "s", base.label),
+        "break_even_over_baseline": (line.break_even_s(spec.tolerance * base.value), "s", base.label),
+        "break_even_least_setup": (min(waited for _, waited, _ in points), "s", base.label),
+        "free": (line.free_s, "s", base.label),
+        "waits": (line.waits, "1", base.label),
+        "break_even_predicted": (part * idle_s, "s", "analytic"),
+        "break_even_predicted_with_compute": (part * (compute_s + idle_s), "s", "analytic"),
+        "least_flow": (size / steps.chunks, "bytes", "analytic"),
+    }
+    for metric, (value, unit, label) in figures.items():
+        yield replace(row, metric=metric, value=value, unit=unit, label=label)
     for at, waited, took in points:
         point = replace(row, point=at.point, unit="1")
         yield replace(point, metric="slowdown_by_setup", value=took / line.free_s)
-        idle_s = at.value(subject, "allreduce_predicted")
-        if idle_s:
-            slower = 1 + steps.steps * waited / idle_s
+        if model_s := at.value(subject, "allreduce_predicted"):
+            slower = 1 + steps.steps * waited / model_s
             yield replace(point, metric="slowdown_predicted", value=slower, label="analytic")
-
-
-def _longest_compute_s(runs: Iterable[Run], like: Run) -> float:
-    """Of the jobs on the same fabric."""
-    there = (run for run in runs if run.plan.setting.name == like.plan.setting.name)
-    return max(job.compute_s for run in there for job in run.plan.jobs)

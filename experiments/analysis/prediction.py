@@ -97,20 +97,6 @@ def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:
     return 0 if ring is None else sum(set_up_steps(plan_ring(setting.fabric, ring, steps)))
 
 
-def break_even_set_up(
-    steps: Steps, vector_bytes: float, rate_bps: float, tolerance: float, compute_s: float = 0.0
-) -> float:
-    """Seconds that each step's set-up may take until an iteration is ``tolerance`` times as long as without.
-
-    An iteration is ``compute_s`` seconds and the all-reduce, none of it at the same time; with 0 the
-    all-reduce alone. Raises ValueError for a collective without a step.
-    """
-    if not steps.steps:
-        raise ValueError(f"{steps.name} of {steps.world_size} ranks sends nothing")
-    idle_s = compute_s + all_reduce_time(steps, vector_bytes, rate_bps)
-    return (tolerance - 1) * idle_s / steps.steps
-
-
 def predict_jobs(
     plan: RunPlan, gpus: Mapping[str, Sequence[str]], circuits: Circuits | None = None
 ) -> dict[str, Predicted]:
@@ -118,34 +104,25 @@ def predict_jobs(
 
     ``circuits``: pairs of port names, the plan's without. Raises ValueError where a job has no path.
     """
-    fabric = plan.setting.fabric
-    lit = plan.circuits if circuits is None else circuits
+    setting, fabric = plan.setting, plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
-    if grid_of(fabric) is None and ring_of(fabric) is None:
-        if all(job.collective == "ring" for job in jobs.values()):
-            return _sharing(plan.setting, jobs, gpus, lit)
-        light = _light(fabric, lit)
-        return {
-            name: _alone(
-                job,
-                steps_time(
-                    fabric,
-                    light,
-                    gpus[name],
-                    steps_named(job.collective, len(gpus[name])),
-                    job.gradient_bytes * plan.setting.scale.rate,
-                ),
+    packets = grid_of(fabric) is None and ring_of(fabric) is None
+    light = _light(fabric, plan.circuits if circuits is None else circuits)
+    if packets and all(job.collective == "ring" for job in jobs.values()):
+        return _sharing(setting, jobs, gpus, light)
+    found = {}
+    for name, job in jobs.items():
+        if packets:
+            steps, sent = (
+                steps_named(job.collective, len(gpus[name])),
+                job.gradient_bytes * setting.scale.rate,
             )
-            for name, job in jobs.items()
-        }
-    return {
-        name: _alone(
-            job,
-            ideal_all_reduce_s(plan.setting, job, gpus[name]),
-            set_ups(plan.setting, job, len(gpus[name])),
-        )
-        for name, job in jobs.items()
-    }
+            all_reduce_s = steps_time(fabric, light, gpus[name], steps, sent)
+        else:
+            all_reduce_s = ideal_all_reduce_s(setting, job, gpus[name])
+        jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
+        found[name] = Predicted(jct_s, all_reduce_s, set_ups(setting, job, len(gpus[name])))
+    return found
 
 
 def _light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
@@ -156,17 +133,12 @@ def _compute_s(job: JobPlan) -> float:
     return job.compute_s * max(job.stragglers.values(), default=1.0)
 
 
-def _alone(job: JobPlan, all_reduce_s: float, waits: int = 0) -> Predicted:
-    return Predicted(job.iterations * (_compute_s(job) + all_reduce_s), all_reduce_s, waits)
-
-
 def _sharing(
-    setting: Setting, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], circuits: Circuits
+    setting: Setting, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], light: CrossConnects
 ) -> dict[str, Predicted]:
     """While a set of jobs runs, each iterates at the rate that the model gives for that set; when one ends,
     the others are predicted anew. Jobs that share a link may take less than this (they do not send all the
     time) or more (headers, losses)."""
-    light = _light(setting.fabric, circuits)
     left = {name: float(job.iterations) for name, job in jobs.items()}
     first: dict[str, float] = {}
     ends: dict[str, float] = {}

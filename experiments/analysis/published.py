@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from experiments.analysis.metrics import metrics, selected
 from experiments.analysis.rows import Row, Standing, where
 from experiments.analysis.statistics import is_number
 from experiments.language.plan import RunPlan
-from experiments.language.spec import FileSpec, PublishedSpec
+from experiments.language.spec import Figure, FileSpec, PublishedSpec
 from fabric.utilisation import waiting_counted
+
+#: Utilisation from which others follow: only computing counts.
+_COMPUTING = "gpu_utilisation.compute"
 
 
 def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
-    """The figures that a file says are published; of a range two rows, its ends."""
+    """The figures that a file says are published, in their metrics' units; of a range two rows, its ends."""
     used = {key for parameter in spec.parameters.values() for key in parameter.fitted_to}
-    return [row for figure in spec.published for row in _rows(figure, plans, used)]
+    made = []
+    for figure in spec.published:
+        known = metrics().get(figure.metric)
+        name, unit = name_of(figure), "1" if figure.over or known is None else known.unit
+        standing: Standing = "fitted" if f"{figure.arm}.{figure.metric}" in used else "predicted"
+        row = Row(figure.arm, subject_of(figure, plans), name, None, unit, "published", standing=standing)
+        if figure.value is not None:
+            made.append(replace(row, value=_in(unit, figure.value)))
+        for end, word in zip(figure.range or (), ("from", "to"), strict=False):
+            made.append(replace(row, metric=f"{name}_{word}", value=_in(unit, end)))
+    return made
 
 
-def _rows(figure: PublishedSpec, plans: Sequence[RunPlan], used: Iterable[str]) -> Iterator[Row]:
-    standing: Standing = "fitted" if f"{figure.arm}.{figure.metric}" in used else "predicted"
-    name = name_of(figure)
-    row = Row(figure.arm, subject_of(figure, plans), name, None, "1", "published", standing=standing)
-    if figure.value is not None:
-        yield replace(row, value=figure.value.value, unit=figure.value.unit)
-    for end, word in zip(figure.range or (), ("from", "to"), strict=False):
-        yield replace(row, metric=f"{name}_{word}", value=end.value, unit=end.unit)
+def _in(unit: str, figure: Figure) -> float:
+    """A share may be given in per cent."""
+    return figure.value / 100 if figure.unit == "%" and unit == "1" else figure.value
 
 
 def name_of(figure: PublishedSpec) -> str:
@@ -45,15 +53,9 @@ def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
 
 def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
     """The run's rows, each that a published one stands beside with its standing."""
-    known: Mapping[tuple[str, str, str], Standing] = {
-        (row.arm, row.subject, row.metric): row.standing for row in published
-    }
-    return [
-        replace(row, standing=standing)
-        if (standing := known.get((row.arm, row.subject, row.metric))) is not None
-        else row
-        for row in rows
-    ]
+    known = {(row.arm, row.subject, row.metric): row.standing for row in published}
+    found = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
+    return [row if standing is None else replace(row, standing=standing) for row, standing in found]
 
 
 def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
@@ -65,27 +67,23 @@ def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]
     for figure in spec.published:
         if figure.range is None:
             continue
-        least, most = (end.value for end in figure.range)
         subject, tail = subject_of(figure, plans), "_ratio" if figure.over else ""
-        mine = where(rows, arm=figure.arm, subject=subject, repeat=None)
-        for row in mine:
+        for row in where(rows, arm=figure.arm, subject=subject, repeat=None):
             base = row.metric.removesuffix(tail)
             asked = base + tail == row.metric and selected([replace(row, metric=base)], figure.metric)
             if asked and is_number(row.value):
+                least, most = (_in(row.unit, end) for end in figure.range)
                 agrees = least <= row.value <= most
                 yield replace(row, metric=f"{row.metric}_agrees", value=agrees, unit="", spread=None)
         if figure.metric == "gpu_utilisation" and figure.over:
-            yield from _waiting(figure, least, most, subject, rows)
+            least, most = (_in("1", end) for end in figure.range)
+            for after in where(rows, arm=figure.arm, subject=subject, metric=_COMPUTING, repeat=None):
+                for before in where(rows, arm=figure.over, subject=subject, metric=_COMPUTING, repeat=None):
+                    yield from _waiting(before, after, least, most)
 
 
-def _waiting(
-    figure: PublishedSpec, least: float, most: float, subject: str, rows: Sequence[Row]
-) -> Iterator[Row]:
-    wanted = {"subject": subject, "metric": "gpu_utilisation.compute", "repeat": None}
-    after, before = (where(rows, arm=arm, **wanted) for arm in (figure.arm, figure.over))
-    if not after or not before:
-        return
-    first, last = before[0].value, after[0].value
+def _waiting(before: Row, after: Row, least: float, most: float) -> Iterator[Row]:
+    first, last = before.value, after.value
     if not is_number(first) or not is_number(last):
         return
     # The more of the waiting counts, the smaller is the gain: from that of computing alone down to 1.
@@ -97,4 +95,4 @@ def _waiting(
         1.0 if least <= 1 else waiting_counted(first, last, least),
     )
     for word, share in zip(("from", "to"), shares, strict=True):
-        yield replace(after[0], metric=f"waiting_counted_{word}", value=share, label="analytic", spread=None)
+        yield replace(after, metric=f"waiting_counted_{word}", value=share, label="analytic", spread=None)

@@ -7,29 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.analysis import rows as tidy
 from experiments.analysis.compare import break_even_rows, comparison_rows, equality_rows, told_apart_rows
 from experiments.analysis.fidelity import judged
 from experiments.analysis.metrics import Context, rows_of
 from experiments.analysis.published import agreement_rows, published_rows, standings
-from experiments.analysis.rows import Label, Row
+from experiments.analysis.rows import Label, Row, as_json
 from experiments.analysis.statistics import over_repeats
 from experiments.language.expand import Experiment
-from experiments.record.events import LinkRate, LinkRateDisturbed, PortRate, Record, RunFailed
+from experiments.language.spec import CompareSpec
+from experiments.record.events import LinkRate, PortRate, Record, RunFailed
 from experiments.record.runs import Run, runs_of
 
 SCHEMA_VERSION = 3
 #: Of environment.json, what a reader of figures needs beside them.
-_ENVIRONMENT = (
-    "code",
-    "started",
-    "duration_s",
-    "processor",
-    "processors",
-    "kernel",
-    "distribution",
-    "python",
-)
+_FACTS = ("code", "started", "duration_s", "processor", "processors", "kernel", "distribution", "python")
 
 
 @dataclass(frozen=True)
@@ -47,25 +38,18 @@ def analyse(
     experiment: Experiment, records: Iterable[Record], label: Label, rates: Iterable[PortRate] = ()
 ) -> Analysis:
     """``rates``: ports' throughput, which a run folder keeps by itself. Raises ScenarioError."""
-    records = list(records)
-    runs = runs_of(records, experiment.plans)
-    contexts = [Context(run, label) for run in runs]
+    records, spec = list(records), experiment.spec
+    contexts = [Context(run, label) for run in runs_of(records, experiment.plans)]
+    runs = tuple(context.run for context in contexts)
     single = [row for context in contexts for row in rows_of(context)]
-    rows = over_repeats([*single, *_link_rows(records, label)])
-    rows = _with_comparisons(experiment, rows, runs, label)
-    spec = experiment.spec
+    rows = _with_comparisons(experiment, over_repeats([*single, *_link_rows(records, label)]), runs, label)
     fidelity: Mapping[str, Any] = {"verdict": label, "reasons": []}
     if label == "measured":
+        baselines = {compare.baseline for compare in spec.compare}
         short = {spec.break_even.arm, spec.break_even.baseline} if spec.break_even else set()
-        timed = {arm for compare in spec.compare for arm in (compare.baseline, *(compare.arms or ()))}
-        fidelity = judged(
-            contexts,
-            records,
-            rates,
-            baselines={compare.baseline for compare in spec.compare},
-            untimed=short - timed,
-        )
-    return Analysis(experiment, tuple(runs), tuple(rows), fidelity, label)
+        timed = baselines.union(*(compare.arms or () for compare in spec.compare))
+        fidelity = judged(contexts, records, rates, baselines=baselines, untimed=short - timed)
+    return Analysis(experiment, runs, tuple(rows), fidelity, label)
 
 
 def _with_comparisons(
@@ -76,23 +60,23 @@ def _with_comparisons(
     published = published_rows(spec, plans)
     made: list[Row] = []
     for compare in spec.compare:
-        published += _named(compare.name, comparison_rows(compare, published), published)
-        made += _named(compare.name, comparison_rows(compare, rows), made)
-        made += _named(compare.name, [*equality_rows(compare, rows, plans)], made)
+        published += _named(compare, comparison_rows(compare, published), published)
+        made += _named(compare, comparison_rows(compare, rows), made)
+        made += _named(compare, equality_rows(compare, rows, plans), made)
         if label == "measured":
-            made += _named(compare.name, told_apart_rows(compare, runs), made)
+            made += _named(compare, told_apart_rows(compare, runs), made)
     if spec.break_even is not None:
         made += break_even_rows(spec.break_even, rows, runs)
     made += agreement_rows(spec, [*rows, *made], plans)
     return [*standings([*rows, *made], published), *published]
 
 
-def _named(name: str | None, found: Sequence[Row], before: Sequence[Row]) -> list[Row]:
+def _named(compare: CompareSpec, found: Iterable[Row], before: Sequence[Row]) -> list[Row]:
     """An arm's figures against a second baseline have the comparison's name behind a dot."""
-    taken = {(row.arm, row.subject, row.metric) for row in before}
+    taken = {(row.arm, row.subject, row.metric) for row in before} if compare.name else set()
     return [
-        replace(row, metric=f"{row.metric}.{name}")
-        if name and (row.arm, row.subject, row.metric) in taken
+        replace(row, metric=f"{row.metric}.{compare.name}")
+        if (row.arm, row.subject, row.metric) in taken
         else row
         for row in found
     ]
@@ -102,25 +86,12 @@ def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
     """What links gave before the runs, of no arm. Each lab of a fabric is a repeat."""
     measured: Counter[str] = Counter()
     for rate in records:
-        if isinstance(rate, LinkRate) and not isinstance(rate, LinkRateDisturbed):
+        if type(rate) is LinkRate:
             subject = f"link {rate.fabric} {rate.link} {rate.direction}"
             measured[subject] += 1
             row = Row("", subject, "link_rate", rate.measured_bps, "bit/s", label, repeat=measured[subject])
             yield row
-            share = rate.measured_bps / rate.set_bps
-            yield replace(row, metric="link_rate_share", value=share, unit="1")
-
-
-def build(
-    experiment: Experiment,
-    records: Iterable[Record],
-    environment: Mapping[str, Any],
-    rates: Iterable[PortRate] = (),
-) -> dict[str, Any]:
-    """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
-    ``label``, ``arms``, ``not_run`` and facts on machine and code are used. Raises ScenarioError."""
-    records = list(records)
-    return document(analyse(experiment, records, label_of(environment), rates), records, environment)
+            yield replace(row, metric="link_rate_share", value=rate.measured_bps / rate.set_bps, unit="1")
 
 
 def label_of(environment: Mapping[str, Any]) -> Label:
@@ -129,22 +100,21 @@ def label_of(environment: Mapping[str, Any]) -> Label:
 
 
 def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """As :func:`build`, of what was analysed."""
+    """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
+    ``arms``, ``not_run`` and facts on machine and code are used."""
     experiment = found.experiment
     whole = {run.plan.name for run in found.runs}
     arms = environment.get("arms") or experiment.arms
-    wanted = {plan.name for plan in experiment.plans if plan.arm in arms}
+    failed = (record for record in records if isinstance(record, RunFailed))
     return {
         "schema": SCHEMA_VERSION,
         "experiment": experiment.spec.name,
         "run": environment.get("run"),
         "backend": environment.get("backend"),
-        "complete": wanted <= whole,
-        "rows": tidy.as_json(found.rows),
+        "complete": all(plan.name in whole for plan in experiment.plans if plan.arm in arms),
+        "rows": as_json(found.rows),
         "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
-        "failed": [
-            {"run": record.run, "why": record.reason} for record in records if isinstance(record, RunFailed)
-        ],
+        "failed": [{"run": record.run, "why": record.reason} for record in failed],
         "fidelity": found.fidelity,
-        "environment": {key: environment[key] for key in _ENVIRONMENT if key in environment},
+        "environment": {key: environment[key] for key in _FACTS if key in environment},
     }

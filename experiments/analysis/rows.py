@@ -6,7 +6,13 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from experiments.language.text import ScenarioError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Label = Literal["measured", "simulated", "analytic", "published"]
 #: What agreement with a published figure is worth: the paper's own figure went in (fitted), it did not
@@ -35,7 +41,7 @@ class Row:
 
 
 #: Columns of rows.csv after the arm and a column for each swept path.
-COLUMNS = ("repeat", "subject", "metric", "value", "unit", "label", "spread", "standing")
+_COLUMNS = ("repeat", "subject", "metric", "value", "unit", "label", "spread", "standing")
 
 
 def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -48,16 +54,48 @@ def from_json(found: Iterable[Mapping[str, Any]]) -> list[Row]:
     return [Row(**entry) for entry in found]
 
 
+def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
+    """Names of the columns, and a line for each row."""
+    paths = list(dict.fromkeys(path for row in rows for path in row.point))
+    lines = [
+        [row.arm, *(row.point.get(path) for path in paths), *(getattr(row, name) for name in _COLUMNS)]
+        for row in rows
+    ]
+    return ["arm", *paths, *_COLUMNS], lines
+
+
 def as_csv(rows: Sequence[Row]) -> str:
     """The text of rows.csv."""
-    paths = list(dict.fromkeys(path for row in rows for path in row.point))
+    columns, lines = _table(rows)
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["arm", *paths, *COLUMNS])
-    for row in rows:
-        swept = (row.point.get(path) for path in paths)
-        writer.writerow([row.arm, *swept, *(getattr(row, column) for column in COLUMNS)])
+    csv.writer(text, lineterminator="\n").writerows([columns, *lines])
     return text.getvalue()
+
+
+def frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Rows for pandas, as in rows.csv. Raises ScenarioError where pandas is not installed."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ScenarioError("pandas is not installed; install it with: pip install pandas pyarrow") from None
+    columns, lines = _table(rows)
+    return pd.DataFrame(lines, columns=columns)
+
+
+def write_parquet(rows: Sequence[Row], path: Path) -> None:
+    """What is no number is empty in the column ``value`` and stands in ``text``. Raises ScenarioError."""
+    found = frame(rows)
+    import pandas as pd
+
+    numbers = pd.to_numeric(found["value"], errors="coerce")
+    found["text"] = [None if isinstance(value, int | float) else str(value) for value in found["value"]]
+    found["value"] = numbers
+    for column in found.columns.difference(["value", "repeat", "spread"]):
+        found[column] = found[column].map(lambda value: None if value is None else str(value))
+    try:
+        found.to_parquet(path)
+    except ImportError:
+        raise ScenarioError("pyarrow is not installed; install it with: pip install pyarrow") from None
 
 
 def key_of(point: Mapping[str, Any]) -> str:

@@ -50,24 +50,17 @@ def over_repeats(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         key = (row.arm, key_of(row.point), row.subject, row.metric, row.label)
         groups.setdefault(key, []).append(row)
-    found = []
-    for group in groups.values():
-        if len(group) > 1:
-            found += group
-        found += _whole(group)
-    return found
+    return [row for group in groups.values() for row in (*(group if len(group) > 1 else ()), *_whole(group))]
 
 
 def _whole(group: Sequence[Row]) -> list[Row]:
-    values = [row.value for row in group]
+    values, whole = [row.value for row in group], replace(group[0], repeat=None)
     numbers = [value for value in values if is_number(value)]
-    if len(group) == 1:
-        return [replace(group[0], repeat=None)]
-    if len(numbers) == len(values):
-        return [replace(group[0], repeat=None, value=statistics.fmean(numbers), spread=half_width(numbers))]
+    if len(group) > 1 and len(numbers) == len(values):
+        return [replace(whole, value=statistics.fmean(numbers), spread=half_width(numbers))]
     if all(isinstance(value, bool) for value in values):
-        return [replace(group[0], repeat=None, value=all(values))]
-    return [replace(group[0], repeat=None)] if len(set(values)) == 1 else []
+        return [replace(whole, value=all(values))]
+    return [whole] if len(set(values)) == 1 else []
 
 
 def is_number(value: Value) -> TypeGuard[float]:

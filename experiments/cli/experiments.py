@@ -265,7 +265,7 @@ def results(
         row for row in joined(folders) if (not metric or row.metric in metric) and (not arm or row.arm in arm)
     ]
     if parquet is not None:
-        from experiments.analysis.frames import write_parquet
+        from experiments.analysis.rows import write_parquet
 
         write_parquet(rows, parquet)
         typer.echo(f"{len(rows)} rows: {parquet}")

@@ -14,14 +14,14 @@ from scipy import stats
 
 from experiments.analysis.compare import break_even_rows, comparison_rows
 from experiments.analysis.metrics import metrics
-from experiments.analysis.result import analyse, build
+from experiments.analysis.result import analyse
 from experiments.analysis.rows import Row, as_csv, from_json, where
 from experiments.analysis.statistics import half_width, over_repeats
 from experiments.language.expand import load
 from experiments.language.spec import BreakEvenSpec, CompareSpec
 from experiments.record.events import Iteration, Record, WorkerDone
 from experiments.record.runs import Run, runs_of
-from tests.simulated import analysed, bundled, experiment, records_of, the, with_workers
+from tests.simulated import analysed, build, bundled, experiment, records_of, the, with_workers
 
 ARMS = "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}}\n"
 TIMES = st.lists(st.floats(0.1, 100), min_size=2, max_size=6)
@@ -167,11 +167,18 @@ def test_ratio_and_reduction_say_the_same(over: list[float], under: list[float])
     rows = over_repeats(
         [row(v, n, arm="a") for n, v in enumerate(over)] + [row(v, n, arm="b") for n, v in enumerate(under)]
     )
-    found = comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), rows)
+    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), rows))
     assert {r.arm for r in found} == {"a"}
     for ratio in where(found, metric="jct_ratio"):
         (less,) = where(found, metric="jct_reduction", repeat=ratio.repeat)
         assert less.value == pytest.approx(100 * (1 - ratio.value), abs=1e-6)
+
+
+def test_a_baseline_that_was_0_once_has_no_ratio_there() -> None:
+    values = {("a", 1): 2.0, ("a", 2): 3.0, ("b", 1): 0.0, ("b", 2): 1.0}
+    rows = over_repeats([row(value, n, arm=arm) for (arm, n), value in values.items()])
+    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), rows))
+    assert [(r.repeat, r.value) for r in where(found, metric="jct_ratio")] == [(2, 3.0), (None, 5.0)]
 
 
 # What is published.
@@ -201,6 +208,27 @@ def test_published_figures_stand_beside_the_runs_with_what_agreement_is_worth() 
     assert the(rows, "gpu_utilisation.collective_ratio_agrees") is False
 
 
+@pytest.mark.parametrize(("figure", "value"), [("80 %", 0.8), ("0.8", 0.8)])
+def test_a_published_share_may_be_given_in_per_cent(figure: str, value: float) -> None:
+    """The metric's unit is 1, and so is what stands beside it."""
+    found = experiment(
+        ARMS
+        + "paper: {citation: A paper}\n"
+        + "published:\n"
+        + f"  - {{arm: far, metric: accuracy, value: {figure}}}\n"
+        + "  - {arm: near, metric: accuracy, range: [85 %, 0.95]}\n"
+        + "  - {arm: near, over: far, metric: jct, range: [20 %, 101 %]}\n"
+        + "compare: {baseline: far, metrics: [accuracy, jct]}\n"
+    )
+    rows = analyse(found, [*with_workers(records_of(found))], "measured").rows
+    published = where(rows, label="published", repeat=None)
+    assert {r.unit for r in published} == {"1"}
+    assert the(published, "accuracy", arm="far") == pytest.approx(value)
+    assert the(published, "accuracy_from") == pytest.approx(0.85)
+    assert the(rows, "accuracy_agrees", arm="near") is True
+    assert the(rows, "jct_ratio_agrees", arm="near") is True
+
+
 # Break-even.
 
 
@@ -224,7 +252,7 @@ def test_on_a_line_the_break_even_is_where_the_line_says(
         took = replace(one, subject="job train", metric="exchange", value=free_s + waits * waited)
         rows += [one, took, replace(took, metric="allreduce_predicted", value=free_s)]
     spec = BreakEvenSpec(arm="oddl", baseline="ideal", tolerance=tolerance)
-    made = break_even_rows(spec, rows, runs)
+    made = list(break_even_rows(spec, rows, runs))
     assert the(made, "break_even") == pytest.approx((tolerance - 1) * free_s / waits, rel=1e-6)
     assert the(made, "waits") == pytest.approx(waits, rel=1e-6)
     for point, waited in zip(points, set_ups, strict=True):
@@ -235,7 +263,7 @@ def test_on_a_line_the_break_even_is_where_the_line_says(
 
 def test_set_ups_that_seem_to_cost_nothing_conclude_nothing() -> None:
     row_of = Row("ideal", "job train", "exchange", 1.0, "s", "measured")
-    assert break_even_rows(BreakEvenSpec(arm="oddl", baseline="ideal"), [row_of], []) == []
+    assert not list(break_even_rows(BreakEvenSpec(arm="oddl", baseline="ideal"), [row_of], []))
 
 
 # The whole result.

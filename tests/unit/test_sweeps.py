@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import experiments
-from experiments.analysis.result import build
 from experiments.analysis.rows import Row, from_json, where
 from experiments.backends.protocol import BackendError
 from experiments.backends.simulation.backend import SimulationBackend
@@ -31,7 +30,7 @@ from experiments.runner.command import finish
 from experiments.runner.executors import by_entry_point, dask, processes
 from experiments.runner.experiment import carry_out, choose, runs_in
 from experiments.runner.progress import Reporter
-from tests.simulated import SIX_GPUS
+from tests.simulated import SIX_GPUS, build
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEPT = """
