@@ -178,7 +178,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
             # No light at the start, say, which an event brings.
             pass
         else:
-            light_s = _set_up_s(plan)
+            light_s = light_wait_s(plan)
             return {
                 job.name: away_s + found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_s
                 for job in plan.jobs
@@ -195,11 +195,11 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
     slowest_bps = min(link.rate_bps for link in plan.setting.fabric.links) / plan.setting.scale.rate
     chunks = sum(float(step.count.sum()) for step in steps)
     all_reduce_s = 8 * job.gradient_bytes / steps.chunks * chunks / slowest_bps
-    waits_s = steps.steps * _set_up_s(plan)
+    waits_s = steps.steps * light_wait_s(plan)
     return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
 
 
-def _set_up_s(plan: RunPlan) -> float:
+def light_wait_s(plan: RunPlan) -> float:
     """About what a step waits for light, as declared; 0 where nothing has to be set up."""
     setting, fabric = plan.setting, plan.setting.fabric
     ring = ring_of(fabric)

@@ -50,9 +50,7 @@ def carried_out(
     experiment: Experiment, folder: Path, runtime: str = "namespace", *arms: str
 ) -> tuple[list[Run], Figures]:
     """Its runs, of which all must have ended as planned, and their figures."""
-    backend = EmulationBackend(
-        runtime, Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"), say=print
-    )
+    backend = EmulationBackend(runtime, Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"))
     done, result = carry_out_experiment(experiment, backend, folder, arms=arms)
     assert not done.failures
     assert result["complete"] is True

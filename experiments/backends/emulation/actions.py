@@ -33,7 +33,7 @@ class Actions:
     def __init__(self, processes: LabProcesses, api: Api, faults: FaultClient) -> None:
         self._processes, self._api, self._faults = processes, api, faults
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="event")
-        self._under_way: dict[Future[ActionEnded], EventPlan] = {}
+        self._under_way: set[Future[ActionEnded]] = set()
         self._plan: RunPlan | None = None
         self._broken = False
         #: Set when the run is over, so that what was killed comes back at once, and when the lab is.
@@ -52,15 +52,13 @@ class Actions:
     def perform(self, event: EventPlan, ids: Mapping[str, str]) -> ActionBegun:
         assert self._plan is not None
         begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **_what(event))
-        future = self._pool.submit(self._carry_out, event, self._plan.name, dict(ids))
-        self._under_way[future] = event
+        self._under_way.add(self._pool.submit(self._carry_out, event, self._plan.name, dict(ids)))
         return begun
 
     def over(self) -> list[ActionEnded]:
         """The ends of those that are over since the last call."""
-        done = [future for future in self._under_way if future.done()]
-        for future in done:
-            del self._under_way[future]
+        done = {future for future in self._under_way if future.done()}
+        self._under_way -= done
         return [future.result() for future in done]
 
     def settle(self, tend: Callable[[], None]) -> list[ActionEnded]:
@@ -69,17 +67,9 @@ class Actions:
         ``tend`` is called meanwhile.
         """
         self._hurry.set()
-        # Only the server agent cannot be hurried: while it is gone nobody hears.
-        longest_s = max((event.back_after_s for event in self._under_way.values()), default=0.0)
-        patience_s = REGROUP_S + FAULT_S + longest_s
-        deadline = time.monotonic() + patience_s
-        late = set(self._under_way)
-        while late and time.monotonic() < deadline:
-            _, late = wait(late, PAUSE_S)
+        # Each has deadlines of its own.
+        while wait(self._under_way, PAUSE_S).not_done:
             tend()
-        if late:
-            names = ", ".join(self._under_way[future].name for future in late)
-            raise BackendError(f"event {names} is not over {patience_s:.0f} s after the run")
         ended = self.over()
         if self._broken:
             self._mend()

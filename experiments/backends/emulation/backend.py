@@ -25,23 +25,17 @@ log = logging.getLogger(__name__)
 
 
 class EmulationBackend:
-    """``runtime``: docker or namespace. ``logs``: folder for the processes' output, one in it for each lab,
-    else it goes with the lab. ``say`` is told, in one line, what a person should know."""
+    """``runtime``: docker or namespace. The output of a lab's processes goes with the lab, where nobody has
+    said where to (``prepare``)."""
 
     name = "emulation"
     label = "measured"
     capabilities = frozenset(CAPABILITIES)
 
-    def __init__(
-        self,
-        runtime: str = "docker",
-        addresses: Addresses | None = None,
-        logs: Path | None = None,
-        say: Callable[[str], None] = log.info,
-    ) -> None:
-        self.runtime = runtime
-        self._addresses = addresses or Addresses()
-        self.logs, self._say = logs, say
+    def __init__(self, runtime: str = "docker", addresses: Addresses = Addresses()) -> None:
+        self.runtime, self._addresses = runtime, addresses
+        self._logs: Path | None = None
+        self._say: Callable[[str], None] = log.info
         self._references = References()
         self._labs: list[dict[str, Any]] = []
 
@@ -53,7 +47,7 @@ class EmulationBackend:
             check_ready(self.runtime, self._addresses)
 
     def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
-        self.logs, self._say = logs, say
+        self._logs, self._say = logs, say
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
         """Raises BackendError, WriteError; then nothing is left."""
@@ -83,10 +77,10 @@ class EmulationBackend:
         return {"runtime": self.runtime, "labs": self._labs}
 
     def _folder(self, setting: Setting) -> Path | None:
-        if self.logs is None:
+        if self._logs is None:
             return None
         number = sum(lab["fabric"] == setting.name for lab in self._labs) + 1
-        folder = self.logs / (setting.name if number == 1 else f"{setting.name}-{number}")
+        folder = self._logs / (setting.name if number == 1 else f"{setting.name}-{number}")
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -104,14 +98,10 @@ def processes_of(setting: Setting, runtime: str, addresses: Addresses, **more: A
 
 
 def _described(setting: Setting) -> str:
-    fabric = setting.fabric
-    parts = (
-        (fabric.packet_switches, "packet switches"),
-        (fabric.optical_switches, "optical switches"),
-        (fabric.gpus, "GPUs"),
-        (fabric.onics, "O-NICs"),
-    )
-    return f"{setting.name}, " + ", ".join(f"{len(found)} {what}" for found, what in parts if found)
+    words = {"packet_switches": "packet switches", "optical_switches": "optical switches"}
+    words |= {"gpus": "GPUs", "onics": "O-NICs"}
+    counts = {word: len(getattr(setting.fabric, kind)) for kind, word in words.items()}
+    return ", ".join([setting.name, *(f"{count} {word}" for word, count in counts.items() if count)])
 
 
 def _of_lab(setting: Setting, processes: LabProcesses, api: Api) -> dict[str, Any]:

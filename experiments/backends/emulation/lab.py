@@ -85,7 +85,8 @@ class _Run:
     since_s: float | None = None
     next_look_s: float = 0.0
     next_load_s: float = 0.0
-    silent_since_s: float | None = None
+    #: When the controller last answered, or was away on purpose.
+    heard_s: float = field(default_factory=time.monotonic)
     #: Submissions that nobody answered.
     unanswered: set[str] = field(default_factory=set)
 
@@ -137,17 +138,16 @@ class EmulatedLab:
     def submit(self, job: JobPlan) -> bool:
         run = self._run
         request = job_request(run.plan, job)
-        with ending_runs():
-            try:
-                document = self._answered(job.name) or self._api.post("/v1/jobs", request)
-            except Unreachable:
-                # It may have been killed while it answered; whether it is back is for the next look.
-                run.unanswered.add(job.name)
+        try:
+            document = self._answered(job.name) or self._api.post("/v1/jobs", request)
+        except Unreachable:
+            # It may have been killed while it answered; whether it is back is for the next look.
+            run.unanswered.add(job.name)
+            return False
+        except ApiError as error:
+            if error.status == 409:
                 return False
-            except ApiError as error:
-                if error.status != 409:
-                    raise BackendError(f"job {job.name}: {error}") from None
-                return False
+            raise BackendError(f"job {job.name}: {error}") from None
         run.unanswered.discard(job.name)
         run.jobs[job.name] = _Job(job, str(document["id"]), request)
         return True
@@ -165,8 +165,7 @@ class EmulatedLab:
         self._look()
 
     def perform(self, event: EventPlan) -> None:
-        run = self._run
-        self._found.append(self._actions.perform(event, run.ids))
+        self._found.append(self._actions.perform(event, self._run.ids))
 
     def next(self, until_s: float) -> Sequence[Record]:
         while True:
@@ -199,7 +198,8 @@ class EmulatedLab:
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED":
-                    self._note(Reference, job=job.plan.name, sha256=self._reference(job))
+                    sha256 = self._references.hash_of(self.processes.lab, job.request, job.segments)
+                    self._note(Reference, job=job.plan.name, sha256=sha256)
         self._now = None
         return self._taken()
 
@@ -219,9 +219,8 @@ class EmulatedLab:
     # -- looking
 
     def _awaits(self) -> bool:
-        run = self._run
-        awaited = any(job.awaited for job in run.jobs.values())
-        return awaited or bool(run.releases) or self._actions.busy
+        awaited = any(job.awaited for job in self._run.jobs.values())
+        return awaited or bool(self._run.releases) or self._actions.busy
 
     def _tend(self) -> None:
         with ending_runs(), writing(self.processes.logs):
@@ -237,25 +236,24 @@ class EmulatedLab:
         if whole:
             run.next_look_s = now_s + LOOK_S
             self._processors(now_s)
-        if self.processes.controller_away:
-            run.silent_since_s = None
-            return
-        try:
-            for job in run.jobs.values():
-                if not job.ended and (whole or job.awaited):
-                    self._look_at(job)
-            self._let_go()
-            if whole:
-                self._samples()
-                self._found += run.flows.look()
-        except Unreachable as error:
-            run.silent_since_s = run.silent_since_s or now_s
-            if now_s - run.silent_since_s > ANSWER_S:
-                raise BackendError(str(error)) from None
-        except ApiError as error:
-            raise BackendError(str(error)) from None
-        else:
-            run.silent_since_s = None
+        with ending_runs():
+            try:
+                if not self.processes.controller_away:
+                    self._ask_controller(whole)
+                run.heard_s = now_s
+            except Unreachable:
+                if now_s - run.heard_s > ANSWER_S:
+                    raise
+
+    def _ask_controller(self, whole: bool) -> None:
+        run = self._run
+        for job in run.jobs.values():
+            if not job.ended and (whole or job.awaited):
+                self._look_at(job)
+        self._let_go()
+        if whole:
+            self._samples()
+            self._found += run.flows.look()
 
     def _look_at(self, job: _Job) -> None:
         # The state first: what it says is then already in the events.
@@ -270,14 +268,8 @@ class EmulatedLab:
         # A job that goes on after a loss is let go by the controller.
         if state not in _TOLD or (state == "READY" and job.released):
             return
-        self._note(
-            JobState,
-            t=found["t_ended"] if job.ended else time.monotonic(),
-            job=job.plan.name,
-            state=state,
-            gpus=gpus,
-            reason=found["error"] if job.ended else None,
-        )
+        t, reason = (found["t_ended"], found["error"]) if job.ended else (time.monotonic(), None)
+        self._note(JobState, t=t, job=job.plan.name, state=state, gpus=gpus, reason=reason)
 
     def _events(self, job: _Job) -> bool:
         """Whether the controller has all that was heard of the job before."""
@@ -373,12 +365,6 @@ class EmulatedLab:
                 raise BackendError(f"job {', '.join(run.ids)} was not cancelled within {CANCEL_S:.0f} s")
             self._look()
             time.sleep(GLANCE_S)
-
-    def _reference(self, job: _Job) -> str:
-        (ranks, _), *fewer = job.segments
-        # Where it ran has no bearing on it.
-        request = {**job.request, "ranks": list(self.setting.fabric.gpus)[:ranks]}
-        return self._references.hash_of(self.processes.lab, self.setting.fabric, request, fewer)
 
     def _note(self, kind: type[Record], t: float | None = None, **fields: Any) -> None:
         at = time.monotonic() if t is None else t

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.analysis.fidelity import TAKEN, missed_links
 from experiments.backends.emulation.rest import CONNECT_S, RELEASE_DELAY_S, Circuits, set_circuits
 from experiments.backends.protocol import BackendError
-from experiments.client import Api, ApiError, Unreachable
+from experiments.client import Api, Unreachable
 from experiments.language.plan import Setting
 from experiments.record.events import ENDED, LinkRate, LinkRateDisturbed, Record, Repeated
 from fabric.frames import describe
@@ -25,8 +25,8 @@ from testbed.processes import LabProcesses
 if TYPE_CHECKING:
     import networkx as nx
 
-#: Deadlines in seconds: GPUs that the run before gives back, workers connected, after the time to fill links.
-FREE_S, READY_S, LATE_S = 30.0, 60.0, 30.0
+#: Deadlines in seconds: workers connected, after the time to fill links.
+READY_S, LATE_S = 60.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class LinkTest:
             self._say(line)
         self._say("measuring the links")
         self._circuits = circuits
-        self._light()
+        if circuits:
+            set_circuits(self._api, circuits)
         found, unmeasured = parts(fabric, circuits)
         for out in unmeasured:
             to = fabric.link_at[out].other(out)
@@ -109,7 +110,8 @@ class LinkTest:
         if not self._doubts or not (quiet or last):
             return
         self._say("measuring links once more")
-        self._light()
+        if self._circuits:
+            set_circuits(self._api, self._circuits)
         for part, first in self._doubts:
             second = self._attempt(part)
             better = second.load.taken < first.load.taken
@@ -127,10 +129,6 @@ class LinkTest:
             self._write(second if better else first)
         self._doubts.clear()
         self._since.shares()
-
-    def _light(self) -> None:
-        if self._circuits:
-            set_circuits(self._api, self._circuits)
 
     def _settle(self, part: Part) -> None:
         """Measure some links; unless one missed its setting while others had the processors, they count."""
@@ -179,7 +177,15 @@ class LinkTest:
         receivers = {stream.source: stream.destination for stream in batch}
         gpus = [g for g in self._setting.fabric.gpus if g in {*receivers, *receivers.values()}]
         to = [gpus.index(receivers[gpu]) if gpu in receivers else None for gpu in gpus]
-        job = self._submit(gpus, to)
+        request = {
+            "name": "link-test",
+            "ranks": gpus,
+            "hold": True,
+            "workload": "linktest",
+            "connect_timeout_s": CONNECT_S,
+            "linktest": {"seconds": self._setting.link_test_s, "to": to},
+        }
+        job = str(self._api.post("/v1/jobs", request)["id"])
         self._wait(job, "READY", READY_S)
         load = ProcessorLoad(self._processes.lab.id)
         self._api.post("/v1/jobs/release", {"jobs": [job], "delay_s": RELEASE_DELAY_S})
@@ -192,25 +198,6 @@ class LinkTest:
             if event["event"] == "linktest" and event.get("rate_bps")
         }
         return rates, shares
-
-    def _submit(self, gpus: list[str], to: list[int | None]) -> str:
-        """Waits for GPUs that the run before is still giving back."""
-        request = {
-            "name": "link-test",
-            "ranks": gpus,
-            "hold": True,
-            "workload": "linktest",
-            "connect_timeout_s": CONNECT_S,
-            "linktest": {"seconds": self._setting.link_test_s, "to": to},
-        }
-        deadline = time.monotonic() + FREE_S
-        while True:
-            try:
-                return str(self._api.post("/v1/jobs", request)["id"])
-            except ApiError as error:
-                if error.status != 409 or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
 
     def _wait(self, job: str, state: str, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
@@ -277,15 +264,11 @@ def _ring(fabric: Fabric, ring: WdmRing) -> Iterator[list[Stream]]:
     nodes = list(ring.nodes)
     # Between two nodes the shorter way is always the same.
     for port, ways in enumerate((nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)):
-        yield [
-            Stream(
-                a,
-                b,
-                ((f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"),),
-                fabric.link_at[Port(a, port)].rate_bps,
-            )
-            for a, b in itertools.pairwise([*ways, ways[0]])
-        ]
+        batch = []
+        for a, b in itertools.pairwise([*ways, ways[0]]):
+            link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
+            batch.append(Stream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
+        yield batch
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:

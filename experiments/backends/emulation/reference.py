@@ -10,7 +10,6 @@ from typing import Any
 
 from experiments.backends.protocol import BackendError
 from experiments.record.writing import writing
-from fabric.topology import Fabric
 from testbed.lab import Lab
 from testbed.processes import ROOT
 
@@ -30,29 +29,26 @@ class References:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], str] = {}
 
-    def hash_of(
-        self, lab: Lab, fabric: Fabric, request: Mapping[str, Any], fewer: Sequence[tuple[int, int]] = ()
-    ) -> str:
+    def hash_of(self, lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
         """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises BackendError.
 
-        ``fewer``: how many ranks it went on with, and from which iteration on, where it lost GPUs.
+        ``segments``: with how many ranks it went on, each from an iteration on; more than one where it lost
+        GPUs.
         """
-        segments = ((len(request["ranks"]), 0), *fewer)
-        key = (segments, *(request[name] for name in _DECISIVE))
+        key = (*segments, *(request[name] for name in _DECISIVE))
         if key not in self._known:
-            self._known[key] = _train(lab, fabric, request, segments)
+            self._known[key] = _train(lab, request, segments)
         return self._known[key]
 
 
-def _train(lab: Lab, fabric: Fabric, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
-    name, gpus = request["name"], request["ranks"]
-    addresses = [fabric.gpus[gpu].ip for gpu in gpus]
-    spec = {"job": name, "rank": 0, "world_size": len(gpus), "peers": addresses}
-    spec |= {key: request[key] for key in _DECISIVE}
-    path = lab.state_dir / f"reference-{len(gpus)}.json"
-    words = [f"{ranks}:{first}" for ranks, first in segments]
+def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
+    job, ranks = request["name"], segments[0][0]
+    # Where the ranks are has no bearing on it.
+    spec = {"job": job, "rank": 0, "world_size": ranks, "peers": ["10.0.0.1"] * ranks}
+    path = lab.state_dir / "reference.json"
     with writing(path):
-        path.write_text(json.dumps(spec), encoding="utf-8")
+        path.write_text(json.dumps({**spec, **{key: request[key] for key in _DECISIVE}}), encoding="utf-8")
+    words = [f"{ranks}:{first}" for ranks, first in segments]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "containers.worker.reference", str(path), *words],
@@ -65,10 +61,9 @@ def _train(lab: Lab, fabric: Fabric, request: Mapping[str, Any], segments: Seque
             cwd=ROOT,
         )
     except subprocess.TimeoutExpired:
-        raise BackendError(
-            f"the one-process reference of job {name} took more than {REFERENCE_S:.0f} s"
-        ) from None
+        why = f"took more than {REFERENCE_S:.0f} s"
+        raise BackendError(f"the one-process reference of job {job} {why}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise BackendError(f"the one-process reference of job {name} failed: {last}")
+        raise BackendError(f"the one-process reference of job {job} failed: {last}")
     return str(json.loads(done.stdout)["parameters_sha256"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.analysis.prediction import all_reduce_time
+from experiments.analysis.prediction import all_reduce_time, light_wait_s
 from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, JobPlan, RunPlan
 from fabric.schedules import steps_named
@@ -72,8 +72,8 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
 def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     """No all-reduce takes longer where nothing is wrong: emulated seconds, far more than most take.
 
-    On packet switches as if all that every job sends in a step passed the slowest link; on a grid each step
-    waits for its light.
+    On packet switches as if all that every job sends in a step passed the slowest link; on a grid or
+    ring each step waits for its light.
     """
     setting = plan.setting
     fabric = setting.fabric
@@ -82,9 +82,4 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     alongside = 1 if lit else sum(other.gpus for other in plan.jobs)
     steps = steps_named(job.collective, job.gpus)
     alone_s = all_reduce_time(steps, job.gradient_bytes, slowest_bps)
-    return alone_s * alongside + (steps.steps * _light_s(plan) if fabric.grids else 0.0)
-
-
-def _light_s(plan: RunPlan) -> float:
-    """From the wish for a flow to its light, by what the run adds to it: two messages and the laser."""
-    return 2 * plan.control.delay_s + max(plan.tuning_s.values(), default=0.0)
+    return alone_s * alongside + steps.steps * light_wait_s(plan)
