@@ -117,10 +117,10 @@ def fabric(as_json: Json = False) -> None:
     }
 
     def write(found: Any) -> None:
-        for key, columns in tables.items():
-            if found[key]:
-                listing(found[key], *columns)
+        for number, key in enumerate(key for key in tables if found[key]):
+            if number:
                 typer.echo()
+            listing(found[key], *tables[key])
 
     show(_get("/v1/fabric"), as_json, write)
 
