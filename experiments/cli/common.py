@@ -39,7 +39,7 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
-def show(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+def answer(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
     """An answer as JSON, or as ``write`` prints it for a person."""
     if as_json:
         show_json(found)

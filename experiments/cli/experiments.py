@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.common import fail, say, show_json
-from experiments.cli.options import (
-    EXPERIMENTS,
-    OPENFLOW,
-    REST,
-    RUNS,
-    Arms,
-    Json,
-    OpenFlow,
-    Repeat,
-    Rest,
-    Resume,
-    RunsFolder,
-    Runtime,
-    ScenarioFile,
-    addresses,
-    check_runtime,
-)
+from experiments.cli import options
+from experiments.cli.common import answer, fail, say, show_json
 
 if TYPE_CHECKING:
     from experiments.backends.simulation.backend import SimulationBackend
@@ -51,36 +35,36 @@ ByEntryPoint = Annotated[
 
 
 def demo(
-    runtime: Runtime = "docker",
-    repeat: Repeat = None,
-    rest: Rest = REST,
-    openflow: OpenFlow = OPENFLOW,
-    runs: RunsFolder = RUNS,
-    as_json: Json = False,
+    runtime: options.Runtime = "docker",
+    repeat: options.Repeat = None,
+    rest: options.Rest = options.REST,
+    openflow: options.OpenFlow = options.OPENFLOW,
+    runs: options.RunsFolder = options.RUNS,
+    as_json: options.Json = False,
 ) -> None:
     """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
     from testbed.setup import ensure_ready
 
-    ensure_ready(say, runtime=check_runtime(runtime))
+    ensure_ready(say, runtime=options.check_runtime(runtime))
     run(BUNDLED, None, runtime, repeat, None, rest, openflow, runs, as_json)
 
 
 def run(
-    scenario: ScenarioFile,
-    arm: Arms = None,
-    runtime: Runtime = "docker",
-    repeat: Repeat = None,
-    resume: Resume = None,
-    rest: Rest = REST,
-    openflow: OpenFlow = OPENFLOW,
-    runs: RunsFolder = RUNS,
-    as_json: Json = False,
+    scenario: options.ScenarioFile,
+    arm: options.Arms = None,
+    runtime: options.Runtime = "docker",
+    repeat: options.Repeat = None,
+    resume: options.Resume = None,
+    rest: options.Rest = options.REST,
+    openflow: options.OpenFlow = options.OPENFLOW,
+    runs: options.RunsFolder = options.RUNS,
+    as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
     from experiments.backends.emulation.backend import EmulationBackend
     from experiments.runner.command import carry_out_experiment, load_checked
 
-    backend = EmulationBackend(check_runtime(runtime), addresses(rest, openflow))
+    backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
     experiment = load_checked(scenario, repeat, resume)
     done, result = carry_out_experiment(experiment, backend, runs, arms=arm or (), resume=resume)
     _show(result, done, as_json)
@@ -88,17 +72,17 @@ def run(
 
 def simulate(
     context: typer.Context,
-    scenario: ScenarioFile,
-    arm: Arms = None,
-    repeat: Repeat = None,
-    resume: Resume = None,
+    scenario: options.ScenarioFile,
+    arm: options.Arms = None,
+    repeat: options.Repeat = None,
+    resume: options.Resume = None,
     mtu: Mtu = None,
     latency: Latency = "0 s",
     processes: Processes = None,
     dask: Dask = None,
     executor: ByEntryPoint = None,
-    runs: RunsFolder = RUNS,
-    as_json: Json = False,
+    runs: options.RunsFolder = options.RUNS,
+    as_json: options.Json = False,
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
     from experiments.runner.command import carry_out_experiment, load_checked
@@ -161,8 +145,8 @@ def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
 
 def crosscheck(
     context: typer.Context,
-    scenario: ScenarioFile,
-    arm: Arms = None,
+    scenario: options.ScenarioFile,
+    arm: options.Arms = None,
     iterations: Annotated[
         int | None, typer.Option("--iterations", min=1, help="So many in place of the scenario's.")
     ] = None,
@@ -175,11 +159,11 @@ def crosscheck(
     ] = 10.0,
     mtu: Mtu = None,
     latency: Latency = "0 s",
-    runtime: Runtime = "docker",
-    rest: Rest = REST,
-    openflow: OpenFlow = OPENFLOW,
-    runs: RunsFolder = RUNS,
-    as_json: Json = False,
+    runtime: options.Runtime = "docker",
+    rest: options.Rest = options.REST,
+    openflow: options.OpenFlow = options.OPENFLOW,
+    runs: options.RunsFolder = options.RUNS,
+    as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the testbed and in virtual time; say how far apart, which is off and why.
 
@@ -194,7 +178,7 @@ def crosscheck(
         _refuse(context, names, "without effect on a run made before (--emulated)")
     folder, found = run_crosscheck(
         scenario,
-        EmulationBackend(check_runtime(runtime), addresses(rest, openflow)),
+        EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow)),
         _simulation(mtu, latency),
         runs,
         Reporter(),
@@ -203,15 +187,12 @@ def crosscheck(
         emulated=emulated,
         limit_percent=limit,
     )
-    if as_json:
-        show_json(found)
-    else:
-        show(found, folder)
+    answer(found, as_json, lambda found: show(found, folder))
     if not found["within_limit"]:
         raise typer.Exit(1)
 
 
-def check(scenario: ScenarioFile, as_json: Json = False) -> None:
+def check(scenario: options.ScenarioFile, as_json: options.Json = False) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from experiments.cli.show import check_document, show_check
     from experiments.runner.command import load_checked
@@ -222,15 +203,11 @@ def check(scenario: ScenarioFile, as_json: Json = False) -> None:
 
         show.show_check(load_study(scenario), as_json)
         return
-    found = check_document(load_checked(scenario))
-    if as_json:
-        show_json(found)
-    else:
-        show_check(found)
+    answer(check_document(load_checked(scenario)), as_json, show_check)
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: Json = False
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: options.Json = False
 ) -> None:
     """Compute result.json, plots and report.html of a run folder anew."""
     from experiments.runner.command import finish
@@ -250,11 +227,11 @@ def results(
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="Only this metric; may be repeated.")
     ] = None,
-    arm: Arms = None,
+    arm: options.Arms = None,
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file (needs pandas).")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Join the rows of many run folders: as CSV on standard output, JSON, or a Parquet file."""
     from experiments.analysis.rows import as_csv
@@ -294,4 +271,4 @@ def _show(result: dict[str, Any], done: Done, as_json: bool) -> None:
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     for command in (demo, run, simulate, crosscheck, check, report, results):
-        app.command(rich_help_panel=EXPERIMENTS)(command)
+        app.command(rich_help_panel=options.EXPERIMENTS)(command)

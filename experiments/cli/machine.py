@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.common import Column, fail, listing, say, show
-from experiments.cli.options import (
-    MACHINE,
-    OPENFLOW,
-    REST,
-    Json,
-    OpenFlow,
-    Rest,
-    Runtime,
-    ScenarioFile,
-    addresses,
-    check_runtime,
-)
+from experiments.cli import options
+from experiments.cli.common import Column, answer, fail, listing, say
 
 if TYPE_CHECKING:
     from experiments.language.expand import Experiment
@@ -33,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def up(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     arm: Annotated[str | None, typer.Option("--arm", help="Whose fabric, where a file has several.")] = None,
-    runtime: Runtime = "docker",
-    rest: Rest = REST,
-    openflow: OpenFlow = OPENFLOW,
-    as_json: Json = False,
+    runtime: options.Runtime = "docker",
+    rest: options.Rest = options.REST,
+    openflow: options.OpenFlow = options.OPENFLOW,
+    as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
     from experiments.backends.emulation.backend import processes_of
@@ -47,13 +36,13 @@ def up(
 
     setting = _setting_of(load(scenario), arm)
     processes = processes_of(
-        setting, check_runtime(runtime), addresses(rest, openflow), follow=False, notice=say
+        setting, options.check_runtime(runtime), options.addresses(rest, openflow), follow=False, notice=say
     )
     with writing(processes.state):
         processes.start()
         lab = processes.leave_standing(scenario=str(scenario))
     up = f"lab {lab['lab']} is up; REST at http://{rest}/docs; end it with: ringlight down {lab['lab']}"
-    show(lab, as_json, lambda _: typer.echo(up))
+    answer(lab, as_json, lambda _: typer.echo(up))
 
 
 def _setting_of(experiment: Experiment, arm: str | None) -> Setting:
@@ -125,15 +114,15 @@ def _caches_in(folder: str) -> dict[str, str]:
     }
 
 
-def setup(runtime: Runtime = "docker") -> None:
+def setup(runtime: options.Runtime = "docker") -> None:
     """Make this machine ready: services, eBPF program, worker image. Does nothing the second time."""
     from testbed.setup import ensure_ready
 
-    ensure_ready(say, runtime=check_runtime(runtime))
+    ensure_ready(say, runtime=options.check_runtime(runtime))
     say("ready")
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(as_json: options.Json = False) -> None:
     """Say what the machine has and lacks, each with the one command that mends it."""
     import dataclasses
 
@@ -142,12 +131,12 @@ def doctor(as_json: Json = False) -> None:
     checks = [dataclasses.asdict(check) for check in doctor_checks()]
     ok: Column = ("", lambda check: "yes" if check["ok"] else "NO")
     remedy: Column = ("remedy", lambda check: "" if check["ok"] else check["mend"])
-    show(checks, as_json, lambda found: listing(found, ok, ("what", "name"), ("found", "detail"), remedy))
+    answer(checks, as_json, lambda found: listing(found, ok, ("what", "name"), ("found", "detail"), remedy))
     if not all(check["ok"] for check in checks):
         raise typer.Exit(1)
 
 
-def clean(as_json: Json = False) -> None:
+def clean(as_json: options.Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
     from testbed.emulation.clean import clean as clean_machine
 
@@ -160,14 +149,14 @@ def clean(as_json: Json = False) -> None:
         count = len(found["removed"])
         typer.echo(f"{count} things removed" if count else "nothing to remove")
 
-    show({"removed": clean_machine()}, as_json, write)
+    answer({"removed": clean_machine()}, as_json, write)
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     for command in (up, down, setup, doctor, clean):
-        app.command(rich_help_panel=MACHINE)(command)
+        app.command(rich_help_panel=options.MACHINE)(command)
     app.command(
-        rich_help_panel=MACHINE,
+        rich_help_panel=options.MACHINE,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )(test)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.common import Column, fail, listing, say, show, show_json, table
+from experiments.cli.common import Column, answer, fail, listing, say, show_json, table
 
 if TYPE_CHECKING:
     from experiments.client import Api
@@ -84,7 +84,7 @@ def _get(path: str) -> Any:
 
 def _list(path: str, as_json: bool, *columns: Column, of: str | None = None) -> None:
     """GET a list, or an answer with a list ``of`` something, as a table."""
-    show(_get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
+    answer(_get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
 
 
 # --- how a cell is written
@@ -122,7 +122,7 @@ def fabric(as_json: Json = False) -> None:
                 typer.echo()
             listing(found[key], *tables[key])
 
-    show(_get("/v1/fabric"), as_json, write)
+    answer(_get("/v1/fabric"), as_json, write)
 
 
 def topology(as_json: Json = False) -> None:
@@ -135,7 +135,7 @@ def path(source: str, destination: str, as_json: Json = False) -> None:
     """The links that packets from one GPU to another take now, by the switches' flow tables."""
     columns: list[Column] = ["from", "to", ("real rate", _rate), ("of so many equal links", "choices")]
     found = _call("GET", "/v1/paths", source=source, destination=destination)
-    show(found, as_json, lambda found: listing(found["hops"], *columns, numeric=3))
+    answer(found, as_json, lambda found: listing(found["hops"], *columns, numeric=3))
 
 
 def switches(as_json: Json = False) -> None:
@@ -191,7 +191,7 @@ def ocs_ports(switch: Switch, as_json: Json = False) -> None:
 def ocs_alarms(switch: Switch, as_json: Json = False) -> None:
     """Standing alarms of an optical switch."""
     found = _get(f"/v1/optical-switches/{switch}/alarms")
-    show(found, as_json, lambda found: listing(found, *found[0]) if found else typer.echo("no alarms"))
+    answer(found, as_json, lambda found: listing(found, *found[0]) if found else typer.echo("no alarms"))
 
 
 @ocs.command("connect")
@@ -207,14 +207,14 @@ def ocs_connect(
     """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
     body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    show(_call("PUT", path, body), as_json, _write_change)
+    answer(_call("PUT", path, body), as_json, _write_change)
 
 
 @ocs.command("disconnect")
 def ocs_disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Remove what an ingress carries."""
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    show(_call("DELETE", path, dry_run=dry_run), as_json, _write_change)
+    answer(_call("DELETE", path, dry_run=dry_run), as_json, _write_change)
 
 
 @ocs.command("replace")
@@ -234,7 +234,7 @@ def ocs_replace(
         wanted.append({"ingress": int(ingress), "egress": int(egress)})
     body = {"mode": mode, "cross_connects": wanted, "dry_run": dry_run}
     path = f"/v1/optical-switches/{switch}/cross-connects"
-    show(_call("PUT", path, body), as_json, _write_change)
+    answer(_call("PUT", path, body), as_json, _write_change)
 
 
 def _write_change(found: Mapping[str, Any]) -> None:
@@ -284,7 +284,7 @@ def circuits_set(
             typer.echo(name)
             _write_plan(change)
 
-    show(_call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
+    answer(_call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
 
 
 # --- grids
@@ -296,7 +296,7 @@ def grids(
 ) -> None:
     """Grids of O-NICs and wavelength-selective switches."""
     if name:
-        show(_get(f"/v1/grids/{name}"), as_json, _write_grid)
+        answer(_get(f"/v1/grids/{name}"), as_json, _write_grid)
         return
     nodes: Column = ("nodes", lambda grid: f"{grid['rows']} × {grid['columns']}")
     jobs: Column = ("jobs", lambda grid: " ".join(grid["jobs"]))
@@ -323,7 +323,7 @@ def onics(
     if timeline and not gpu:
         fail("--flows needs a GPU", 2)
     if timeline:
-        show(_get(f"/v1/onics/{gpu}/flows"), as_json, _write_flows)
+        answer(_get(f"/v1/onics/{gpu}/flows"), as_json, _write_flows)
     elif gpu:
         show_json(_get(f"/v1/onics/{gpu}"))
     else:
@@ -384,7 +384,7 @@ def job_submit(
         places["grid"] = grid
     if dry_run:
         plan = _call("POST", "/v1/arbiter/plan", {"collective": collective, **places})
-        show(plan, as_json, _write_light)
+        answer(plan, as_json, _write_light)
         return
     request = {
         "name": name,
@@ -401,7 +401,7 @@ def job_submit(
         "beacon_interval_s": beacon_s,
         **places,
     }
-    show(_call("POST", "/v1/jobs", request), as_json, _write_job)
+    answer(_call("POST", "/v1/jobs", request), as_json, _write_job)
 
 
 def _names(text: str) -> list[str]:
@@ -430,13 +430,13 @@ def job_list(as_json: Json = False) -> None:
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
     """One job and its ranks."""
-    show(_get(f"/v1/jobs/{job_id}"), as_json, _write_job)
+    answer(_get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("cancel")
 def job_cancel(job_id: JobId, as_json: Json = False) -> None:
     """Stop a job and free its GPUs."""
-    show(_call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
+    answer(_call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("release")
@@ -453,7 +453,7 @@ def job_release(
     except ValueError as error:
         fail(f"--delay: {error}", 2)
     found = _call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
-    show(found, as_json, lambda _: typer.echo(f"released: {', '.join(job_ids)}"))
+    answer(found, as_json, lambda _: typer.echo(f"released: {', '.join(job_ids)}"))
 
 
 @job.command("watch")
@@ -475,7 +475,7 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
             else:
                 state = found["state"]
                 say(f"{job_id}: {state}")
-    show(found, as_json, _write_job)
+    answer(found, as_json, _write_job)
     if state != "SUCCEEDED":
         raise typer.Exit(1)
 
@@ -502,7 +502,7 @@ def regroup(
                 fail(f"{found['id']} was not done after 120 s")
             time.sleep(0.05)
             found = api.get(f"/v1/regroup/{found['id']}")
-    show(found, as_json, _write_regroup)
+    answer(found, as_json, _write_regroup)
     if found["state"] == "FAILED":
         fail(f"{found['id']}: {found['error']}")
 
@@ -561,7 +561,7 @@ def series(
         found = api.get("/v1/series", since=since)
     if csv_file is not None:
         _write_csv(csv_file, found)
-    show(found, as_json, _write_series)
+    answer(found, as_json, _write_series)
 
 
 def _write_series(samples: list[dict[str, Any]]) -> None:
