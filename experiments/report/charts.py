@@ -11,7 +11,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.report.drawing import INK, QUIET
 
@@ -48,6 +48,10 @@ def sheet(
         "hspace": gap[1] / height_of_one,
     }
     axes = figure.subplots(rows, columns, squeeze=False, height_ratios=heights, gridspec_kw=grid)
+    for axis in axes.flat:
+        # Every tick is two texts and three lines; how many there is room for takes measuring texts.
+        axis.xaxis.set_major_locator(MaxNLocator(8 // columns + 2, steps=[1, 2, 2.5, 5, 10]))
+        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     return figure, [list(row) for row in axes]
 
 

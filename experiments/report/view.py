@@ -14,7 +14,7 @@ from experiments.analysis.statistics import is_number
 from experiments.language.expand import Experiment
 from experiments.language.plan import RunPlan, Scale, Setting
 from experiments.language.spec import CompareSpec
-from experiments.record.events import PortRate, Record, RunFailed
+from experiments.record.events import PortRate
 from experiments.record.runs import Run
 from experiments.report.page import NOTHING, text
 from experiments.report.words import figure
@@ -253,27 +253,23 @@ class View:
 
 def view_of(
     analysis: Analysis,
+    result: Mapping[str, Any],
     environment: Mapping[str, Any],
-    records: Iterable[Record] = (),
     rates: Sequence[PortRate] = (),
 ) -> View:
-    """Of what was analysed. ``environment``: environment.json, of which ``run``, ``arms`` and ``not_run`` say
-    what was to be made; ``records``: all of the experiment, for runs that failed."""
-    experiment = analysis.experiment
-    arms = environment.get("arms") or experiment.arms
-    whole = {run.plan.name for run in analysis.runs}
+    """Of what was analysed. ``result``, ``environment``: the objects of result.json and environment.json."""
     return View(
-        experiment,
+        analysis.experiment,
         analysis.rows,
         analysis.runs,
         environment,
         analysis.fidelity,
         analysis.label,
-        name=str(environment.get("run", "")),
-        not_run=[{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
-        failed=[{"run": r.run, "why": r.reason} for r in records if isinstance(r, RunFailed)],
-        complete=whole.issuperset(plan.name for plan in experiment.plans if plan.arm in arms),
-        port_rates=rates,
+        str(result["run"] or ""),
+        result["not_run"],
+        result["failed"],
+        result["complete"],
+        rates,
     )
 
 

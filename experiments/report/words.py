@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiments.analysis.metrics import metrics
 from experiments.analysis.rows import Row, Value
 from experiments.analysis.statistics import is_number
 from experiments.report.page import NOTHING, mark, tag, text
@@ -16,9 +17,13 @@ _TITLES = {
     "gpu_utilisation": "GPU utilisation",
     "busbw": "bus bandwidth",
     "algbw": "algorithm bandwidth",
-    "queueing_delay": "queueing delay",
     "setup_p50": "set-up, median",
     "setup_p99": "set-up, 99 %",
+    "tcp_stall": "TCP stall",
+    "tcp_stall_usual": "usual TCP stall",
+    "wire_dark": "dark on the wire",
+    "reconfiguration": "reconfiguration latency",
+    "dark_declared": "declared dark time",
 }
 #: Metrics whose unit 1 is a share of something.
 _SHARES = ("gpu_utilisation", "accuracy", "fragmentation")
@@ -29,6 +34,12 @@ HARD_SPACE = "\u00a0"
 def called(metric: str) -> str:
     """``allreduce`` as a person says it."""
     return _TITLES.get(metric, metric.replace("_", " ").replace(".", ": "))
+
+
+def meaning(metric: str) -> str:
+    """What a metric is, as it stands in the middle of a sentence; HTML."""
+    said = metrics()[metric].help
+    return text(said[:1].lower() + said[1:] if said[1:2].islower() else said)
 
 
 def seconds(value: float | None) -> str:

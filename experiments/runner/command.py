@@ -131,7 +131,7 @@ def finish(path: Path) -> dict[str, Any]:
         found = analyse(experiment, records, label_of(environment), rates)
         result = document(found, records, environment)
         write_whole(path / "rows.csv", as_csv(found.rows))
-        write_report(path, view_of(found, environment, records, rates))
+        write_report(path, view_of(found, result, environment, rates))
         write_json(path / "result.json", result)
     return result
 

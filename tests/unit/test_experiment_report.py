@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.result import analyse
+from experiments.analysis.result import analyse, document
 from experiments.analysis.rows import Label
 from experiments.analysis.statistics import is_number
 from experiments.backends.simulation.backend import SimulationBackend
@@ -63,7 +63,8 @@ def view_of_file(text: str, path: str, disturbed: Disturb | None = None) -> View
     }
     rates = [record for record in records if isinstance(record, PortRate)]
     label: Label = "simulated" if disturbed is None else "measured"
-    return view_of(analyse(experiment, records, label, rates), environment, records, rates)
+    found = analyse(experiment, records, label, rates)
+    return view_of(found, document(found, records, environment), environment, rates)
 
 
 def appearing(view: View) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.analysis.result import analyse
+from experiments.analysis.result import analyse, document
 from experiments.backends.emulation.linktest import Attempt, LinkTest, Part
 from experiments.backends.protocol import Lab
 from experiments.backends.simulation.backend import SimulationBackend
@@ -211,7 +211,8 @@ def page_of(bench: Bench, folder: Path, links: float = 0.99) -> tuple[str, dict[
     records = with_links(bench.records, links)
     found = analyse(bench.experiment, records, "measured")
     environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
-    return render(view_of(found, environment, records), folder), dict(found.fidelity)
+    result = document(found, records, environment)
+    return render(view_of(found, result, environment), folder), dict(found.fidelity)
 
 
 def test_the_page_says_what_was_made_again_why_and_both_figures(tmp_path: Path) -> None:

@@ -15,21 +15,14 @@ from experiments.report.drawing import LIGHT, QUIET, job_colours
 from experiments.report.page import table_of, tag, text
 from experiments.report.report import Draw
 from experiments.report.view import View
-from experiments.report.words import YES_NO, figure, seconds
+from experiments.report.words import called, figure, meaning, seconds
 
 ORDER = 35
 TITLE = "Light moved while jobs train"
 NEEDS = ("blackout",)
-#: What the blackout is made of: metric, name, and what it is.
-_PARTS = (
-    ("beacon_gap", "beacon gap", "longest silence between two ranks of which one moved"),
-    ("wire_dark", "dark on the wire", "longest dark time that an optical switch reports"),
-    ("tcp_stall", "TCP stall", "longest time without a byte inside an all-reduce while light moved"),
-    ("tcp_stall_usual", "usual TCP stall", "the same where no light moves: median of earlier iterations"),
-    ("blackout", "blackout", "the worst of beacon gap, dark wire and TCP stall"),
-    ("reconfiguration", "reconfiguration latency", "from the controller's first step to its last"),
-    ("dark_declared", "declared dark time", "longest, of the optical switches' profiles"),
-)
+#: What the blackout is made of, itself in bold, and what it is to be compared with.
+_SEEN = ("beacon_gap", "wire_dark", "tcp_stall", "tcp_stall_usual", "blackout")
+_BESIDE = ("reconfiguration", "dark_declared")
 #: The controller's phases by the name of the moment that ends them.
 _STEPS = {
     "planned": "plan",
@@ -65,20 +58,20 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
         f"{view.label.capitalize()}, time as emulated."
     )
     shown = table_of(
-        [(part, row) for part in _PARTS if (row := at.row(part[0])) is not None],
+        [row for metric in (*_SEEN, *_BESIDE) if (row := at.row(metric)) is not None],
         [
-            ("", lambda line: line[0][1]),
-            ("what it is", lambda line: line[0][2]),
-            ("known how", lambda line: tag(line[1].label)),
-            ("time", lambda line: figure(line[1])),
+            ("", lambda row: called(row.metric)),
+            ("what it is", lambda row: meaning(row.metric)),
+            ("known how", lambda row: tag(row.label)),
+            ("time", figure),
         ],
         3,
-        strong=lambda line: line[0][0] == "blackout",
+        strong=lambda row: row.metric == "blackout",
     )
     return (
         f"<h3>{text(run.plan.title)}</h3><p>{began} the controller moved "
         f"{f'{moved:.0f} fibres' if moved is not None else 'light'} under running jobs. "
-        f"{_pace(view, at.arm, at.subject)}</p>{_kept(view, at.arm)}{shown}"
+        f"{_pace(view, at.arm, at.subject)}</p>{shown}"
         f"{draw(f'regroup-{at.arm}-{action.plan.name}', caption, _figure(run, action))}"
     )
 
@@ -92,20 +85,6 @@ def _pace(view: View, arm: str, event: str) -> str:
             modelled = f" (model: {' to '.join(map(seconds, model))})" if None not in model else ""
             said.append(f"of {text(job.subject)} from {seconds(before)} to {seconds(after)}{modelled}")
     return f"Iterations went {', '.join(said)} {tag(view.label)}." if said else ""
-
-
-def _kept(view: View, arm: str) -> str:
-    whats = (
-        ("parameters_identical", "parameters identical to the one-process reference"),
-        ("connections_unchanged", "same TCP connections from start to end"),
-    )
-    facts = [
-        f"{text(job.subject)}, {what}: <b>{YES_NO[value]}</b>"
-        for job in view.each("job", [arm])
-        for metric, what in whats
-        if (value := job.truth(metric)) is not None
-    ]
-    return f"<p>{'; '.join(facts)} {tag('measured')}.</p>" if facts else ""
 
 
 def _figure(run: Run, action: Action) -> Figure:

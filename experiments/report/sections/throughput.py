@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from experiments.analysis.fidelity import SERIES_STEP_S
 from experiments.analysis.prediction import nic_rate_bps
@@ -26,7 +27,8 @@ NEEDS = ("jct",)
 _MOST = 2
 #: A comparison's name, a job, and the first runs of baseline and arm.
 Both = tuple[str | None, str, tuple[Run, Run]]
-Series = tuple[list[float], list[float]]
+Numbers = NDArray[Any]
+Series = tuple[Numbers, Numbers]
 
 
 def wanted(view: View) -> list[Both]:
@@ -86,7 +88,6 @@ def _figure(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Figure
         window_s = max(1.0, 2 * statistics.median(end - begin for begin, end in job.spans))
         for each, (times, values) in ((axis, sent), (below, busy)):
             each.plot(times, smooth(times, values, window_s), color=colour, linewidth=1.8)
-            each.locator_params(nbins=6)
             each.axvline(end, color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
             each.set_xlim(0, max(ends) * 1.06)
             each.tick_params(labelleft=run is runs[0], labelbottom=each is below)
@@ -108,32 +109,26 @@ def _end(run: Run, job: JobRun) -> float:
 def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
     """Times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent."""
     end, gpus = _end(run, job), set(job.gpus)
-    points: dict[int, dict[str | None, list[float]]] = {}
-    for rate in rates:
-        since = rate.t - run.released
-        if rate.run == run.name and rate.gpu in gpus and 0 <= since <= end:
-            of_step = points.setdefault(int(since / SERIES_STEP_S), {})
-            of_step.setdefault(rate.gpu, []).append(rate.rx_bps / 1e6)
-    steps = sorted(points)
-    mean = [statistics.fmean(statistics.fmean(v) for v in points[k].values()) for k in steps]
-    return [k * SERIES_STEP_S for k in steps], mean
+    mine = [(r.t - run.released, r.rx_bps / 1e6) for r in rates if r.run == run.name and r.gpu in gpus]
+    inside = [(since, sent) for since, sent in mine if 0 <= since <= end]
+    steps = np.array([since / SERIES_STEP_S for since, _ in inside]).astype(int)
+    samples = np.bincount(steps)
+    there = samples.nonzero()[0]
+    return there * SERIES_STEP_S, np.bincount(steps, [sent for _, sent in inside])[there] / samples[there]
 
 
 def utilisation(run: Run, job: JobRun) -> Series:
     """Times, and per cent of each tenth of a second that the job's GPUs computed: mean over them."""
-    busy = [0.0] * (int(_end(run, job) / SERIES_STEP_S) + 1)
-    for it in job.iterations:
-        start, end = it.compute_start - run.released, it.compute_end - run.released
-        first = max(0, int(start / SERIES_STEP_S))
-        for k in range(first, min(len(busy), int(end / SERIES_STEP_S) + 1)):
-            inside = min(end, (k + 1) * SERIES_STEP_S) - max(start, k * SERIES_STEP_S)
-            busy[k] += max(0.0, inside)
-    shares = [min(100.0, 100 * b / SERIES_STEP_S / len(job.gpus)) for b in busy]
-    return [k * SERIES_STEP_S for k in range(len(busy))], shares
+    edges = np.arange(int(_end(run, job) / SERIES_STEP_S) + 2) * SERIES_STEP_S
+    spans = [(it.compute_start - run.released, it.compute_end - run.released) for it in job.iterations]
+    computed_s = np.sum([np.clip(edges, begin, end) for begin, end in spans], axis=0)
+    return edges[:-1], np.minimum(100, 100 * np.diff(computed_s) / SERIES_STEP_S / len(job.gpus))
 
 
-def smooth(times: Sequence[float], values: Sequence[float], window_s: float) -> list[float]:
+def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
     """Mean of the values within half a window either side of each time (``times`` ascending, seconds)."""
-    sums = [0.0, *itertools.accumulate(values)]
-    ends = ((bisect_left(times, t - window_s / 2), bisect_right(times, t + window_s / 2)) for t in times)
-    return [(sums[last] - sums[first]) / (last - first) for first, last in ends]
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.searchsorted(times, times - window_s / 2)
+    last = np.searchsorted(times, times + window_s / 2, "right")
+    mean: Numbers = (sums[last] - sums[first]) / (last - first)
+    return mean

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
@@ -99,7 +100,7 @@ def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozen
         face = optical_neighbour(fabric, port)
         if face is not None:
             ways[port] = (x, y), (ports[face], _BOTTOM if port.node in gpus else _TOP)
-            axis.plot(*zip(*ways[port], strict=True), color=RULE, linewidth=0.9, zorder=1)
+    axis.add_collection(LineCollection(list(ways.values()), colors=RULE, linewidths=0.9, zorder=1))
     for a, b in circuits:
         first, second = Port.parse(a), Port.parse(b)
         colour = colours.get(owner.get(first.node) or owner.get(second.node, ""), QUIET)
