@@ -216,7 +216,9 @@ class _Run:
             for name in [name for name in self._to_come if self._arrival_s(name) <= self._now_s]:
                 self._arrive(name)
             self._admit()
-            self._fire(self._has_come)
+            if self._fire(self._has_come):
+                # What was begun may be what others wait for.
+                continue
             if self._finished():
                 return
             until_s = min(self._next_time_s(), self._zero_s + patience_s)
@@ -253,11 +255,14 @@ class _Run:
             return when.ended in self._at.ended
         return when.after is not None and when.after in self._at.actions
 
-    def _fire(self, due: Callable[[When], bool]) -> None:
-        for event in [event for event in self._pending.values() if due(event.when)]:
+    def _fire(self, due: Callable[[When], bool]) -> bool:
+        """Begin the events that are due; whether there were some."""
+        found = [event for event in self._pending.values() if due(event.when)]
+        for event in found:
             del self._pending[event.name]
             self._begun.add(event.name)
             self._perform(event)
+        return bool(found)
 
     def _perform(self, event: EventPlan) -> None:
         target = str(event.target or "")

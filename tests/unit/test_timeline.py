@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.backends.simulation.lab import SimulatedLab
 from experiments.language.expand import Experiment, parse
+from experiments.language.plan import Setting
 from experiments.language.text import ScenarioError
 from experiments.record.events import (
     ActionBegun,
@@ -238,3 +240,95 @@ def test_a_packet_switch_behind_an_optical_one_is_killed_and_comes_back() -> Non
     # Its own job stands still meanwhile, but for a computation; the other's does not notice.
     late = end_of(records, "red") - end_of(records, "blue")
     assert 0.5 - plan.jobs[0].compute_s <= late <= 0.5
+
+
+def test_a_job_after_one_that_failed_is_not_stranded() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g1], may_fail: true}, blue: {ranks: [g2, g3], start: {after: red}}}
+events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
+"""
+    )
+    states = {r.job: r.state for r in records if isinstance(r, JobState)}
+    assert states == {"red": "FAILED", "blue": "SUCCEEDED"}
+
+
+def test_a_job_whose_gpus_never_come_free_is_told() -> None:
+    found = experiment(
+        """
+jobs: {red: {ranks: [g0, g1], may_fail: true}, blue: {ranks: [g1, g2], start: {after: red}}}
+events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
+"""
+    )
+    _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    assert failure == "base: nothing happens any more; waiting: blue"
+
+
+def test_jobs_of_the_beginning_that_find_no_room_are_told() -> None:
+    found = experiment("jobs: {red: {gpus: 4}, blue: {gpus: 4}}\n")
+    _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    assert failure == "base: job blue: no room for 4 GPUs at the start"
+
+
+def test_a_run_waits_for_the_events_that_were_begun() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g1]}}
+events: [{when: {at: 30 ms}, do: kill, target: switch tor1, back_after: 5 s}]
+"""
+    )
+    (back,) = [r for r in records if isinstance(r, ActionEnded)]
+    assert back.t == pytest.approx(5.03)
+    assert records[-1].t >= back.t > end_of(records, "red")
+
+
+def test_an_event_starts_a_job_and_jobs_and_events_fire_events() -> None:
+    records = records_of(
+        """
+jobs: {red: {ranks: [g0, g1]}, blue: {ranks: [g2, g3], start: event}}
+events:
+  - {name: go, when: {ended: red}, do: start, target: job blue}
+  - {name: dead, when: {started: blue}, do: kill, target: switch tor0, back_after: 500 ms}
+  - {name: cut, when: {after: dead}, do: cut, target: link tor0:4 tor1:4}
+"""
+    )
+    begun = {r.name: r.t for r in records if isinstance(r, ActionBegun)}
+    assert released(records, "blue") == pytest.approx(end_of(records, "red"))
+    assert begun["dead"] == pytest.approx(released(records, "blue"))
+    assert begun["cut"] == pytest.approx(begun["dead"] + 0.5)
+
+
+def test_an_event_at_the_start_is_over_before_the_jobs_begin() -> None:
+    records = records_of(
+        "jobs: {red: {ranks: [g0, g3]}}\nevents: [{when: start, do: cut, target: link tor0:4 tor1:4}]\n"
+    )
+    order = [type(r) for r in records if isinstance(r, ActionEnded | Released)]
+    assert order == [ActionEnded, Released]
+
+
+def test_an_event_that_goes_wrong_is_a_failure() -> None:
+    found = experiment(
+        """
+jobs: {red: {ranks: [g0, g1]}, blue: {ranks: [g2, g3], start: {at: 1 s}}}
+events: [{when: {at: 10 ms}, do: cancel, target: job blue}]
+"""
+    )
+    _, failures = one_alone(SimulationBackend(), found.plans[0])
+    assert failures == ("base: events.1: job blue has not begun",)
+
+
+class InRealTime(SimulationBackend):
+    """Its clock is said to go on by itself."""
+
+    def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+        lab = super().open(setting, emit)
+        lab.real_time = True
+        return lab
+
+
+def test_a_run_that_takes_too_long_is_given_up() -> None:
+    found = experiment(
+        "jobs: {red: {ranks: [g0, g3]}}\nevents: [{when: {at: 30 ms}, do: cut, target: link g3 tor1:1}]"
+    )
+    _, (failure,) = one_alone(InRealTime(), found.plans[0])
+    assert failure == "base: red had not ended after 62 s"

@@ -385,6 +385,8 @@ class SimulatedLab:
             self._move_light(event, change(self._fabric, self._profiles, self._circuits, event.circuits), {})
         elif event.do == "cancel":
             assert target is not None
+            if target.names[0] not in self._ranks:
+                raise ValueError(f"job {target.names[0]} has not begun")
             self._sim.stop(target.names[0], _CANCELLED)
             self._over(event)
         elif event.do in ("cut", "restore"):
