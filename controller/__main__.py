@@ -121,7 +121,8 @@ def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: t
     # What the start has made stays: no full collection shall look through it again while a call waits.
     gc.freeze()
     # Needed by the first regroup, which should not wait for it, and by nothing before.
-    threading.Thread(target=import_module, args=("scipy.optimize",), name="solver", daemon=True).start()
+    if any(switch.wavelengths is None for switch in controller.fabric.optical_switches.values()):
+        threading.Thread(target=import_module, args=("scipy.optimize",), name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]
     log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
     while not stopped.wait(0.5):

@@ -16,9 +16,9 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from containers.worker.events import EventLog
+from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import NoConnection
 from containers.worker.spec import BadSpec, read_spec
-from containers.worker.transport import PeerLost
 
 EXIT_FAILED, EXIT_BAD_SPEC, EXIT_PEER_LOST, EXIT_TERMINATED = 1, 2, 3, 143
 

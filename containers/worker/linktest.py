@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containers.worker.events import EventLog
+from containers.worker.peer import PeerLost
 from containers.worker.release import wait_for_release
 from containers.worker.rendezvous import accept, connect, describe, listen, onic
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import PeerLost
 
 _BLOCK = 256 * 1024
 #: Share of the time that is not counted, in which TCP finds its rate and the shaper's bucket empties.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from containers.worker.transport import PeerLost
+from containers.worker.peer import PeerLost
 
 _POLL_S = 0.005
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from containers.worker.flows import Flows
+from containers.worker.peer import PeerLost, read_notes
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import PeerLost, read_notes
 
 _HELLO = struct.Struct("!4s8sI")
 _MAGIC = b"RLw1"

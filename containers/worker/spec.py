@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabric.schedules import steps_named
-
 WORKLOADS = ("train", "linktest")
 
 
@@ -115,11 +113,19 @@ def parse_spec(raw: Any) -> WorkerSpec:
     for holds, message in rules:
         if not holds:
             raise BadSpec(message)
+    if spec.workload == "train":
+        _check_collective(spec.collective, size)
+    return spec
+
+
+def _check_collective(name: str, ranks: int) -> None:
+    # Imported here, so that a link test, which has none, loads no numpy.
+    from fabric.schedules import steps_named
+
     try:
-        steps_named(spec.collective, size)
+        steps_named(name, ranks)
     except ValueError as error:
         raise BadSpec(f"collective: {error}") from None
-    return spec
 
 
 def _fill(kind: Any, raw: Any, prefix: str) -> Any:

@@ -46,6 +46,7 @@ import numpy.typing as npt
 
 from containers.worker.flows import Flow, Flows
 from containers.worker.lending import Lender
+from containers.worker.peer import PeerLost, read_notes
 from fabric.collectives import Schedule, Transfer, chunk_bounds, lendable
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
@@ -68,15 +69,6 @@ _AHEAD_BYTES = 256 * 1024
 _SO_TIMESTAMPING = 37
 _TX_ACK, _SOFTWARE, _TSONLY = 1 << 9, 1 << 4, 1 << 11
 _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I", _TX_ACK))]
-
-
-class PeerLost(Exception):
-    """A peer closed its connection, or was silent for too long. ``rank`` is the peer's."""
-
-    def __init__(self, rank: int, reason: str) -> None:
-        super().__init__(f"rank {rank} lost: {reason}")
-        self.rank = rank
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -679,16 +671,6 @@ def lender_for(connection: socket.socket) -> Lender | None:
         return Lender(connection)
     except OSError:
         return None
-
-
-def read_notes(connection: socket.socket) -> None:
-    """Empty the connection's error queue, which poll tells of until it is."""
-    try:
-        while True:
-            connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)
-    except OSError:
-        # Empty; an error of the connection itself will come from its next send or receive.
-        return
 
 
 def unacknowledged(connection: socket.socket) -> int:

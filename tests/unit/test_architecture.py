@@ -178,3 +178,12 @@ print(*sys.modules)
     loaded = done.stdout.splitlines()[-1].split()
     assert "testbed.simulation.engine" in loaded
     assert not [name for name in loaded if within(name, "testbed.emulation")]
+
+
+def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
+    """It is half of the time of its start, and a link test starts a worker for every GPU, again and again."""
+    code = "import sys, containers.worker.__main__, containers.worker.linktest; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "containers.worker.rendezvous" in loaded
+    assert "numpy" not in loaded

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from containers.worker import transport
 from containers.worker.model import Replica
+from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import part
-from containers.worker.transport import READY, RECEIPT, PeerLost, Transport, peers_of
+from containers.worker.transport import READY, RECEIPT, Transport, peers_of
 from fabric.collectives import (
     Schedule,
     Transfer,

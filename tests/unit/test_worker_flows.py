@@ -26,9 +26,10 @@ import pytest
 
 from containers.worker import transport
 from containers.worker.flows import Flows
+from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import part
 from containers.worker.spec import BadSpec, parse_spec
-from containers.worker.transport import AllReduceReport, PeerLost, Transport, peers_of, unacknowledged
+from containers.worker.transport import AllReduceReport, Transport, peers_of, unacknowledged
 from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind

@@ -1,0 +1,27 @@
+"""What connections to other ranks have in common, whatever goes over them.
+
+Without numpy, which takes half of the time in which a link test's worker starts.
+"""
+
+from __future__ import annotations
+
+import socket
+
+
+class PeerLost(Exception):
+    """A peer closed its connection, or was silent for too long. ``rank`` is the peer's."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(f"rank {rank} lost: {reason}")
+        self.rank = rank
+        self.reason = reason
+
+
+def read_notes(connection: socket.socket) -> None:
+    """Empty the connection's error queue, which poll tells of until it is."""
+    try:
+        while True:
+            connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)
+    except OSError:
+        # Empty; an error of the connection itself will come from its next send or receive.
+        return
