@@ -62,19 +62,22 @@ def rows_of(experiment: Experiment, path: Path) -> list[Row]:
     return from_json(result["rows"])
 
 
-def test_rows_are_the_same_in_one_process_and_in_two(tmp_path: Path) -> None:
-    experiment = swept()
-    alone = rows(experiment, tmp_path, None)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """The rows of the sweep from one process."""
+    return rows(swept(), tmp_path_factory.mktemp("alone"), None)
+
+
+def test_rows_are_the_same_in_one_process_and_in_two(tmp_path: Path, alone: list[Row]) -> None:
     assert len({tuple(row.point.items()) for row in alone}) == 24
-    assert rows(experiment, tmp_path / "two", processes(2)) == alone
+    assert rows(swept(), tmp_path / "two", processes(2)) == alone
     (folder,) = (tmp_path / "two").iterdir()
     # What the simulation rests on is told whoever computed it.
     assert read_json(folder / "environment.json")["assumptions"][0]["what"].startswith("payload's share")
 
 
-def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path) -> None:
-    experiment = swept()
-    assert rows(experiment, tmp_path, dask("local", 2)) == rows(experiment, tmp_path, None)
+def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path, alone: list[Row]) -> None:
+    assert rows(swept(), tmp_path, dask("local", 2)) == alone
 
 
 def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -171,8 +174,8 @@ def test_wrong_executors_are_one_line() -> None:
         pass
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone: list[Row]) -> None:
     """SIGKILL of everything when about so much is done; nothing is computed twice afterwards."""
     file = tmp_path / "swept.yaml"
     experiment = swept()
@@ -183,7 +186,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float) -> No
         command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(lambda: len(ended_in(tmp_path / "runs")) >= share * 24, process)
+        wait_for(lambda: ended_in(tmp_path / "runs") >= share * 24, process)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
@@ -201,14 +204,12 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float) -> No
     assert f"{len(before)} of its runs are there" in done.stderr
     ends = [r.run for r in read_records(folder / "events.jsonl") if isinstance(r, RunEnded)]
     assert sorted(ends) == sorted(plan.name for plan in experiment.plans)
-    assert rows_of(experiment, folder) == rows(experiment, tmp_path / "again", None)
+    assert rows_of(experiment, folder) == alone
 
 
-def ended_in(runs: Path) -> set[str]:
-    folders = list(runs.iterdir()) if runs.exists() else []
-    if not folders or not (folders[0] / "events.jsonl").exists():
-        return set()
-    return runs_in(folders[0])
+def ended_in(runs: Path) -> int:
+    """How many runs of the only folder, if it is there, have ended."""
+    return sum(path.read_text().count('"event":"run_ended"') for path in runs.glob("*/events.jsonl"))
 
 
 def wait_for(holds: Callable[[], bool], process: subprocess.Popen[bytes], deadline_s: float = 60.0) -> None:
