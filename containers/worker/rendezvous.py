@@ -28,7 +28,9 @@ _MAGIC = b"RLw1"
 #: fast path, which then come from memory instead of the cache: a quarter slower (benchmarks/allreduce.py).
 SOCKET_BUFFER_BYTES = 768 * 1024
 _RETRY_S = 0.02
-_ATTEMPT_S = 1.0
+#: Shortest and longest attempt; between them, this share of the time since the first. Whoever is early sends
+#: into a switch that has no rule for it yet, and the kernel would send again only after a second.
+_SHORT_S, _ATTEMPT_S, _SHARE = 0.05, 1.0, 0.25
 
 
 class NoConnection(Exception):
@@ -81,11 +83,13 @@ def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
 def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
     """A connection to ``peer``, which has answered (without an O-NIC). Raises PeerLost at ``deadline``."""
     last = "no answer"
-    while (left := deadline - time.monotonic()) > 0:
+    began = time.monotonic()
+    while (left := deadline - (now := time.monotonic())) > 0:
+        attempt_s = min(left, _ATTEMPT_S, max(_SHORT_S, _SHARE * (now - began)))
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             tune(connection, spec.peer_timeout_s)
-            connection.settimeout(min(left, _ATTEMPT_S))
+            connection.settimeout(attempt_s)
             connection.bind((spec.address, 0))
             connection.connect((spec.peers[peer], spec.port))
             connection.settimeout(left)

@@ -252,18 +252,21 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         here = [port for port in ports if isinstance(self._nodes[port.node], PacketSwitch)]
         with self._lock, IPRoute() as root:
             for port in here:
-                bring_up = netlink.index_of if port in self._held else netlink.set_up
-                self._shape(root, bring_up(root, self._interface(port)), port)
+                if port not in self._held:
+                    netlink.set_up(root, self._interface(port))
+            self._shape(here)
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
 
-    def _shape(self, root: IPRoute, index: int, port: Port) -> None:
-        """A packet switch's port."""
-        link = self.fabric.link_at[port]
-        sources = [gpu.ip for gpu in self.fabric.gpus.values()]
-        rate_bps = self.emulation.rate_bps(link.rate_bps)
-        netlink.shape_shared(root, index, rate_bps, self._queue_s[link], sources)
+    def _shape(self, ports: Iterable[Port]) -> None:
+        """Ports of packet switches."""
+        links = [(self._interface(port), self.fabric.link_at[port]) for port in ports]
+        rate_bps = self.emulation.rate_bps
+        netlink.shape_shared(
+            [(name, rate_bps(link.rate_bps), self._queue_s[link]) for name, link in links],
+            [gpu.ip for gpu in self.fabric.gpus.values()],
+        )
 
     # -- faults
 

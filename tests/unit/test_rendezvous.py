@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from containers.worker.rendezvous import accept, connect, part
+import pytest
+
+from containers.worker import rendezvous
+from containers.worker.peer import PeerLost
+from containers.worker.rendezvous import accept, connect, part, tune
 from containers.worker.spec import WorkerSpec
 
 
@@ -48,3 +53,25 @@ def test_with_an_onic_a_peer_is_known_by_its_address_and_nothing_is_said() -> No
                     peer.setblocking(False)
                     connection.shutdown(socket.SHUT_WR)
                     assert peer.recv(1) == b""
+
+
+def test_whoever_is_not_heard_tries_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel sends again after a second. Until a switch has its rules, nobody hears what is sent."""
+    attempts = []
+
+    def counted(connection: socket.socket, peer_timeout_s: float) -> None:
+        attempts.append(peer_timeout_s)
+        tune(connection, peer_timeout_s)
+
+    monkeypatch.setattr(rendezvous, "tune", counted)
+    peers = ("127.77.71.1", "127.77.71.2")
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.create_server((peers[1], 0), backlog=0))
+        spec = WorkerSpec("job", 0, 2, peers, deaf.getsockname()[1])
+        # Its queue is full, so the kernel drops whoever comes.
+        full = stack.enter_context(socket.socket())
+        full.connect(deaf.getsockname())
+        with pytest.raises(PeerLost, match="rank 1 lost: no connection"):
+            connect(spec, 1, time.monotonic() + 2)
+    # With one attempt a second there are two.
+    assert len(attempts) >= 4
