@@ -9,9 +9,7 @@ import typer
 
 from experiments.analysis.prediction import expected_s
 from experiments.analysis.rows import Row, from_json, where
-from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.protocol import Backend
-from experiments.backends.simulation.backend import SimulationBackend
 from experiments.cli.common import listing, table
 from experiments.language.expand import Experiment
 from experiments.language.plan import RunPlan, Setting
@@ -23,6 +21,10 @@ from fabric.units import format_rate, format_size, format_time
 
 def check_document(experiment: Experiment) -> dict[str, Any]:
     """What a sound file describes, as JSON."""
+    # Here, as whoever simulates needs nothing of the emulation.
+    from experiments.backends.emulation.backend import EmulationBackend
+    from experiments.backends.simulation.backend import SimulationBackend
+
     backends: Sequence[Backend] = (EmulationBackend(), SimulationBackend())
     arms: dict[str, Any] = {}
     settings: dict[str, Setting] = {}

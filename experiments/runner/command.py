@@ -84,7 +84,7 @@ def carry_out_experiment(
         folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
         done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
-    return done, finish(done.path)
+    return done, finish(done.path, experiment)
 
 
 def _pool(
@@ -117,15 +117,16 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
             raise ScenarioError(f"{path}: its runs were {what.format(environment.get(key))}; begin anew")
 
 
-def finish(path: Path) -> dict[str, Any]:
+def finish(path: Path, experiment: Experiment | None = None) -> dict[str, Any]:
     """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
 
+    ``experiment``: the folder's, where it has been read; that takes longer than all else that is read here.
     May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
         environment = read_json(path / "environment.json")
-        experiment = experiment_of(path)
+        experiment = experiment or experiment_of(path)
         records = read_records(path / "events.jsonl")
         rates = read_port_rates(path / "throughput.csv")
         found = analyse(experiment, records, label_of(environment), rates)

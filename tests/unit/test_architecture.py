@@ -177,7 +177,8 @@ print(*sys.modules)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
     assert "testbed.simulation.engine" in loaded
-    assert not [name for name in loaded if within(name, "testbed.emulation")]
+    emulation = ("testbed.emulation", "experiments.backends.emulation")
+    assert not [name for name in loaded if any(within(name, room) for room in emulation)]
 
 
 def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
