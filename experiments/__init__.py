@@ -59,7 +59,8 @@ def run(
     dask: str | None = None,
 ) -> Results:
     """Make the runs of an experiment, or of a YAML file's, as ``ringlight simulate`` does, or ``run``
-    (backend ``emulation``).
+    (backend ``emulation``). A script that makes many needs the usual ``if __name__ == "__main__":``, as they
+    are spread over processes, which read it again.
 
     Raises ValueError for another backend, ScenarioError, BackendError and WriteError with one line.
     """

@@ -17,6 +17,7 @@ from experiments.client import Api
 from experiments.language.expand import load
 from experiments.language.plan import RunPlan
 from experiments.record.events import (
+    JobState,
     LinkRate,
     LinkRateDisturbed,
     ProcessorLoad,
@@ -32,7 +33,7 @@ from experiments.report.report import render
 from experiments.report.view import view_of
 from experiments.runner.progress import Reporter
 from experiments.runner.repeats import Repeats
-from experiments.runner.timeline import run_group
+from experiments.runner.timeline import Outcome, run_group
 from testbed import load as machine
 from testbed.processes import Addresses, LabProcesses
 from tests.simulated import experiment, late, records_of, with_links, with_workers
@@ -155,10 +156,10 @@ def test_the_less_disturbed_one_counts_and_no_third_is_made() -> None:
 
 
 class TakenFrom:
-    """A lab whose processors others have in some runs, and whose workers train."""
+    """A lab whose processors others have in some runs, whose jobs fail in some, and whose workers train."""
 
-    def __init__(self, lab: Lab, runs: Sequence[str]) -> None:
-        self._lab, self._runs = lab, runs
+    def __init__(self, lab: Lab, runs: Sequence[str], failing: Sequence[str] = ()) -> None:
+        self._lab, self._runs, self._failing = lab, runs, failing
         self.begun: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -170,7 +171,15 @@ class TakenFrom:
         self._lab.begin(plan)
 
     def next(self, until_s: float) -> Sequence[Record]:
-        return late_by(self._lab.next(until_s), 0.2 if self._plan.name in self._runs else 0.0)
+        found = late_by(self._lab.next(until_s), 0.2 if self._plan.name in self._runs else 0.0)
+        if self._plan.name not in self._failing:
+            return found
+        return [
+            replace(record, state="FAILED", reason="it died")
+            if isinstance(record, JobState) and record.state == "SUCCEEDED"
+            else record
+            for record in found
+        ]
 
     def end(self) -> Sequence[Record]:
         name, now_s = self._plan.name, self._lab.now_s()
@@ -196,15 +205,33 @@ class TakenFrom:
 def test_the_runner_makes_a_disturbed_run_once_more(
     disturbed: tuple[str, ...], made: list[str], counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    outcomes, lab, written = made_by_the_runner(monkeypatch, disturbed)
+    assert [outcome.plan.name for outcome in outcomes] == ["first", "second"]
+    assert lab.begun == made
+    assert [run.name for run in runs_of(written, experiment(ARMS).plans)] == counted
+    assert len([record for record in written if isinstance(record, Repeated)]) == len(made) - 2
+
+
+def made_by_the_runner(
+    monkeypatch: pytest.MonkeyPatch, disturbed: Sequence[str], failing: Sequence[str] = ()
+) -> tuple[list[Outcome], TakenFrom, list[Record]]:
     backend, plans = SimulationBackend(), experiment(ARMS).plans
-    lab = TakenFrom(backend.open(plans[0].setting, print), disturbed)
+    lab = TakenFrom(backend.open(plans[0].setting, print), disturbed, failing)
     monkeypatch.setattr(SimulationBackend, "open", lambda *_: lab)
     written: list[Record] = []
     outcomes = list(run_group(backend, plans, written.extend, Reporter(), Repeats(Reporter())))
-    assert [outcome.plan.name for outcome in outcomes] == ["first", "second"]
-    assert lab.begun == made
-    assert [run.name for run in runs_of(written, plans)] == counted
-    assert len([record for record in written if isinstance(record, Repeated)]) == len(made) - 2
+    return outcomes, lab, written
+
+
+def test_a_run_that_failed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes, lab, _ = made_by_the_runner(monkeypatch, ["first"], failing=["first"])
+    assert lab.begun == ["first", "second"]
+    assert outcomes[0].failures == ("first: job red failed: it died",)
+
+
+def test_what_went_wrong_in_the_second_attempt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes, _, _ = made_by_the_runner(monkeypatch, ["first"], failing=["first" + AGAIN])
+    assert outcomes[0].failures == ("first, again: job red failed: it died",)
 
 
 def page_of(bench: Bench, folder: Path, links: float = 0.99) -> tuple[str, dict[str, Any]]:
