@@ -23,12 +23,12 @@ from experiments.backends.simulation.lab import SimulatedLab
 from experiments.language.expand import Experiment, parse
 from experiments.language.plan import Setting
 from experiments.language.text import ScenarioError
-from experiments.record.events import Record, RunEnded, RunFailed, read_records
-from experiments.record.folder import RunFolder, read_json
+from experiments.record.events import PortRate, Record, RunEnded, RunFailed, read_records
+from experiments.record.folder import RunFolder, read_json, read_port_rates
 from experiments.record.version import code_version
 from experiments.runner.command import finish
 from experiments.runner.executors import by_entry_point, dask, processes
-from experiments.runner.experiment import carry_out, choose, runs_in
+from experiments.runner.experiment import carry_out, choose, one_alone, runs_in
 from experiments.runner.progress import Reporter
 from tests.simulated import SIX_GPUS, build
 
@@ -205,6 +205,23 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone
     ends = [r.run for r in read_records(folder / "events.jsonl") if isinstance(r, RunEnded)]
     assert sorted(ends) == sorted(plan.name for plan in experiment.plans)
     assert rows_of(experiment, folder) == alone
+
+
+def test_what_is_there_of_a_run_that_did_not_end_is_made_anew(tmp_path: Path) -> None:
+    experiment = swept("jobs: {red: {ranks: [g0, g1]}}\nrepeat: 2\n")
+    first, second = (one_alone(SimulationBackend(), plan)[0] for plan in experiment.plans)
+    rates = [
+        PortRate(t=0.1, run=plan.name, switch="tor0", port=1, gpu="g0", peer=None, rx_bps=1.0, tx_bps=2.0)
+        for plan in experiment.plans
+    ]
+    with RunFolder.new(tmp_path, "swept", experiment.text) as folder:
+        folder.describe(backend="simulation")
+        folder.write([*first, *rates, *second[: len(second) // 2]])
+    with RunFolder.again(folder.path) as again:
+        assert again.environment["backend"] == "simulation"
+    assert read_records(folder.path / "events.jsonl") == [r for r in first if not isinstance(r, PortRate)]
+    left = [r for r in (*first, *rates[:1]) if isinstance(r, PortRate)]
+    assert read_port_rates(folder.path / "throughput.csv") == left
 
 
 def ended_in(runs: Path) -> int:
