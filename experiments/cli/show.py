@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -187,19 +187,20 @@ def show_result(result: Mapping[str, Any]) -> None:
 
 
 def _show_jobs(rows: Sequence[Row]) -> None:
-    own = [row for row in rows if row.repeat is None and row.subject.startswith("job ")]
-    keys = list(dict.fromkeys((row.arm, tuple(row.point.items()), row.subject) for row in own))
-    shown = [m for m in _OF_JOBS if any(row.metric == m[0] and row.value is not None for row in own)]
-    lines = []
-    for arm, point, subject in keys[:_MOST_LINES]:
-        mine = [r for r in own if (r.arm, tuple(r.point.items()), r.subject) == (arm, point, subject)]
-        values = {row.metric: row.value for row in mine if row.label != "published"}
-        cells = ["" if values.get(m) is None else written(values[m]) for m, _, written in shown]
-        lines.append([arm, _at(point), subject.removeprefix("job "), *cells])
+    jobs: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row.repeat is None and row.subject.startswith("job ") and row.label != "published":
+            key = row.arm, _at(row), row.subject.removeprefix("job ")
+            jobs.setdefault(key, {})[row.metric] = row.value
+    shown = [of for of in _OF_JOBS if any(values.get(of[0]) is not None for values in jobs.values())]
+    lines = [
+        [*key, *("" if values.get(m) is None else written(values[m]) for m, _, written in shown)]
+        for key, values in list(jobs.items())[:_MOST_LINES]
+    ]
     if lines:
         table(["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3)
-    if len(keys) > _MOST_LINES:
-        typer.echo(f"… and {len(keys) - _MOST_LINES} more, in rows.csv and in the report.")
+    if len(jobs) > _MOST_LINES:
+        typer.echo(f"… and {len(jobs) - _MOST_LINES} more, in rows.csv and in the report.")
 
 
 def _show_comparisons(rows: Sequence[Row]) -> None:
@@ -214,7 +215,7 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
         [
             row.arm,
             row.subject,
-            _at(row.point.items()),
+            _at(row),
             row.metric,
             f"{row.value:.4f}" if row.unit == "1" else f"{row.value:.1f} {row.unit}",
             "" if row.spread is None else f"± {row.spread:.3g}",
@@ -226,5 +227,6 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
         table(["arm", "of", "point", "metric", "value", "95 %", "known how"], lines, numeric=4)
 
 
-def _at(point: Iterable[tuple[str, object]]) -> str:
-    return ", ".join(f"{path}={value}" for path, value in point)
+def _at(row: Row) -> str:
+    """Where in a sweep."""
+    return ", ".join(f"{path}={value}" for path, value in row.point.items())

@@ -175,7 +175,8 @@ class LinkTest:
     def _fill(self, batch: list[Stream]) -> tuple[dict[tuple[str, str], float], Shares]:
         """Bits per second of TCP payload that each source got through to its destination, and the load."""
         receivers = {stream.source: stream.destination for stream in batch}
-        gpus = [g for g in self._setting.fabric.gpus if g in {*receivers, *receivers.values()}]
+        involved = {*receivers, *receivers.values()}
+        gpus = [gpu for gpu in self._setting.fabric.gpus if gpu in involved]
         to = [gpus.index(receivers[gpu]) if gpu in receivers else None for gpu in gpus]
         request = {
             "name": "link-test",
