@@ -129,17 +129,25 @@ def plain_ticks(axis: Any, lowest: float, highest: float) -> None:
 
 
 def shaded(
-    axis: Axes, columns: Sequence[str], rows: Sequence[str], cells: Any, words: Sequence[Sequence[str]]
-) -> Any:
+    axis: Axes,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    cells: Any,
+    words: Sequence[Sequence[str]],
+    bar: str = "",
+) -> None:
     """A map with a cell for each row, the first at the bottom, and column, and words in it. ``cells``: by
-    row numbers, of which shades are made, or colours as red, green and blue (0..1). Gives the mesh, of which
-    a colour bar can be made."""
+    row numbers, of which shades are made, or colours as red, green and blue (0..1). ``bar``: what the
+    numbers are, where shades are to be explained."""
     mesh = axis.pcolormesh(cells, cmap="viridis", edgecolors="none")
     for y, line in enumerate(words):
         for x, said in enumerate(line):
             box = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
             centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
-    axis.set_xticks([k + 0.5 for k in range(len(columns))], columns)
-    axis.set_yticks([k + 0.5 for k in range(len(rows))], rows)
+    axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
+    axis.set_yticks([k + 0.5 for k in range(len(rows))], rows, fontsize=7.5)
     axis.grid(visible=False)
-    return mesh
+    if bar:
+        figure: Any = axis.figure
+        # Not as pixels, which would be a file within the page.
+        figure.colorbar(mesh, ax=axis, label=bar).solids.set_rasterized(False)

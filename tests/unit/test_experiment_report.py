@@ -278,6 +278,27 @@ def test_a_sweep_has_a_picture_and_every_point(tmp_path: Path) -> None:
     assert (tmp_path / "sweep-1.svg").exists()
 
 
+def test_sweeps_beside_each_other_have_a_picture_each(tmp_path: Path) -> None:
+    """And no map, most of whose cells nobody ran."""
+    beside = "sweep:\n  - {over: {training.gradient: [10 MB, 20 MB, 50 MB, 100 MB]}}\n"
+    beside += "  - {over: {training.compute: [5 ms, 10 ms, 15 ms, 20 ms]}}\n"
+    view = simulated(re.sub("sweep: .*\nrepeat: 2\n", beside, SWEEP))
+    _page(view, tmp_path)
+    first, second = ((tmp_path / f"sweep-{number}.svg").read_text() for number in (1, 2))
+    assert "gradient, MB" in first
+    assert "compute, ms" in second
+    assert "nan" not in first + second
+
+
+def test_a_sweep_of_two_paths_is_a_map(tmp_path: Path) -> None:
+    four = "{training.gradient: [10 MB, 20 MB, 50 MB, 100 MB], training.compute: [5 ms, 10 ms, 15 ms, 20 ms]}"
+    view = simulated(re.sub("sweep: .*\nrepeat: 2\n", f"sweep: {four}\n", SWEEP))
+    _page(view, tmp_path)
+    picture = (tmp_path / "sweep-1.svg").read_text()
+    assert "100 MB" in picture
+    assert "15 ms" in picture
+
+
 def test_a_break_even_stands_beside_the_models(tmp_path: Path) -> None:
     view = view_of_file(BREAK_EVEN, "break.yaml")
     assert "break_even" in appearing(view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,8 @@ _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
 
 @dataclass(frozen=True)
 class _Curve:
-    """A metric of an arm's job at each of its points. ``axis``: what it is, with its unit."""
+    """A metric of an arm's job at each of its points that the same paths are swept at. ``axis``: what it is,
+    with its unit."""
 
     axis: str
     metric: str
@@ -47,6 +49,10 @@ class _Curve:
     @property
     def name(self) -> str:
         return self.points[0].name
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(self.points[0].point)
 
 
 def wanted(view: View) -> Sequence[str]:
@@ -74,27 +80,27 @@ def _pictures(view: View) -> Iterator[list[_Curve]]:
         axis = f"{called(compare.metrics[0])} over that of {compare.baseline}"
         found = list(_curves(axis, ratio, view.compared(compare)))
         shown |= {compare.baseline, *(curve.arm for curve in found)} if found else set()
-        if found:
-            yield found
+        for paths in dict.fromkeys(curve.paths for curve in found):
+            yield [curve for curve in found if curve.paths == paths]
     if spec.break_even is not None:
         # There is a section on these.
         shown |= {spec.break_even.arm, spec.break_even.baseline}
     metric = _metric(view)
     unit = _UNITS.get(next((row.unit for row in view.rows if row.metric == metric), ""), "")
     axis = f"{called(metric)}{f', {unit}' if unit else ''}"
-    alone: dict[tuple[str, tuple[str, ...]], list[_Curve]] = {}
+    alone: dict[tuple[str, frozenset[str]], list[_Curve]] = {}
     for arm in [arm for arm in wanted(view) if arm not in shown]:
         jobs = [view.at(arm, at.subject, p) for at in view.each("job", [arm]) for p in view.points(arm)]
         for curve in _curves(axis, metric, jobs):
-            alone.setdefault((curve.name, tuple(swept(view.points(arm)))), []).append(curve)
+            alone.setdefault((curve.name, curve.paths), []).append(curve)
     yield from alone.values()
 
 
 def _curves(axis: str, metric: str, found: Iterator[Figures] | Sequence[Figures]) -> Iterator[_Curve]:
-    groups: dict[tuple[str, str], list[Figures]] = {}
+    groups: dict[tuple[object, ...], list[Figures]] = {}
     for at in found:
         if at.row(metric) is not None:
-            groups.setdefault((at.arm, at.subject), []).append(at)
+            groups.setdefault((at.arm, at.subject, frozenset(at.point)), []).append(at)
     return (_Curve(axis, metric, points) for points in groups.values() if len(points) > 1)
 
 
@@ -209,7 +215,7 @@ def _map(curve: _Curve, along: str, up: str, values: Mapping[str, Sequence[str]]
     for at in curve.points:
         x, y = (values[path].index(str(at.point.get(path))) for path in (along, up))
         cells[y][x] = float("nan") if (value := at.number(curve.metric)) is None else value
-    shades = shaded(axis, values[along], values[up], cells, [[f"{v:.3g}" for v in line] for line in cells])
-    figure.colorbar(shades, ax=axis, label=curve.axis)
+    words = [["" if math.isnan(value) else f"{value:.3g}" for value in line] for line in cells]
+    shaded(axis, values[along], values[up], cells, words, curve.axis)
     axis.set(xlabel=short(along, list(values)), ylabel=short(up, list(values)))
     return figure
