@@ -442,16 +442,20 @@ def shape_shared(ports: Iterable[tuple[str, float, float]], sources: Sequence[st
     All of it in one process of tc: three requests for each source of every port are thousands on a fabric of
     sixteen GPUs, and each takes 1.4 ms of Python. Raises NetworkError.
     """
-    lines = [line for port in ports for line in _shared(*port, sources)]
-    with failing("tc"):
-        done = subprocess.run(
-            ["tc", "-batch", "-"],
-            input="".join(f"{line}\n" for line in lines),
-            capture_output=True,
-            text=True,
-            timeout=TC_S,
-            check=False,
-        )
+    wanted = list(ports)
+    lines = [line for port in wanted for line in _shared(*port, sources)]
+    try:
+        with failing("tc"):
+            done = subprocess.run(
+                ["tc", "-batch", "-"],
+                input="".join(f"{line}\n" for line in lines),
+                capture_output=True,
+                text=True,
+                timeout=TC_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        raise NetworkError(f"tc has not set the rates of {len(wanted)} ports in {TC_S:.0f} s") from None
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise NetworkError(f"a shared rate cannot be set: {said}")

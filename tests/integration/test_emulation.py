@@ -626,3 +626,8 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
         testbed.start()
     assert traces(lab) == []
     assert [path.name for path in tmp_path.iterdir()] == ["agent.sock"]
+
+
+def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
+    with pytest.raises(netlink.NetworkError, match=r"a shared rate cannot be set: .*rlgone-1"):
+        netlink.shape_shared([("rlgone-1", 1e7, 0.01)], ["10.82.0.1"])

@@ -24,7 +24,7 @@ from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
 from tests.integration.figures import Figures
 from tests.integration.labs import traces, until
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
@@ -147,6 +147,7 @@ def containers(lab: Lab, *labels: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.alone
 def test_an_experiment_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
     lab = running.lab()
     code, output = running.end()
@@ -216,6 +217,7 @@ def test_an_interrupted_command_leaves_nothing(
     assert_gone(lab)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(tmp_path: Path) -> None:
     """Its lab ends by itself but for files, which the next lab removes; one beside notices nothing."""
@@ -323,6 +325,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path) -> 
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.alone
 def test_a_taken_port_is_one_line_before_anything_is_built(tmp_path: Path) -> None:
     labs = set(STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else set()
     with socket.socket() as taken:

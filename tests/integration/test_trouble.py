@@ -19,7 +19,7 @@ from testbed.emulation.clean import clean, clean_objects
 from testbed.lab import STATE_ROOT, Lab
 from tests.integration.test_run import MINI, ROOT, free_ports
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 TWO_FABRICS = MINI.with_name("mini_oddl.yaml")
 HIDE = {
@@ -57,6 +57,7 @@ def labs() -> set[str]:
     return {path.name for path in STATE_ROOT.glob("*")}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("service", HIDE)
 def test_a_run_without_a_service_is_one_line_and_leaves_nothing(service: str, tmp_path: Path) -> None:
     before = labs()
