@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -151,6 +151,30 @@ def test_a_killed_process_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> 
         pytest.raises(BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"),
     ):
         carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), processes(1))
+
+
+ONE_WORKER = """
+import os, time
+from experiments.runner.executors import processes
+with processes(1) as executor:
+    print(executor.submit(os.getpid).result(), flush=True)
+    time.sleep(120)
+"""
+
+
+def test_a_worker_ends_with_its_parent_however_that_ended() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ONE_WORKER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = Path("/proc", parent.stdout.readline().strip(), "stat")
+    parent.kill()
+    parent.wait(10)
+    parent.stdout.close()
+    until = time.monotonic() + 30
+    with suppress(FileNotFoundError, ProcessLookupError):
+        # One that nobody has waited for yet has ended, too.
+        while worker.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def test_from_python_with_repeats(tmp_path: Path) -> None:
