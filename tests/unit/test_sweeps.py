@@ -177,6 +177,22 @@ def test_a_worker_ends_with_its_parent_however_that_ended() -> None:
             time.sleep(0.05)
 
 
+def test_nobody_waits_for_work_that_nobody_wants() -> None:
+    def given_up() -> None:
+        with processes(1) as executor:
+            asleep = executor.submit(time.sleep, 120)
+            until = time.monotonic() + 30
+            while not asleep.running():
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            raise KeyError
+
+    began = time.monotonic()
+    with pytest.raises(KeyError):
+        given_up()
+    assert time.monotonic() - began < 60
+
+
 def test_from_python_with_repeats(tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(swept("jobs: {red: {ranks: [g0, g1]}}\n").text)
