@@ -15,11 +15,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return  # the process that started this one has done it
     if os.geteuid() == 0:
-        for lab in labs_of_killed_runs():
-            from testbed.emulation.clean import clean
-
-            clean(lab)
+        remove_what_killed_runs_left()
     os.environ[RUN] = str(os.getpid())
+
+
+def remove_what_killed_runs_left() -> None:
+    """Their labs; and files of labs whose processes have ended since by themselves."""
+    labs = labs_of_killed_runs()
+    if labs or any(Path("/run/ringlight").glob("*")):
+        # Here, as few runs find anything, and it takes as long as many a test.
+        from testbed.emulation.clean import clean, clean_stale
+
+        for lab in labs:
+            clean(lab)
+        clean_stale()
 
 
 def labs_of_killed_runs() -> set[str]:
