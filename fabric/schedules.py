@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fabric.steps import IntArray, Op, Step, Steps, frozen
-from fabric.wrht import wrht
+from fabric.wrht import plan, wrht
 
 
 def _at_least_one(name: str, ranks: int) -> None:
@@ -232,20 +234,104 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "bidirectional-ring": bidirectional_ring,
     "bidirectional-hierarchical-ring": bidirectional_hierarchical_ring,
 }
-_WRHT = re.compile(r"wrht(?:-([1-9][0-9]{0,3})(-exchange)?)?")
+_WRHT, _HIERARCHICAL = ("wrht",), ("hierarchical-ring", "bidirectional-hierarchical-ring")
+_NAME = re.compile(
+    rf"(?P<algorithm>{'|'.join([*STEPS, *_WRHT])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
+    r"(?:-group-(?P<group>[1-9][0-9]{0,3}))?(?:-reach-(?P<reach>[1-9][0-9]{0,3}))?"
+    r"(?P<exchange>-exchange)?(?P<striped>-striped)?"
+)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective as its name says: ``ALGORITHM[-WAVELENGTHS][-group-M][-reach-R][-exchange][-striped]``.
+
+    ``wavelengths``: of the ring that it is for, in each direction. ``group``: of a hierarchical ring or WRHT.
+    ``reach``: segments that a lightpath of WRHT may pass. ``exchange``: WRHT's all-to-all step at the top
+    where it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
+    """
+
+    algorithm: str
+    wavelengths: int | None = None
+    group: int | None = None
+    reach: int | None = None
+    exchange: bool = False
+    striped: bool = False
+
+    def __str__(self) -> str:
+        words = [self.algorithm]
+        words += [str(self.wavelengths)] if self.wavelengths is not None else []
+        words += [f"group-{self.group}"] if self.group is not None else []
+        words += [f"reach-{self.reach}"] if self.reach is not None else []
+        words += ["exchange"] if self.exchange else []
+        return "-".join([*words, "striped"] if self.striped else words)
+
+
+def parse_collective(name: str) -> Collective:
+    """Raises ValueError, naming what there is, for another name."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        there = ", ".join([*STEPS, *_WRHT])
+        raise ValueError(f"there is no collective {name!r}; there are {there}")
+    wavelengths, group, reach = (
+        int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach")
+    )
+    flags = bool(found["exchange"]), bool(found["striped"])
+    read = Collective(found["algorithm"], wavelengths, group, reach, *flags)
+    grouped = read.algorithm in (*_WRHT, *_HIERARCHICAL)
+    for option, fits in (
+        ("wavelengths", grouped or read.striped),
+        ("group", grouped),
+        ("reach", read.algorithm in _WRHT),
+        ("exchange", read.algorithm in _WRHT),
+    ):
+        if getattr(read, option) and not fits:
+            raise ValueError(f"collective {name!r}: {read.algorithm} has no {option}")
+    return read
+
+
+def fitting_group(nodes: int, wavelengths: int) -> int:
+    """Group size of a hierarchical ring on a ring of wavelengths: the divisor of ``nodes`` with the fewest
+    steps among those that the wavelengths carry. Neighbouring groups' rings overlap on as many lightpaths as
+    a group has nodes."""
+    fit = (m for m in range(1, min(nodes, wavelengths) + 1) if nodes % m == 0)
+    return min(fit, key=lambda m: (m + nodes // m, m))
 
 
 def steps_named(name: str, ranks: int) -> Steps:
-    """A collective by the name that a scenario uses.
+    """A collective by the name that a scenario uses (:class:`Collective`); WRHT without a number of
+    wavelengths is for one. Raises ValueError for another name, a striped one, and less than one rank."""
+    found = parse_collective(name)
+    if found.striped:
+        raise ValueError(f"collective {name}: a transfer on several wavelengths at once is only simulated")
+    return unstriped_steps(found, ranks)
 
-    WRHT's name says how many wavelengths the ring has in each direction: ``wrht`` (1), ``wrht-2``, and
-    ``wrht-2-exchange`` with the all-to-all step at the top where it fits. Raises ValueError, naming what
-    there is, for another name, and for less than one rank.
+
+def unstriped_steps(found: Collective, ranks: int) -> Steps:
+    """As :func:`steps_named`, whether it is to be striped or not."""
+    if found.algorithm in _WRHT:
+        top: Literal["exchange", "collect"] = "exchange" if found.exchange else "collect"
+        return wrht(ranks, found.wavelengths or 1, found.group, top=top, reach=found.reach)
+    if found.algorithm in _HIERARCHICAL and (found.group or found.wavelengths):
+        make = (
+            hierarchical_ring if found.algorithm == "hierarchical-ring" else bidirectional_hierarchical_ring
+        )
+        return make(ranks, found.group or fitting_group(ranks, found.wavelengths or 1))
+    return STEPS[found.algorithm](ranks)
+
+
+def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
+    """A collective's name with what the ring of wavelengths that carries it decides, where it does not say.
+
+    WRHT uses all ``wavelengths`` and relays where light gets only ``reach`` segments (None: any number) and
+    that is too few, a hierarchical ring has the groups that they carry, and striped ones fill them.
     """
-    if name in STEPS:
-        return STEPS[name](ranks)
-    found = _WRHT.fullmatch(name)
-    if found is None:
-        there = ", ".join([*STEPS, "wrht", "wrht-<wavelengths>", "wrht-<wavelengths>-exchange"])
-        raise ValueError(f"there is no collective {name!r}; there are {there}")
-    return wrht(ranks, int(found[1] or 1), top="exchange" if found[2] else "collect")
+    found = parse_collective(name)
+    if found.wavelengths is None and (found.striped or found.algorithm in (*_WRHT, *_HIERARCHICAL)):
+        found = replace(found, wavelengths=wavelengths)
+    if found.algorithm in _WRHT and found.reach is None and reach:
+        longest = plan(
+            ranks, found.wavelengths or 1, found.group, "exchange" if found.exchange else "collect"
+        ).longest_segments
+        found = replace(found, reach=reach if reach < longest else None)
+    return str(found)

@@ -108,6 +108,7 @@ class WssSpec(Strict):
     driver: Literal["scpi"] = "scpi"
     profile: Literal["lcos", "ideal"] = "lcos"
     loss_db: Loss | None = None
+    dark: Duration | None = None
 
 
 class GridSpec(Strict):
@@ -141,6 +142,7 @@ class RingWssSpec(Strict):
     driver: Literal["scpi"] = "scpi"
     profile: Literal["mrr", "lcos", "ideal"] = "mrr"
     loss_db: Loss | None = None
+    dark: Duration | None = None
 
 
 class RingSpec(Strict):
@@ -304,7 +306,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     wss = [switch for name, grid in grids.items() for switch in _wss(grid, spec.grids[name])]
     for name, ring in rings.items():
         kind = spec.rings[name].wss
-        wss += ring_switches(ring, kind.driver, kind.profile, kind.loss_db)
+        wss += ring_switches(ring, kind.driver, kind.profile, kind.loss_db, kind.dark)
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
     for name, count in Counter(names).items():
@@ -390,7 +392,9 @@ def _grid(name: str, spec: GridSpec) -> Grid:
 
 def _wss(grid: Grid, spec: GridSpec) -> list[OpticalSwitch]:
     return [
-        OpticalSwitch(name, size, spec.wss.driver, spec.wss.profile, grid.wavelengths, spec.wss.loss_db)
+        OpticalSwitch(
+            name, size, spec.wss.driver, spec.wss.profile, grid.wavelengths, spec.wss.loss_db, spec.wss.dark
+        )
         for names, size in ((grid.row_switches, grid.columns), (grid.column_switches, grid.rows))
         for name in names
     ]

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fabric import light
 from fabric.crossconnect import CrossConnect, Mode, plan_changes
-from fabric.light import received_dbm
-from fabric.steps import BoolArray, IntArray, Step, Steps, frozen, frozen_bool
+from fabric.light import Optics, received_dbm
+from fabric.schedules import parse_collective, unstriped_steps
+from fabric.steps import BoolArray, IntArray, Step, Steps, compact, frozen, frozen_bool
 from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
 
 #: Faceplate ports of a node's WSS.
@@ -47,9 +49,11 @@ def ring_gpus(ring: WdmRing, model: str, first: int = 0) -> list[Gpu]:
 
 
 def ring_switches(
-    ring: WdmRing, driver: str, profile: str, loss_db: float | None = None
+    ring: WdmRing, driver: str, profile: str, loss_db: float | None = None, dark_s: float | None = None
 ) -> list[OpticalSwitch]:
-    return [OpticalSwitch(name, 4, driver, profile, ring.wavelengths, loss_db) for name in ring.switches]
+    return [
+        OpticalSwitch(name, 4, driver, profile, ring.wavelengths, loss_db, dark_s) for name in ring.switches
+    ]
 
 
 def ring_onics(ring: WdmRing) -> list[Onic]:
@@ -70,18 +74,27 @@ def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
 
 
 def wdm_ring(
-    name: str, nodes: int, wavelengths: int, rate_bps: float, *, queue_s: float = 0.02, gpu: str = "gpu"
+    name: str,
+    nodes: int,
+    wavelengths: int,
+    rate_bps: float,
+    *,
+    queue_s: float = 0.02,
+    gpu: str = "gpu",
+    optics: Optics | None = None,
+    loss_db: float = 0.0,
 ) -> tuple[Fabric, WdmRing]:
-    """A fabric of one ring whose light loses nothing, without a scenario file; who limits how far light gets
-    does it by the schedule (``reach`` of ``fabric.wrht``). Raises ValueError as :func:`make_ring`."""
+    """A fabric of one ring, without a scenario file. ``loss_db``: of each WSS. Raises ValueError as
+    :func:`make_ring`."""
     ring = make_ring(name, nodes, wavelengths)
     fabric = Fabric(
         gpus={node.name: node for node in ring_gpus(ring, gpu)},
         packet_switches={},
-        optical_switches={switch.name: switch for switch in ring_switches(ring, "scpi", "mrr", 0.0)},
+        optical_switches={switch.name: switch for switch in ring_switches(ring, "scpi", "mrr", loss_db)},
         links=tuple(ring_links(ring, rate_bps, queue_s)),
         onics={onic.gpu: onic for onic in ring_onics(ring)},
         rings={name: ring},
+        optics=optics or Optics(),
     )
     return fabric, ring
 
@@ -218,22 +231,17 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
     return replace(step, wavelengths=frozen(chosen), clockwise=frozen_bool(clockwise))
 
 
-def on_ring(steps: Steps, wavelengths: int, stripes: int = 1) -> Steps:
+def on_ring(steps: Steps, wavelengths: int) -> Steps:
     """A collective of any fabric on a ring of its ranks, its lightpaths given wavelengths by :func:`assign`.
 
-    With ``stripes`` s > 1 every transfer is cut into s equal parts that travel side by side on s
-    wavelengths. Raises ValueError, when iterated, as :func:`assign` with ``wavelengths // stripes``.
+    Raises ValueError, when iterated, as that.
     """
-    if not 1 <= stripes <= wavelengths:
-        raise ValueError(f"{steps.name}: {stripes} stripes do not fit into {wavelengths} wavelengths")
 
     def make() -> Iterator[Step]:
         last: Step | None = None
         made: Step | None = None
         before: tuple[IntArray, IntArray] | None = None
-        done = None
-        count: IntArray | None = None
-        cut = count
+        done: Step | None = None
         for number, step in enumerate(steps):
             if step is last and made is not None:
                 yield made
@@ -241,32 +249,79 @@ def on_ring(steps: Steps, wavelengths: int, stripes: int = 1) -> Steps:
             # Steps that are alike share their arrays: one assignment serves them all.
             if before is None or before[0] is not step.sources or before[1] is not step.destinations:
                 before = (step.sources, step.destinations)
-                done = _striped(assign(step, steps.world_size, wavelengths // stripes, number), stripes)
-            if count is not step.count or cut is None:
-                count, cut = step.count, frozen(np.tile(step.count, stripes))
+                done = assign(step, steps.world_size, wavelengths, number)
             assert done is not None
-            first = (step.first * stripes + np.arange(stripes)[:, None] * step.count).ravel()
-            last, made = step, replace(done, first=first, count=cut, op=step.op)
+            last, made = step, replace(done, first=step.first, count=step.count, op=step.op)
             yield made
 
-    name = steps.name if stripes == 1 else f"{steps.name} on {stripes} stripes"
-    return Steps(name, steps.world_size, steps.chunks * stripes, steps.steps, make)
+    return replace(steps, make=make)
 
 
-def _striped(step: Step, stripes: int) -> Step:
-    assert step.wavelengths is not None
-    assert step.clockwise is not None
-    if stripes == 1:
-        return step
-    used = int(step.wavelengths.max(initial=0)) + 1
-    lanes = np.concatenate([step.wavelengths + j * used for j in range(stripes)])
-    return replace(
-        step,
-        sources=frozen(np.tile(step.sources, stripes)),
-        destinations=frozen(np.tile(step.destinations, stripes)),
-        wavelengths=frozen(lanes),
-        clockwise=frozen_bool(np.tile(step.clockwise, stripes)),
+def stripes(wavelengths: int, used: int) -> int:
+    """How many stripes every transfer of a step gets that uses ``used`` of the wavelengths: a divisor of
+    ``wavelengths``, so that steps with different numbers of stripes can cut the vector into equal parts."""
+    return max(s for s in range(1, wavelengths // used + 1) if wavelengths % s == 0)
+
+
+def striped(steps: Steps, wavelengths: int) -> Steps:
+    """A collective on a ring with every step cut into as many stripes as its wavelengths leave room for.
+
+    Steps without wavelengths get theirs by :func:`assign`, which raises ValueError when they do not fit.
+    """
+
+    def make() -> Iterator[Step]:
+        done: dict[int, tuple[Step, Step]] = {}
+        for number, step in enumerate(steps):
+            if id(step) not in done:
+                # The step is kept, so that its identity stays its own.
+                done[id(step)] = (step, _striped(step, steps.world_size, wavelengths, number))
+            yield done[id(step)][1]
+
+    return Steps(f"{steps.name}, striped", steps.world_size, steps.chunks * wavelengths, steps.steps, make)
+
+
+def _striped(step: Step, nodes: int, wavelengths: int, number: int) -> Step:
+    coloured = step if step.wavelengths is not None else assign(step, nodes, wavelengths, number)
+    assert coloured.wavelengths is not None
+    assert coloured.clockwise is not None
+    used = int(coloured.wavelengths.max(initial=0)) + 1
+    cut = stripes(wavelengths, used)
+    part = step.count * (wavelengths // cut)
+    each = np.arange(cut)[:, None]
+    return Step(
+        frozen(np.tile(step.sources, cut)),
+        frozen(np.tile(step.destinations, cut)),
+        frozen((step.first * wavelengths + each * part).ravel()),
+        frozen(np.tile(part, cut)),
+        step.op,
+        frozen((coloured.wavelengths + each * used).ravel()),
+        frozen_bool(np.tile(coloured.clockwise, cut)),
     )
+
+
+def collective_on_ring(name: str, nodes: int, wavelengths: int) -> Steps:
+    """The collective of that name with wavelengths: for its time, not for its sums (:func:`compact`).
+
+    Raises ValueError for another name, and as :func:`assign` when iterated.
+    """
+    found = parse_collective(name)
+    steps = compact(unstriped_steps(found, nodes))
+    if found.striped:
+        return striped(steps, wavelengths)
+    return steps if found.algorithm == "wrht" else on_ring(steps, wavelengths)
+
+
+def reach(fabric: Fabric, ring: WdmRing) -> int | None:
+    """Segments that light passes on the ring; None where nothing is lost on the way.
+
+    A lightpath over s segments passes s + 1 WSSs and s + 2 fibres, and the WSSs are all of one kind.
+    """
+    optics, lost_db = fabric.optics, fabric.optical_switches[ring.switches[0]].insertion_loss_db
+    segment_db = lost_db + optics.fibre_db
+    if segment_db == 0:
+        return None
+    budget_db = optics.launch_dbm - optics.sensitivity_dbm - segment_db - optics.fibre_db
+    return light.reach(max(0.0, budget_db), segment_db)
 
 
 def cross_connects(

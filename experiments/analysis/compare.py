@@ -54,18 +54,32 @@ def at_points(rows: Iterable[Row]) -> list[At]:
     return list(found.values())
 
 
-def baseline_of(found: Sequence[At], baseline: str, point: Point) -> At | None:
-    """The baseline at the point that says most and nothing else; what is not swept there holds for all."""
-    there = [at for at in found if at.arm == baseline and at.point.items() <= point.items()]
-    return max(there, key=lambda at: len(at.point), default=None)
+class Baselines:
+    """An arm's figures, to be found from another arm's point."""
+
+    def __init__(self, found: Iterable[At], baseline: str) -> None:
+        self._at: dict[tuple[str, ...], dict[str, At]] = {}
+        for at in found:
+            if at.arm == baseline:
+                self._at.setdefault(tuple(sorted(at.point)), {})[key_of(at.point)] = at
+
+    def at(self, point: Point) -> At | None:
+        """At the point that says most and nothing else; what is not swept there holds for all."""
+        for paths in sorted(self._at, key=len, reverse=True):
+            if all(path in point for path in paths):
+                found = self._at[paths].get(key_of({path: point[path] for path in paths}))
+                if found is not None:
+                    return found
+        return None
 
 
 def _pairs(spec: CompareSpec, found: Sequence[At]) -> Iterator[tuple[At, At]]:
     """Each arm of a comparison at each of its points, with the baseline."""
+    baselines = Baselines(found, spec.baseline)
     for mine in found:
         wanted = mine.arm != spec.baseline if spec.arms is None else mine.arm in spec.arms
-        base = baseline_of(found, spec.baseline, mine.point)
-        if wanted and base is not None:
+        base = baselines.at(mine.point) if wanted else None
+        if base is not None:
             yield mine, base
 
 
@@ -199,8 +213,9 @@ def break_even_rows(spec: BreakEvenSpec, rows: Sequence[Row], runs: Sequence[Run
     nothing: so disturbed that there is nothing to conclude.
     """
     found = at_points(rows)
+    baselines = Baselines(found, spec.baseline)
     for base in (at for at in found if at.arm == spec.baseline):
-        mine = [at for at in found if at.arm == spec.arm and baseline_of(found, base.arm, at.point) is base]
+        mine = [at for at in found if at.arm == spec.arm and baselines.at(at.point) is base]
         points = [at.point for at in mine]
         of_arm = [run for run in runs if run.plan.arm == spec.arm and run.plan.point in points]
         figures = where(base.rows, metric=spec.metric, repeat=None)

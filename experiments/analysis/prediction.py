@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.language.plan import JobPlan, RunPlan, Setting
 from fabric.cost import RingJob, predict, steps_time
-from fabric.optical_profiles import PROFILES
 from fabric.schedules import steps_named
 from fabric.steps import Steps
 from fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
@@ -217,6 +216,6 @@ def declared_set_up_s(setting: Setting) -> float:
     """
     ring = ring_of(setting.fabric)
     assert ring is not None
-    profile = PROFILES[setting.fabric.optical_switches[ring.switches[0]].profile].dilated(setting.scale.time)
+    profile = setting.fabric.optical_switches[ring.switches[0]].device.dilated(setting.scale.time)
     commands = 2 if ring.reconfigure == "each-step" else 1
     return profile.command_s + profile.dark_bounds_s(commands=commands)[2]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from experiments.analysis.metrics import metrics, selected
-from experiments.analysis.rows import Row, Standing, where
+from experiments.analysis.rows import Row, Standing, key_of, where
 from experiments.analysis.statistics import is_number
 from experiments.language.plan import RunPlan
 from experiments.language.spec import Figure, FileSpec, PublishedSpec
@@ -25,6 +27,8 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
         name, unit = name_of(figure), "1" if figure.over or known is None else known.unit
         standing: Standing = "fitted" if f"{figure.arm}.{figure.metric}" in used else "predicted"
         row = Row(figure.arm, subject_of(figure, plans), name, None, unit, "published", standing=standing)
+        if figure.at:
+            row = replace(row, metric=f"{name}.{figure.over}", point=mean_over(figure.at))
         if figure.value is not None:
             made.append(replace(row, value=_in(unit, figure.value)))
         for end, word in zip(figure.range or (), ("from", "to"), strict=False):
@@ -35,6 +39,57 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
 def _in(unit: str, figure: Figure) -> float:
     """A share may be given in per cent."""
     return figure.value / 100 if figure.unit == "%" and unit == "1" else figure.value
+
+
+def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """The point of a figure that is a mean over several."""
+    return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
+
+
+def mean_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
+    """The run's own of each published figure that is a mean over points: one for every value of what else is
+    swept there, of the ratio to the other arm where there is one."""
+    for figure in spec.published:
+        if not figure.at or figure.over is None:
+            continue
+        subject = subject_of(figure, plans)
+        mine, theirs = (
+            {key_of(row.point): row for row in where(rows, arm=arm, subject=subject, metric=figure.metric)}
+            for arm in (figure.arm, figure.over)
+        )
+        columns = list(zip(*figure.at.values(), strict=True))
+        beside = list(zip(*(figure.over_at or figure.at).values(), strict=True))
+        ratios: dict[str, list[tuple[Row, float]]] = {}
+        for row in mine.values():
+            place = tuple(row.point.get(path) for path in figure.at)
+            if place not in columns or row.repeat is not None:
+                continue
+            rest = {path: value for path, value in row.point.items() if path not in figure.at}
+            there = dict(zip(figure.over_at or figure.at, beside[columns.index(place)], strict=True))
+            for other in theirs.values():
+                own = {path: value for path, value in other.point.items() if path not in there}
+                if not there.items() <= other.point.items() or not _same(rest, own, figure.over_at):
+                    continue
+                if is_number(row.value) and is_number(other.value) and other.value:
+                    key = key_of({**own, **rest})
+                    point = {**own, **rest, **mean_over(figure.at)}
+                    ratios.setdefault(key, []).append((replace(row, point=point), row.value / other.value))
+        for found in ratios.values():
+            if len(found) == len(columns):
+                mean = statistics.fmean(ratio for _, ratio in found)
+                name = f"{name_of(figure)}.{figure.over}"
+                yield replace(found[0][0], metric=name, value=mean, unit="1", spread=None)
+
+
+def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]) -> bool:
+    """Whether two points agree; with fabrics ``apart``, in all but what is of a fabric."""
+    if not apart:
+        return mine == other
+    return all(
+        mine.get(path) == other.get(path)
+        for path in mine.keys() | other.keys()
+        if not path.startswith("fabrics.") or path in mine.keys() & other.keys()
+    )
 
 
 def name_of(figure: PublishedSpec) -> str:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.analysis.compare import break_even_rows, comparison_rows, equality_rows, told_apart_rows
+from experiments.analysis.crossover import crossover_rows
 from experiments.analysis.fidelity import judged
 from experiments.analysis.metrics import Context, rows_of
-from experiments.analysis.published import agreement_rows, published_rows, standings
+from experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
 from experiments.analysis.rows import Label, Row, as_json
 from experiments.analysis.statistics import over_repeats
 from experiments.language.expand import Experiment
 from experiments.language.spec import CompareSpec
+from experiments.papers import paper
 from experiments.record.events import LinkRate, PortRate, Record, RunFailed
 from experiments.record.runs import Run, runs_of
 
@@ -67,6 +69,11 @@ def _with_comparisons(
             made += _named(compare, told_apart_rows(compare, runs), made)
     if spec.break_even is not None:
         made += break_even_rows(spec.break_even, rows, runs)
+    if spec.crossover is not None:
+        made += crossover_rows(spec.crossover, rows, plans)
+    if spec.paper is not None and spec.paper.model is not None:
+        made += [row for run in runs for row in paper(spec.paper.model).closed_forms(run)]
+    made += mean_rows(spec, rows, plans)
     made += agreement_rows(spec, [*rows, *made], plans)
     return [*standings([*rows, *made], published), *published]
 

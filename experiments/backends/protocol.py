@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from experiments.record.events import Record
@@ -99,6 +99,20 @@ class Backend(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """For environment.json: what it ran on, what it takes for granted and leaves out."""
+        ...
+
+
+@runtime_checkable
+class BatchBackend(Backend, Protocol):
+    """One that can do thousands of independent runs without a lab for each."""
+
+    def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Any], Sequence[RunPlan]]:
+        """What needs no lab, as data that other processes can compute, and the plans that need one."""
+        ...
+
+    def compute(self, batch: Any) -> list[Record]:
+        """All records of the runs of a batch, one run after the other; of one that cannot be made, a
+        ``RunFailed``."""
         ...
 
 

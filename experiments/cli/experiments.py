@@ -71,7 +71,6 @@ def run(
 
 
 def simulate(
-    context: typer.Context,
     scenario: options.ScenarioFile,
     arm: options.Arms = None,
     repeat: options.Repeat = None,
@@ -86,13 +85,7 @@ def simulate(
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
     from experiments.runner.command import carry_out_experiment, load_checked
-    from experiments.study.spec import is_study
 
-    if is_study(scenario):
-        names = ("arm", "repeat", "resume", "mtu", "latency", "dask", "executor")
-        _refuse(context, names, "without effect on a study")
-        _simulate_study(scenario, runs, processes, as_json)
-        return
     done, result = carry_out_experiment(
         load_checked(scenario, repeat, resume),
         _simulation(mtu, latency),
@@ -113,24 +106,6 @@ def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             fail(f"--{name}: {why}", 2)
-
-
-def _simulate_study(scenario: Path, runs: Path, processes: int | None, as_json: bool) -> None:
-    from experiments.runner.progress import Reporter
-    from experiments.study.runner import simulate_study
-    from experiments.study.spec import load_study
-
-    _show_study(*simulate_study(load_study(scenario), runs, Reporter(), processes), as_json)
-
-
-def _show_study(folder: Path, result: dict[str, Any], as_json: bool) -> None:
-    from experiments.study.show import show_study
-
-    if as_json:
-        show_json(result)
-    else:
-        show_study(result)
-        typer.echo(f"Report: {(folder / 'report.html').resolve()}")
 
 
 def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
@@ -196,13 +171,7 @@ def check(scenario: options.ScenarioFile, as_json: options.Json = False) -> None
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from experiments.cli.show import check_document, show_check
     from experiments.runner.command import load_checked
-    from experiments.study.spec import is_study, load_study
 
-    if is_study(scenario):
-        from experiments.study import show
-
-        show.show_check(load_study(scenario), as_json)
-        return
     answer(check_document(load_checked(scenario)), as_json, show_check)
 
 
@@ -212,13 +181,7 @@ def report(
     """Compute result.json, plots and report.html of a run folder anew."""
     from experiments.runner.command import finish
     from experiments.runner.experiment import Done
-    from experiments.study.spec import is_study
 
-    if is_study(folder / "scenario.yaml"):
-        from experiments.study.runner import finish_study
-
-        _show_study(folder, finish_study(folder), as_json)
-        return
     _show(finish(folder), Done(folder, ()), as_json)
 
 

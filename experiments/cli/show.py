@@ -200,7 +200,7 @@ def _show_jobs(rows: Sequence[Row]) -> None:
     if lines:
         table(["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3)
     if len(jobs) > _MOST_LINES:
-        typer.echo(f"… and {len(jobs) - _MOST_LINES} more, in rows.csv and in the report.")
+        typer.echo(f"… and {len(jobs) - _MOST_LINES:,} more, in rows.csv and in the report.")
 
 
 def _show_comparisons(rows: Sequence[Row]) -> None:

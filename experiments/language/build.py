@@ -14,6 +14,7 @@ from experiments.language.checks import Draft, check_run, loss_rule
 from experiments.language.paths import like, names_of
 from experiments.language.plan import (
     ControlFaults,
+    Costs,
     EventPlan,
     JobPlan,
     RunPlan,
@@ -28,6 +29,7 @@ from experiments.language.spec import (
     ALL,
     EITHER,
     ControlSpec,
+    CostsSpec,
     EventSpec,
     JobSpec,
     RunSpec,
@@ -37,8 +39,10 @@ from experiments.language.spec import (
     keys_of,
 )
 from experiments.language.text import first_problem, references_in, resolved
+from fabric.schedules import fitted
 from fabric.schema import Strict, build_fabric
 from fabric.topology import Fabric
+from fabric.wdm import reach
 
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
 LEAST_GRADIENT_BYTES = 9640
@@ -158,6 +162,7 @@ class Builder:
                 for gpu, onic in fabric.onics.items()
                 if onic.transmitters == "tunable"
             },
+            _costs(self._section(raw, "costs"), tcp.headers, scale),
         )
 
     def check_fabrics(self, raw: Mapping[str, Any]) -> None:
@@ -276,7 +281,7 @@ class Builder:
                     ranks=ranks,
                     gpus=world_size,
                     model=training.model,
-                    collective=training.collective,
+                    collective=_collective(training.collective, fabric, ranks, world_size),
                     gradient_bytes=_gradient_bytes(training, scale, where if "gradient" in own else ""),
                     compute_s=_compute_s(training, where if "gpu" in own else "") * scale.time,
                     iterations=_iterations(training, world_size),
@@ -296,6 +301,7 @@ class Builder:
                     stragglers=job.slower,
                     recovery_s=job.recovery * scale.time,
                     may_fail=job.may_fail,
+                    synchronised=training.synchronised,
                 )
             )
         return tuple(plans)
@@ -352,6 +358,23 @@ def _iterations(training: TrainingSpec, world_size: int) -> int:
         return training.iterations
     assert training.samples is not None
     return math.ceil(training.samples / (training.batch * world_size))
+
+
+def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int) -> str:
+    """A collective as the ring of wavelengths that carries it has it."""
+    for ring in fabric.rings.values():
+        if set(ranks) <= set(ring.nodes) and world_size == len(ring.nodes):
+            return fitted(name, world_size, ring.wavelengths, reach(fabric, ring))
+    return name
+
+
+def _costs(found: CostsSpec, headers: bool, scale: Scale) -> Costs:
+    return Costs(
+        found.latency * scale.time,
+        found.segment * scale.time,
+        None if found.addition is None else found.addition / scale.rate,
+        headers,
+    )
 
 
 def _faults(found: ControlSpec, scale: Scale) -> ControlFaults:

@@ -12,10 +12,10 @@ from typing import Any
 
 from experiments.language.paths import like
 from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
-from experiments.language.spec import FileSpec
+from experiments.language.spec import FileSpec, PublishedSpec
 from fabric.grid import ways_for
 from fabric.paths import Router
-from fabric.schedules import steps_named
+from fabric.schedules import parse_collective, unstriped_steps
 from fabric.topology import (
     Fabric,
     Grid,
@@ -133,8 +133,11 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     """Whether a job's collective can be run on its GPUs."""
     fabric, where = run.fabric, f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.collective} of job {job.name}"
+    striped = parse_collective(job.collective).striped
+    if striped and not fabric.rings:
+        raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     try:
-        steps = steps_named(job.collective, job.gpus)
+        steps = unstriped_steps(parse_collective(job.collective), job.gpus)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
@@ -149,7 +152,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
                     f"{where}: {job.gpus} GPUs, but ring {ring.name} carries one job on all its "
                     f"{len(ring.nodes)} nodes"
                 )
-            if len(ring.nodes) <= MOST_PLANNED:
+            if len(ring.nodes) <= MOST_PLANNED and not striped:
                 try:
                     plan_ring(fabric, ring, steps)
                 except ValueError as error:
@@ -393,6 +396,7 @@ def check_file(
             # A share may be written in per cent.
             if found is not None and unit not in (None, {"%": "1"}.get(found.unit, found.unit), found.unit):
                 raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {found.unit}")
+        _check_means(where, figure, spec)
     published = [f"{figure.arm}.{figure.metric}" for figure in spec.published]
     for name, parameter in spec.parameters.items():
         for key in parameter.fitted_to:
@@ -406,10 +410,33 @@ def check_file(
         _known("break_even.arm", "arm", spec.break_even.arm, arms)
         _known("break_even.baseline", "arm", spec.break_even.baseline, arms)
         _known_metric("break_even.metric", spec.break_even.metric, metrics)
+    if spec.crossover is not None:
+        for arm in spec.crossover.arms:
+            _known("crossover.arms", "arm", arm, arms)
+        _known("crossover.along", "swept path", spec.crossover.along, _swept(spec))
+        _known_metric("crossover.metric", spec.crossover.metric, metrics)
     for part in spec.paper.says if spec.paper is not None and parts is not None else ():
         assert parts is not None
         if part not in parts:
             raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
+
+
+def _swept(spec: FileSpec) -> list[str]:
+    return list(dict.fromkeys(path for sweep in spec.sweep for path in sweep.over))
+
+
+def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
+    """The points that a published figure is a mean over."""
+    if figure.at and figure.over is None:
+        raise ValueError(f"{where}.at: a mean over points is of a ratio; over is missing")
+    if figure.over_at and not figure.at:
+        raise ValueError(f"{where}.over_at: it goes with at, which is missing")
+    counts = {len(values) for values in (*figure.at.values(), *figure.over_at.values())}
+    if len(counts) > 1:
+        raise ValueError(f"{where}.at: its lists are of different lengths; each place is one point")
+    for key, paths in (("at", figure.at), ("over_at", figure.over_at)):
+        for path in paths:
+            _known(f"{where}.{key}", "swept path", path, _swept(spec))
 
 
 def _known(where: str, what: str, name: str, names: Collection[str]) -> None:

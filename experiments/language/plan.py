@@ -86,10 +86,12 @@ class Start:
 @dataclass(frozen=True)
 class JobPlan:
     """One training job. ``ranks``: GPUs in rank order; empty where the controller places ``gpus`` of them.
+    ``collective``: with what the ring of wavelengths under it decides (``fabric.schedules.fitted``).
 
     ``gradient_bytes`` is a multiple of 4. ``on_loss``: what becomes of it when one of its GPUs is lost;
     ``spares``: GPUs that may take the place, any free one when empty. ``stragglers``: rank to the factor by
-    which its computing takes longer. ``recovery_s``: in a simulation, from a loss to going on. ``may_fail``:
+    which its computing takes longer. ``synchronised``: no rank begins a step before all have ended the one
+    before. ``recovery_s``: in a simulation, from a loss to going on. ``may_fail``:
     that it fails is expected.
     """
 
@@ -112,6 +114,7 @@ class JobPlan:
     stragglers: Mapping[int, float] = field(default_factory=dict)
     recovery_s: float = 0.0
     may_fail: bool = False
+    synchronised: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,21 @@ class ControlFaults:
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a simulation counts of each step besides set-ups and transfers.
+
+    ``latency_s`` (emulated seconds) before a transfer's first byte counts, ``segment_s`` for each segment of
+    a ring that its light passes, ``add_bps``: emulated rate at which a rank adds what it received (None: in
+    no time). ``headers``: whether packets' headers take their part of a link's rate.
+    """
+
+    latency_s: float = 0.0
+    segment_s: float = 0.0
+    add_bps: float | None = None
+    headers: bool = True
 
 
 @dataclass(frozen=True)
@@ -201,6 +219,7 @@ class RunPlan:
     control: ControlFaults = ControlFaults()
     circuits: tuple[tuple[str, str], ...] = ()
     tuning_s: Mapping[str, float] = field(default_factory=dict)
+    costs: Costs = Costs()
 
     def job(self, name: str) -> JobPlan:
         """Raises KeyError."""

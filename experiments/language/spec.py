@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 
 from experiments.language.plan import Do, OnLoss, Target
 from experiments.language.profiles import compute_seconds
-from fabric.schedules import steps_named
-from fabric.schema import Duration, FabricSpec, Name, Size, Strict
+from fabric.schedules import parse_collective
+from fabric.schema import Duration, FabricSpec, Name, Rate, Size, Strict
 from fabric.units import parse_rate, parse_size, parse_time
 
 Words = Annotated[str, Field(min_length=1)]
@@ -27,8 +27,7 @@ Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _known_collective(name: str) -> str:
-    steps_named(name, 2)
-    return name
+    return str(parse_collective(name))
 
 
 #: Name of an all-reduce; for which numbers of ranks it can be made shows with the job.
@@ -63,19 +62,22 @@ class ScaleSpec(Strict):
 class TrainingSpec(Strict):
     """What a job trains. ``batch`` is samples per GPU and iteration.
 
-    GPU time of an iteration: ``gpu``, a column of the table of GPU times, or ``compute``, the time itself.
+    GPU time of an iteration: ``gpu``, a column of the table of GPU times, or ``compute``, the time itself;
+    without any, a job is nothing but its all-reduces. ``synchronised``: no rank begins a step of one before
+    all have ended the step before, as always on a ring of wavelengths.
     How long: ``samples``, a data set that a job goes through once, whatever its size, or ``iterations``.
     ``gradient``: what is all-reduced, in place of the model's.
     """
 
     model: Literal["vgg16", "resnet50"]
     gpu: str | None = None
-    compute: Annotated[Duration, Field(gt=0)] | None = None
+    compute: Duration | None = None
     batch: Annotated[int, Field(ge=1)]
     samples: Annotated[int, Field(ge=1)] | None = None
     iterations: Annotated[int, Field(ge=1)] | None = None
     gradient: Size | None = None
     collective: Collective = "ring"
+    synchronised: bool = False
     seed: int = 7
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
 
@@ -97,16 +99,28 @@ class TrainingSpec(Strict):
 
 
 class TcpSpec(Strict):
-    """``rto_min``: least retransmission time-out of the workers' sockets."""
+    """``rto_min``: least retransmission time-out of the workers' sockets. ``headers``: false where a
+    simulation is to leave them out."""
 
     congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
     rto_min: Duration = 0.2
+    headers: bool = True
 
 
 class LinkTestSpec(Strict):
     """``duration``: how long each link is filled before the runs, in emulated time."""
 
     duration: Annotated[Duration, Field(gt=0)] = 0.8
+
+
+class CostsSpec(Strict):
+    """What a simulation counts of each step besides its transfers, and an emulation has by nature:
+    ``latency`` before a transfer's first byte counts, ``segment`` of a ring that its light passes,
+    ``addition``: the rate at which a rank adds what it received."""
+
+    latency: Duration = 0.0
+    segment: Duration = 0.0
+    addition: Rate | None = None
 
 
 class ControlSpec(Strict):
@@ -234,6 +248,7 @@ class RunSpec(Strict):
     tcp: TcpSpec = TcpSpec()
     link_test: LinkTestSpec = LinkTestSpec()
     control: ControlSpec = ControlSpec()
+    costs: CostsSpec = CostsSpec()
     jobs: Annotated[dict[Name, JobSpec], Field(min_length=1)]
     events: tuple[EventSpec, ...] = ()
 
@@ -241,11 +256,13 @@ class RunSpec(Strict):
 class PaperSpec(Strict):
     """The paper that an experiment is after: all that its pages say about it. Without one they say nothing.
 
-    ``citation``: as the pages' foot has it. ``says``: sentences by the part of the page that shows them.
+    ``citation``: as the pages' foot has it. ``model``: of ``experiments.papers``, whose closed forms stand
+    beside the runs' figures. ``says``: sentences by the part of the page that shows them.
     ``limits``: what cannot be claimed about the paper, each with the reason.
     """
 
     citation: Words
+    model: str | None = None
     says: dict[str, Words] = Field(default_factory=dict)
     limits: dict[str, Words] = Field(default_factory=dict)
 
@@ -292,17 +309,36 @@ def parse_figure(value: object) -> object:
     raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
 
 
+def quantity(value: object) -> tuple[float, str] | None:
+    """A swept value as a number in SI units with its unit; None where it is none."""
+    try:
+        found = parse_figure(value)
+    except ValueError:
+        return None
+    assert isinstance(found, dict)
+    try:
+        return float(found["value"]), str(found.get("unit", "1"))
+    except ValueError:
+        return None
+
+
 Published = Annotated[Figure, BeforeValidator(parse_figure)]
 
 
 class PublishedSpec(Strict):
     """A figure of a paper: of ``metric`` of ``job`` (where the metric has one) in ``arm``; with ``over``, its
-    ratio to that of another arm. ``words``: the paper's own."""
+    ratio to that of another arm. ``words``: the paper's own.
+
+    ``at``: values of swept paths; the figure is the mean over them. ``over_at``: of the other arm, one for
+    each, where its paths are others.
+    """
 
     arm: str
     metric: Words
     job: Name | None = None
     over: str | None = None
+    at: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    over_at: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     value: Published | None = None
     range: tuple[Published, Published] | None = None
     words: Words | None = None
@@ -318,6 +354,7 @@ class PublishedSpec(Strict):
 class SweepSpec(Strict):
     """``arms`` (all without it) at every combination of values of the dotted paths ``over``."""
 
+    title: Words | None = None
     arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
     over: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
 
@@ -330,6 +367,14 @@ class BreakEvenSpec(Strict):
     baseline: str
     metric: Words = "exchange"
     tolerance: Annotated[float, Field(gt=1)] = 1.05
+
+
+class CrossoverSpec(Strict):
+    """Up to which value of the path ``along`` each of ``arms`` has less of ``metric`` than the others."""
+
+    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
+    along: str
+    metric: Words = "allreduce"
 
 
 class FileSpec(Strict):
@@ -346,6 +391,7 @@ class FileSpec(Strict):
     compare: Annotated[tuple[CompareSpec, ...], BeforeValidator(_listed)] = ()
     published: tuple[PublishedSpec, ...] = ()
     break_even: BreakEvenSpec | None = None
+    crossover: CrossoverSpec | None = None
 
 
 #: Keys of one mapping that say the same in two ways: who writes the one over the other means it instead.

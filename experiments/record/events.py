@@ -116,6 +116,18 @@ class Iteration(Record, event="iteration"):
         return self.allreduce_end - self.compute_end
 
 
+class CollectiveTimed(Record, event="collective"):
+    """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
+    ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""
+
+    job: str
+    total_s: float
+    set_up_s: float
+    reduce_s: float
+    steps: int
+    wavelengths: int | None
+
+
 class WorkerDone(Record, event="done"):
     """What a rank ended with. Bytes are payload. ``beacon_gaps``: long silences of a peer's beacons, each
     with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``; ``max_beacon_gap_s``: the longest of all."""

@@ -15,6 +15,7 @@ from experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Circuits,
+    CollectiveTimed,
     Flow,
     Iteration,
     JobArrived,
@@ -44,7 +45,8 @@ class JobRun:
     """One job in one run. Times are of the lab's clock, None for what did not come.
 
     ``gpus``: in rank order, as it began; ``recoveries`` have later ones. ``placed``: when its workers were
-    ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more.
+    ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
+    ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
     process.
     """
@@ -64,6 +66,7 @@ class JobRun:
     reference: str | None
     losses: tuple[WorkerLost, ...]
     recoveries: tuple[JobRecovered, ...]
+    timed: CollectiveTimed | None = None
 
     @property
     def name(self) -> str:
@@ -216,7 +219,8 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
     gpus = gpus or next((record.gpus for record in states if record.gpus), ())
     iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
     kept = tuple(it for it in iterations if not any(_again(it, back) for back in recoveries))
-    succeeded = bool(states) and states[-1].state == SUCCEEDED
+    timed = next(iter(_all(CollectiveTimed, mine)), None)
+    succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None
     if succeeded and (silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}):
         raise ScenarioError(
             f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"
@@ -238,6 +242,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         reference=next((record.sha256 for record in _all(Reference, mine)), None),
         losses=_all(WorkerLost, mine),
         recoveries=recoveries,
+        timed=timed,
     )
 
 

@@ -11,8 +11,9 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
+from experiments.language.spec import quantity
 from experiments.report.drawing import INK, QUIET
 
 #: Inches; as wide as the page's text.
@@ -119,12 +120,69 @@ def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
     axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
 
 
-def plain_ticks(axis: Any, lowest: float, highest: float) -> None:
-    """Ticks of a logarithmic axis (``axes.xaxis`` or ``yaxis``) at 1, 2, 5, … written as plain numbers."""
+def plain_ticks(axis: Any, lowest: float, highest: float, most: int = 10) -> None:
+    """Ticks of a logarithmic axis (``axes.xaxis`` or ``yaxis``) at 1, 2, 5, … written as plain numbers; where
+    these are more than ``most``, at powers of ten."""
     ticks = [m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)]
     inside = [t for t in ticks if lowest * 0.7 <= t <= highest * 1.4]
-    axis.set_ticks(inside if len(inside) <= 10 else [t for t in inside if f"{t:e}".startswith("1")])
+    axis.set_ticks(inside if len(inside) <= most else [t for t in inside if f"{t:e}".startswith("1")])
     axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+_PREFIXES = {
+    "s": ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
+    "bit/s": ((1e9, "G"), (1e6, "M"), (1e3, "k")),
+    "bytes": ((1e9, "G"), (1e6, "M"), (1e3, "k")),
+}
+
+
+def scaled(values: Sequence[Any]) -> tuple[list[float], str] | None:
+    """Swept values as numbers that are short to write, and their unit, with a comma before it; None where one
+    is no number."""
+    found = [quantity(value) for value in values]
+    known = [one for one in found if one is not None]
+    if len(known) < len(found) or not known:
+        return None
+    unit = known[0][1]
+    most = max(value for value, _ in known)
+    fits = ((factor, prefix) for factor, prefix in _PREFIXES.get(unit, ()) if most >= factor)
+    factor, prefix = next(fits, (1.0, ""))
+    said = {"bytes": "B", "1": ""}.get(unit, unit)
+    return [value / factor for value, _ in known], f", {prefix}{said}" if said else ""
+
+
+#: Beyond so many between an axis' ends, prefixes of units are easier to read than numbers.
+_MUCH = 1e4
+
+
+def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10) -> list[float]:
+    """Makes the x axis one of swept values called ``name``, logarithmic where they span much; where each
+    stands. What is no number stands side by side, in ``words``."""
+    found = scaled(values)
+    if found is None:
+        turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}
+        axis.set_xticks(
+            range(len(values)), [said.replace(", ", ",\n") for said in words], fontsize=7, **turned
+        )
+        axis.set_xlabel(name)
+        return [float(k) for k in range(len(values))]
+    at, unit = found
+    if 0 < _MUCH * min(at) < max(at):
+        at, unit = [found[0] for found in map(quantity, values) if found is not None], ""
+        prefixed(axis.xaxis, values[0])
+    elif 0 < 15 * min(at) < max(at):
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis, min(at), max(at), most)
+    axis.set_xlabel(f"{name}{unit}")
+    return at
+
+
+def prefixed(axis: Any, value: Any) -> None:
+    """Makes an axis logarithmic, its ticks numbers with their unit, which is that of ``value``."""
+    unit = (quantity(value) or (0.0, ""))[1]
+    (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
+    axis.set_major_formatter(EngFormatter({"bytes": "B", "1": ""}.get(unit, unit), sep="\u00a0"))
     axis.set_minor_locator(NullLocator())
 
 

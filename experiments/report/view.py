@@ -17,7 +17,7 @@ from experiments.language.spec import CompareSpec
 from experiments.record.events import PortRate
 from experiments.record.runs import Run
 from experiments.report.page import NOTHING, text
-from experiments.report.words import figure
+from experiments.report.words import figure, said
 
 Point = Mapping[str, Any]
 _NOWHERE: Point = {}
@@ -299,7 +299,7 @@ def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Figures], str]]
     """Columns of a table: the swept values."""
 
     def value(at: Figures, path: str) -> str:
-        return text(at.point.get(path, NOTHING))
+        return text(said(at.point.get(path, NOTHING)))
 
     return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
 

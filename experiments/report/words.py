@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from experiments.analysis.metrics import metrics
 from experiments.analysis.rows import Row, Value
 from experiments.analysis.statistics import is_number
@@ -112,3 +114,10 @@ def apart(title: str, base: str) -> tuple[str, str]:
 def worth_tag(row: Row | None) -> str:
     """What agreement with a published figure is worth."""
     return "" if row is None or row.standing == "free" else tag(row.standing)
+
+
+def said(value: object) -> str:
+    """A swept value as a person writes it; of a mapping its entries."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {found}" for key, found in value.items()) or "none"
+    return str(value)

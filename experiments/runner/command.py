@@ -16,6 +16,7 @@ from experiments.backends.protocol import Backend
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import Experiment, load, parse
 from experiments.language.text import ScenarioError, read_text
+from experiments.papers import papers
 from experiments.record.events import read_records
 from experiments.record.folder import RunFolder, read_json, read_port_rates
 from experiments.record.version import code_version
@@ -27,7 +28,6 @@ from experiments.runner.executors import dask as dask_executor
 from experiments.runner.executors import processes as local
 from experiments.runner.experiment import Done, carry_out, choose, runs_in
 from experiments.runner.progress import Reporter
-from experiments.study.spec import is_study
 
 #: A simulation of so many runs or more is spread over this machine's processors.
 MANY = 24
@@ -40,10 +40,14 @@ def load_checked(scenario: Path, repeat: int | None = None, resume: Path | None 
     """
     if resume is not None and repeat is None:
         repeat = read_json(resume / "environment.json").get("repeat")
-    if is_study(scenario):
-        raise ScenarioError(f"{scenario}: a study is only simulated: ringlight simulate {scenario}")
     units = {name: found.unit for name, found in metrics().items()}
-    return load(scenario, repeat=repeat, metrics=units, parts=parts())
+    found = load(scenario, repeat=repeat, metrics=units, parts=parts())
+    model = found.spec.paper.model if found.spec.paper is not None else None
+    if model is not None and model not in papers():
+        raise ScenarioError(
+            f"{scenario}: paper.model: there is no model {model}; there are {', '.join(papers())}"
+        )
+    return found
 
 
 def carry_out_experiment(

@@ -9,8 +9,9 @@ from concurrent.futures import BrokenExecutor, Executor, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from experiments.backends.protocol import Backend, BackendError
+from experiments.backends.protocol import Backend, BackendError, BatchBackend
 from experiments.language.expand import Experiment
 from experiments.language.plan import RunPlan, Setting
 from experiments.language.text import ScenarioError
@@ -78,7 +79,7 @@ def carry_out(
     ``pool``: where to make them, each by itself, for a backend that needs no machine of its own. Raises
     BackendError, WriteError; whatever happens, nothing of a lab is left.
     """
-    plans = [plan for plan in chosen.plans if plan.name not in ended]
+    plans: Sequence[RunPlan] = [plan for plan in chosen.plans if plan.name not in ended]
     facts = {
         "experiment": experiment.spec.name,
         "backend": backend.name,
@@ -95,10 +96,17 @@ def carry_out(
     # What a resumed experiment rests on is what all of its runs do.
     backend.prepare(_settings(chosen.plans), folder.logs, reporter.say)
     failures: list[str] = []
+    batches: Sequence[Any] = ()
+    if isinstance(backend, BatchBackend):
+        batches, plans = backend.batches(plans)
     if pool is not None:
         with pool as executor:
-            failures += _spread(backend, plans, folder, reporter, executor)
+            failures += _spread(backend, [*batches, *plans], folder, reporter, executor)
     else:
+        for batch in batches:
+            records, failed = _one(backend, batch)
+            folder.write(records)
+            failures += failed
         for setting in _settings(plans):
             group = [plan for plan in plans if plan.setting is setting]
             for outcome in run_group(backend, group, folder.write, reporter, repeats):
@@ -123,22 +131,37 @@ def one_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str,
     return records, outcome.failures
 
 
-def one_elsewhere(backend: Backend, plan: RunPlan, code: str) -> tuple[list[Record], tuple[str, ...]]:
+def _one(backend: Backend, task: Any) -> tuple[list[Record], tuple[str, ...]]:
+    """The same of a plan, or of all runs of a batch."""
+    if isinstance(task, RunPlan):
+        return one_alone(backend, task)
+    assert isinstance(backend, BatchBackend)
+    records = backend.compute(task)
+    return records, tuple(record.reason for record in records if isinstance(record, RunFailed))
+
+
+def one_elsewhere(backend: Backend, task: Any, code: str) -> tuple[list[Record], tuple[str, ...]]:
     """The same on a worker, which must have the code that the sweep began with. Raises BackendError."""
     if code_version() != code:
         raise BackendError(
             f"{platform.node()} has other code of ringlight ({code_version()}) than the sweep ({code})"
         )
-    return one_alone(backend, plan)
+    return _one(backend, task)
 
 
 def _spread(
-    backend: Backend, plans: Sequence[RunPlan], folder: RunFolder, reporter: Reporter, executor: Executor
+    backend: Backend, tasks: Sequence[Any], folder: RunFolder, reporter: Reporter, executor: Executor
 ) -> Iterator[str]:
-    """Each run's records are written in one piece, so that a killed sweep goes on where it was."""
+    """Each task's records are written in one piece, so that a killed sweep goes on where it was."""
     began = last = time.monotonic()
-    futures = [executor.submit(one_elsewhere, backend, plan, code_version()) for plan in plans]
-    for done, future in enumerate(as_completed(futures), start=1):
+    runs = {
+        executor.submit(one_elsewhere, backend, task, code_version()): (
+            1 if isinstance(task, RunPlan) else len(task.runs)
+        )
+        for task in tasks
+    }
+    done, count = 0, sum(runs.values())
+    for future in as_completed(runs):
         try:
             records, failures = future.result()
         except (BrokenExecutor, BackendError) as error:
@@ -149,10 +172,11 @@ def _spread(
         folder.write(records)
         yield from failures
         now = time.monotonic()
-        if now - last >= _LINE_S or done == len(futures):
+        done += runs[future]
+        if now - last >= _LINE_S or done == count:
             last = now
-            left_s = (now - began) / done * (len(futures) - done)
-            reporter.say(f"{done} of {len(futures)} runs, about {left_s:.0f} s left")
+            left_s = (now - began) / done * (count - done)
+            reporter.say(f"{done:,} of {count:,} runs, about {left_s:.0f} s left")
 
 
 def runs_in(path: Path) -> set[str]:

@@ -173,7 +173,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["crosscheck", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),
         (["up", "scenarios/oddl_4.yaml", "--arm", "torus"], 2, "there is no arm torus"),
         (["up", "scenarios/oddl_4.yaml"], 2, "name one by its arm with --arm: ideal, prototype, oddl"),
-        (["report", "nowhere"], 2, "nowhere/scenario.yaml: cannot be read"),
+        (["report", "nowhere"], 2, "nowhere/environment.json: cannot be read"),
         (["results", "nowhere"], 2, "nowhere/result.json: cannot be read"),
         (["ocs", "replace", "ocs0", "1:21"], 2, "'1:21' is not INGRESS-EGRESS"),
         (["circuits", "set", "g0"], 2, "'g0' is not A=B"),

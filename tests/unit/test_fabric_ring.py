@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fabric import wdm
 from fabric.crossconnect import CrossConnect, check_matching
 from fabric.schedules import steps_named
 from fabric.schema import FabricSpec, build_fabric
@@ -252,8 +253,8 @@ def test_a_plan_that_is_wrong_is_noticed() -> None:
         (steps_named("ring", 8), 1, "ring: a schedule of 8 ranks; ring r has 9 nodes"),
         (steps_named("wrht-2", 9), 1, "step 0: wavelength 1 does not fit; the ring has 1 in each direction"),
         (steps_named("hierarchical-ring", 9), 2, "step 2: no wavelength of 2 is free for 2->5"),
-        (on_ring(steps_named("ring", 9), 2, stripes=2), 2,
-         "ring on 2 stripes: step 0: r0 would send to r1 from port 0 on wavelength 1, elsewhere from port 0"),
+        (wdm.striped(steps_named("ring", 9), 2), 2,
+         "ring, striped: step 0: r0 would send to r1 from port 0 on wavelength 1, elsewhere from port 0"),
     ],
 )  # fmt: skip
 def test_a_collective_that_does_not_fit_is_refused(steps: Steps, wavelengths: int, named: str) -> None:

@@ -15,11 +15,7 @@ from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import parse
 from experiments.language.text import ScenarioError
 from experiments.runner.command import carry_out_experiment, load_checked
-from experiments.runner.progress import Reporter
-from experiments.study.runner import simulate_study
-from experiments.study.spec import is_study
 from tests.unit.page import Page, text_of
-from tests.unit.test_study import small, study_of
 
 ROOT = Path(__file__).parents[2]
 #: Authors, venues and systems of the papers, and how one speaks of a paper.
@@ -106,22 +102,6 @@ def test_two_packet_switches_are_not_told_what_light_cannot_do(tmp_path: Path) -
     check_neutral(simulated(two_packet_switches(), tmp_path), *about)
 
 
-def test_a_study_without_a_paper(tmp_path: Path) -> None:
-    raw = small(systems=["wrht", "wrht-striped", "ring"], nodes=[64], wavelengths=[8], reach=[4])
-    raw["study"]["base"]["nodes"] = 64
-    raw["description"] = "Two all-reduces on a ring."
-    raw["parameters"] = {
-        name: entry | {"source": "assumed", "why": "as in the other"}
-        for name, entry in raw["parameters"].items()
-    }
-    # The system names itself.
-    raw["study"]["gradients"] = {"m": "$resnet50"}
-    raw["study"]["base"]["gradient"] = "m"
-    del raw["paper"], raw["study"]["published"]
-    folder, _ = simulate_study(study_of(raw), tmp_path, Reporter(), processes=1)
-    check_neutral(folder)
-
-
 def test_what_the_file_says_stands_on_its_page(tmp_path: Path) -> None:
     raw = two_packet_switches()
     raw["paper"] = {
@@ -156,5 +136,4 @@ def test_a_part_that_the_page_does_not_have_is_named(tmp_path: Path) -> None:
 def test_the_bundled_scenarios_name_their_papers() -> None:
     for path in sorted((ROOT / "scenarios").glob("*.yaml")):
         assert raw_of(f"scenarios/{path.name}")["paper"]["citation"], path
-        if not is_study(path):
-            load_checked(path)
+        load_checked(path)

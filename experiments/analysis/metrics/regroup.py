@@ -13,7 +13,6 @@ from typing import Any
 from experiments.analysis.metrics import LIGHT, Context, metric
 from experiments.analysis.statistics import median
 from experiments.record.runs import Action, JobRun, Run
-from fabric.optical_profiles import PROFILES
 from fabric.topology import Port
 
 
@@ -154,7 +153,7 @@ def dark_declared(context: Context, action: Action) -> float | None:
         return None
     setting = context.run.plan.setting
     switches = setting.fabric.optical_switches.values()
-    profiles = (PROFILES[switch.profile].dilated(setting.scale.time) for switch in switches)
+    profiles = (switch.device.dilated(setting.scale.time) for switch in switches)
     return max((profile.dark_bounds_s()[2] for profile in profiles), default=None)
 
 

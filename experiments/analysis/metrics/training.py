@@ -23,9 +23,9 @@ def jct(_: Context, job: JobRun) -> float | None:
 
 
 @metric("count", of="job")
-def iterations(_: Context, job: JobRun) -> int:
+def iterations(_: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done."""
-    return len(job.by_index)
+    return len(job.by_index) if job.timed is None else None
 
 
 @metric("s", of="job")
@@ -37,6 +37,8 @@ def iteration(_: Context, job: JobRun) -> float | None:
 @metric("s", of="job")
 def allreduce(_: Context, job: JobRun) -> float | None:
     """All-reduce time: median over ranks and iterations, waiting for slower ranks included."""
+    if job.timed is not None:
+        return job.timed.total_s
     return median(it.all_reduce_s for it in job.iterations)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.analysis.prediction import all_reduce_time, light_wait_s
 from experiments.backends.emulation.rest import CONNECT_S
-from experiments.language.plan import ControlFaults, JobPlan, RunPlan
+from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan
 from fabric.schedules import steps_named
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
@@ -83,3 +83,15 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     steps = steps_named(job.collective, job.gpus)
     alone_s = all_reduce_time(steps, job.gradient_bytes, slowest_bps)
     return alone_s * alongside + steps.steps * light_wait_s(plan)
+
+
+def only_simulated(plan: RunPlan) -> str | None:
+    """Why only a simulation can count what a plan's steps cost, ``key: reason``; None where it need not."""
+    if plan.costs != Costs():
+        return "costs: only a simulation counts them; here a step costs what it costs"
+    for job in plan.jobs:
+        if job.synchronised and not plan.setting.fabric.rings:
+            return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
+        if job.collective.endswith("-striped"):
+            return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
+    return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.analysis.prediction import declared_set_up_s
 from experiments.backends.protocol import lacking
+from experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.events import Record
@@ -72,6 +73,11 @@ class SimulationBackend:
         if faults.loss or faults.duplicate or faults.reorder:
             return "control: the simulation cannot lose, double or reorder control messages, only delay them"
         fabric = plan.setting.fabric
+        if plan.costs.add_bps is not None and not fabric.rings and not all(j.synchronised for j in plan.jobs):
+            return "costs.addition: only steps that are synchronised count it"
+        for job in plan.jobs:
+            if job.collective.endswith("-striped") and not alone(plan):
+                return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"
         for event in plan.events:
             if fabric.rings and event.do not in ("cancel", "start"):
                 return f"events.{event.name}.do: the simulation cannot {event.do} on a ring of wavelengths"
@@ -94,6 +100,18 @@ class SimulationBackend:
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
         self._assume(setting, self._mtu_bytes(setting))
         return SimulatedLab(setting, payload_share(self._mtu_bytes(setting)), self.latency_s, self._count)
+
+    def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
+        """What needs no lab, and the plans that do."""
+        single = [plan for plan in plans if alone(plan)]
+        if not single:
+            return [], list(plans)
+        share = payload_share(min(self._mtu_bytes(plan.setting) for plan in single))
+        return batches(single, share), [plan for plan in plans if not alone(plan)]
+
+    def compute(self, batch: Batch) -> list[Record]:
+        """The records of a batch's runs."""
+        return compute(batch)
 
     def _count(self, events: int) -> None:
         self._events += events

@@ -153,7 +153,11 @@ class SimulatedLab:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         steps = steps_named(job.collective, len(ranks))
         compute = Compute(job.compute_s, stragglers=job.stragglers)
-        made = Job(job.name, ranks, steps, job.gradient_bytes, compute, job.iterations)
+        reduce_s = 0.0 if self._plan.costs.add_bps is None else 8 / self._plan.costs.add_bps
+        cost = StepCost(reduce_s_per_byte=reduce_s)
+        made = Job(
+            job.name, ranks, steps, job.gradient_bytes, compute, job.iterations, cost, job.synchronised
+        )
         try:
             if self._grid is not None and self._plane is not None:
                 self._plane.assign(ways_for(self._grid, ranks, steps))
@@ -236,9 +240,12 @@ class SimulatedLab:
 
     def _network(self) -> Network:
         """What transfers see of the fabric as it is lit and plugged now."""
-        latency_s, share = self._latency_s, self._share
+        costs = self._plan.costs
+        latency_s, share = self._latency_s + costs.latency_s, self._share if costs.headers else 1.0
         if self._ring is not None:
-            return RingNetwork(self._fabric, self._ring, latency_s=latency_s, share=share)
+            return RingNetwork(
+                self._fabric, self._ring, segment_s=costs.segment_s, latency_s=latency_s, share=share
+            )
         if self._grid is not None:
             return GridNetwork(self._fabric, self._grid, latency_s=latency_s, share=share)
         fabric = self._fabric
@@ -282,7 +289,7 @@ class SimulatedLab:
         assert self._ring is not None
         plan = plan_ring(self._fabric, self._ring, job.steps)
         self._declared_s = declared_set_up_s(self._setting)
-        cost = StepCost(self._declared_s, in_steps=tuple(set_up_steps(plan)))
+        cost = replace(job.cost, set_up_s=self._declared_s, in_steps=tuple(set_up_steps(plan)))
         return replace(job, steps=lit_steps(job.steps, plan), synchronised=True, cost=cost)
 
     # What happens.

@@ -54,6 +54,8 @@ def _headline(view: View) -> str:
     spec, jobs = view.experiment.spec, [job for run in view.runs for job in run.jobs.values()]
     if spec.break_even is not None:
         return "Up to which set-up time does switching light per flow pay?"
+    if spec.crossover is not None:
+        return f"Where does {view.title(spec.crossover.arms[0])} win, and where does it lose?"
     # The file's first comparison is the one that it is about.
     first = next(_first_ratios(view), None)
     if first is not None:

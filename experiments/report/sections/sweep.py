@@ -6,18 +6,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import is_number
-from experiments.language.spec import CompareSpec, parse_figure
-from experiments.report.charts import chart, legend, plain_ticks, shaded
+from experiments.language.spec import CompareSpec, quantity
+from experiments.report.charts import along, chart, legend, shaded
 from experiments.report.drawing import PALETTE
 from experiments.report.page import folded, table_of, tag, text
 from experiments.report.report import Draw
-from experiments.report.view import Compared, Figures, Point, View, cell, of_points, short, swept
-from experiments.report.words import called, upper_first
+from experiments.report.view import Compared, Figures, View, cell, of_points, short, swept
+from experiments.report.words import called, said, upper_first
 
 ORDER = 15
 TITLE = "Sweep"
@@ -25,11 +24,6 @@ TITLE = "Sweep"
 #: swept paths make a map.
 _MOST_ROWS, _MOST_LINES, _MAP = 12, 12, 4
 _DEFAULT = ("jct", "iteration", "allreduce")
-_PREFIXES = {
-    "s": ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
-    "bit/s": ((1e9, "G"), (1e6, "M"), (1e3, "k")),
-    "bytes": ((1e9, "G"), (1e6, "M"), (1e3, "k")),
-}
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
 
 
@@ -56,8 +50,9 @@ class _Curve:
 
 
 def wanted(view: View) -> Sequence[str]:
-    """Arms that ran at several points."""
-    return [arm for arm in view.arms if len(view.points(arm)) > 1]
+    """Arms that ran at several points, but for those of sweeps that have a title."""
+    titled = [sweep.arms or view.arms for sweep in view.experiment.spec.sweep if sweep.title]
+    return [arm for arm in view.arms if len(view.points(arm)) > 1 and not any(arm in of for of in titled)]
 
 
 def render(view: View, draw: Draw) -> str:
@@ -145,77 +140,53 @@ def _ratio(metric: str, compare: CompareSpec) -> Callable[[Figures], str]:
 # Pictures.
 
 
-def _number(value: Any) -> float | None:
-    """A swept value as a number in SI units, None where it is none."""
-    try:
-        found = parse_figure(value)
-    except ValueError:
-        return None
-    return float(found["value"]) if isinstance(found, Mapping) and is_number(found["value"]) else None
-
-
 def _figure(curves: Sequence[_Curve]) -> Figure:
     points = [at.point for curve in curves for at in curve.points]
     paths = swept(points)
     values = {path: list(dict.fromkeys(str(point.get(path)) for point in points)) for path in paths}
-    numeric = {path: all(_number(point.get(path)) is not None for point in points) for path in paths}
-    along = max(paths, key=lambda path: (numeric[path], len(values[path])))
-    others = [path for path in paths if path != along and len(values[path]) > 1]
-    if len(curves) == 1 and len(others) == 1 and min(len(values[p]) for p in (along, *others)) >= _MAP:
-        return _map(curves[0], along, others[0], values)
-    return _lines(curves, along, others, numeric[along])
+    numeric = {path: all(quantity(point.get(path)) for point in points) for path in paths}
+    first = max(paths, key=lambda path: (numeric[path], len(values[path])))
+    others = [path for path in paths if path != first and len(values[path]) > 1]
+    if len(curves) == 1 and len(others) == 1 and min(len(values[p]) for p in (first, *others)) >= _MAP:
+        return _map(curves[0], first, others[0], values)
+    return _lines(curves, first, others)
 
 
-def _lines(curves: Sequence[_Curve], along: str, others: Sequence[str], numeric: bool) -> Figure:
+def _lines(curves: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
     figure, axis = chart(3.4, left=0.75, top=0.75)
     points = [at.point for curve in curves for at in curve.points]
-    paths, ticks = swept(points), list(dict.fromkeys(str(point.get(along)) for point in points))
-    factor, unit = _unit(points, along) if numeric else (1.0, "")
+    paths, values = swept(points), list({said(point.get(path)): point.get(path) for point in points}.items())
+    at_x = along(axis, [value for _, value in values], [words for words, _ in values], short(path, paths))
+    x_of = dict(zip((words for words, _ in values), at_x, strict=True))
     looks = itertools.product(("-", (0, (4, 2)), (0, (1, 1.5))), PALETTE)
     groups: dict[str, list[tuple[float, float, float]]] = {}
     for curve in curves:
         names = [curve.arm] if len({c.arm for c in curves}) > 1 else []
         names += [curve.name] if len({c.name for c in curves}) > 1 else []
         for at in curve.points:
-            label = ", ".join([*names, *(f"{short(path, paths)} {at.point.get(path)}" for path in others)])
-            value, row = at.point.get(along), at.row(curve.metric)
-            x = (_number(value) or 0.0) / factor if numeric else float(ticks.index(str(value)))
+            label = ", ".join([*names, *(f"{short(other, paths)} {at.point.get(other)}" for other in others)])
+            row = at.row(curve.metric)
             if row is not None and is_number(row.value):
+                x = x_of[said(at.point.get(path))]
                 groups.setdefault(label, []).append((x, row.value, row.spread or 0.0))
     for (label, mine), (dash, colour) in zip(list(groups.items())[:_MOST_LINES], looks, strict=False):
         xs, ys, spread = zip(*sorted(mine), strict=True)
         bars = spread if any(spread) else None
         axis.errorbar(xs, ys, yerr=bars, capsize=2, color=colour, linestyle=dash, marker="o", label=label)
-    if not numeric:
-        axis.set_xticks(range(len(ticks)), ticks)
-    elif 0 < 15 * min(found := [x for mine in groups.values() for x, *_ in mine]) < max(found):
-        axis.set_xscale("log")
-        plain_ticks(axis.xaxis, min(found), max(found))
-    axis.set(xlabel=f"{short(along, paths)}{unit}", ylabel=curves[0].axis)
+    axis.set_ylabel(curves[0].axis)
     if len(groups) > 1:
         legend(figure, columns=4)
     return figure
 
 
-def _unit(points: Sequence[Point], path: str) -> tuple[float, str]:
-    """What to divide an axis' values by so that they are short, and its unit then."""
-    found = parse_figure(points[0].get(path))
-    unit = found.get("unit", "1") if isinstance(found, Mapping) else "1"
-    most = max(_number(point.get(path)) or 0.0 for point in points)
-    for factor, prefix in _PREFIXES.get(unit, ()):
-        if most >= factor:
-            return factor, f", {prefix}{'B' if unit == 'bytes' else unit}"
-    return 1.0, f", {_UNITS[unit]}" if unit in _UNITS else ""
-
-
-def _map(curve: _Curve, along: str, up: str, values: Mapping[str, Sequence[str]]) -> Figure:
+def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]]) -> Figure:
     """A value for each pair of swept values."""
     figure, axis = chart(3.6, left=1.0, top=0.4)
-    cells = [[float("nan")] * len(values[along]) for _ in values[up]]
+    cells = [[float("nan")] * len(values[across]) for _ in values[up]]
     for at in curve.points:
-        x, y = (values[path].index(str(at.point.get(path))) for path in (along, up))
+        x, y = (values[path].index(str(at.point.get(path))) for path in (across, up))
         cells[y][x] = float("nan") if (value := at.number(curve.metric)) is None else value
     words = [["" if math.isnan(value) else f"{value:.3g}" for value in line] for line in cells]
-    shaded(axis, values[along], values[up], cells, words, curve.axis)
-    axis.set(xlabel=short(along, list(values)), ylabel=short(up, list(values)))
+    shaded(axis, values[across], values[up], cells, words, curve.axis)
+    axis.set(xlabel=short(across, list(values)), ylabel=short(up, list(values)))
     return figure

@@ -1,0 +1,18 @@
+"""All-reduces that were computed by themselves."""
+
+from __future__ import annotations
+
+from experiments.analysis.metrics import Context, metric
+from experiments.record.runs import JobRun
+
+
+@metric("count", of="job")
+def steps(_: Context, job: JobRun) -> int | None:
+    """Steps of an all-reduce that is all of a job."""
+    return job.timed.steps if job.timed is not None else None
+
+
+@metric("count", of="job")
+def wavelengths_lit(_: Context, job: JobRun) -> int | None:
+    """Wavelengths in each direction that it uses."""
+    return job.timed.wavelengths if job.timed is not None else None

@@ -1,0 +1,170 @@
+"""Single all-reduces in step, thousands at a time: each needs no engine, but the time of its phases.
+
+What such runs have in common is worked out once: a schedule on a network, for all sizes and costs. What is
+to be computed is small data, so that other processes can do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from experiments.analysis.prediction import declared_set_up_s, ring_of
+from experiments.language.plan import ControlFaults, RunPlan
+from experiments.record.events import CollectiveTimed, JobState, Record, RunEnded, RunFailed, RunStarted
+from fabric.light import Optics
+from fabric.schedules import steps_named
+from fabric.steps import compact
+from fabric.topology import Fabric, WdmRing
+from fabric.wdm import collective_on_ring, wdm_ring
+from testbed.simulation.networks import PacketNetwork, RingNetwork, scaled
+from testbed.simulation.phases import Phases, StepCost
+
+
+@dataclass(frozen=True)
+class Around:
+    """A ring of wavelengths, as far as time depends on it; ``rate_bps`` of a wavelength, as emulated."""
+
+    nodes: int
+    wavelengths: int
+    rate_bps: float
+    optics: Optics
+    loss_db: float
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """One run. ``share``: payload's of a link's rate."""
+
+    begin: RunStarted
+    title: str
+    job: str
+    vector_bytes: int
+    cost: StepCost
+    latency_s: float
+    segment_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Runs of one collective on one network: a ring, or a fabric of packet switches, at emulated rates."""
+
+    collective: str
+    network: Around | Fabric
+    runs: tuple[AllReduce, ...]
+
+
+def alone(plan: RunPlan) -> bool:
+    """Whether a run is one all-reduce in step, of all GPUs, and nothing else."""
+    if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
+        return False
+    (job,), fabric = plan.jobs, plan.setting.fabric
+    return (
+        (job.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
+        and job.start.at_once
+        and (job.synchronised or bool(fabric.rings))
+        and not fabric.grids
+    )
+
+
+def batches(plans: Iterable[RunPlan], share: float) -> list[Batch]:
+    """Runs that are :func:`alone`, by what they have in common; those with the most lightpaths first."""
+    found: dict[tuple[object, ...], Batch] = {}
+    for plan in plans:
+        (job,), setting = plan.jobs, plan.setting
+        ring = ring_of(setting.fabric)
+        if ring is None:
+            key: tuple[object, ...] = (id(setting), job.collective)
+        else:
+            rate_bps = setting.fabric.links[0].rate_bps / setting.scale.rate
+            loss_db = setting.fabric.optical_switches[ring.switches[0]].insertion_loss_db
+            around = Around(len(ring.nodes), ring.wavelengths, rate_bps, setting.fabric.optics, loss_db)
+            key = (around, job.collective)
+        if key not in found:
+            network = scaled(setting.fabric, setting.scale.rate) if ring is None else around
+            found[key] = Batch(job.collective, network, ())
+        found[key] = replace(found[key], runs=(*found[key].runs, _all_reduce(plan, share)))
+    return sorted(found.values(), key=_weight, reverse=True)
+
+
+def _weight(batch: Batch) -> int:
+    if isinstance(batch.network, Fabric):
+        return len(batch.network.gpus)
+    lanes = batch.network.wavelengths if batch.collective.endswith("-striped") else 1
+    return batch.network.nodes * lanes
+
+
+def _all_reduce(plan: RunPlan, share: float) -> AllReduce:
+    (job,), costs, ring = plan.jobs, plan.costs, ring_of(plan.setting.fabric)
+    reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
+    # An electrical step has no light to set.
+    cost = StepCost(reduce_s_per_byte=reduce_s)
+    if ring is not None:
+        cost = StepCost(declared_set_up_s(plan.setting), ring.reconfigure, reduce_s)
+    began = RunStarted(
+        t=0.0,
+        run=plan.name,
+        arm=plan.arm,
+        point=dict(plan.point),
+        repeat=plan.repeat,
+        fabric=plan.setting.name,
+        jobs={},
+        simulated=True,
+    )
+    part = share if costs.headers else 1.0
+    return AllReduce(
+        began, plan.title, job.name, job.gradient_bytes, cost, costs.latency_s, costs.segment_s, part
+    )
+
+
+def compute(batch: Batch) -> list[Record]:
+    """The records of a batch's runs; one that cannot be made has a record that says why."""
+    phases = cache(lambda *how: _phases(batch, *how))
+    found: list[Record] = []
+    for one in batch.runs:
+        try:
+            timed = phases(one.latency_s, one.segment_s, one.share)
+            found += _records(one, timed)
+        except ValueError as error:
+            reason = f"{one.title}: job {one.job}: {error}"
+            found.append(RunFailed(t=0.0, run=one.begin.run, arm=one.begin.arm, reason=reason))
+    return found
+
+
+def _records(one: AllReduce, phases: Phases) -> list[Record]:
+    took, run = phases.time(one.vector_bytes, one.cost), one.begin.run
+    return [
+        one.begin,
+        CollectiveTimed(
+            t=took.total_s,
+            run=run,
+            job=one.job,
+            total_s=took.total_s,
+            set_up_s=took.set_up_s,
+            reduce_s=took.reduce_s,
+            steps=len(took.step_s),
+            wavelengths=phases.wavelengths,
+        ),
+        JobState(t=took.total_s, run=run, job=one.job, state="SUCCEEDED"),
+        RunEnded(t=took.total_s, run=run),
+    ]
+
+
+def _phases(batch: Batch, latency_s: float, segment_s: float, share: float) -> Phases:
+    """Raises ValueError for a collective that does not fit the network."""
+    where = batch.network
+    if isinstance(where, Fabric):
+        ranks = tuple(where.gpus)
+        packets = PacketNetwork(where, latency_s=latency_s, share=share)
+        return Phases(packets, ranks, compact(steps_named(batch.collective, len(ranks))))
+    fabric, ring = _ring(where)
+    lit = RingNetwork(fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share)
+    return Phases(lit, ring.nodes, collective_on_ring(batch.collective, where.nodes, where.wavelengths))
+
+
+@lru_cache(maxsize=8)
+def _ring(of: Around) -> tuple[Fabric, WdmRing]:
+    """Batches of one ring are computed one after another."""
+    return wdm_ring("n", of.nodes, of.wavelengths, of.rate_bps, optics=of.optics, loss_db=of.loss_db)

@@ -1,0 +1,34 @@
+"""What only one paper needs: closed forms beside the runs' figures, and a verdict in words. A module each:
+
+def closed_forms(run: Run) -> Iterator[Row]      analytic figures of a run
+def verdict(base: AtBase) -> Iterator[Finding]   where the paper's system wins and where it loses
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two of a verdict."""
+
+    kind: Literal["wins", "loses", "note"]
+    text: str
+
+
+@cache
+def papers() -> tuple[str, ...]:
+    """Names of all papers that have a module here."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def paper(name: str) -> Any:
+    """The module of a paper. Raises KeyError for one that is not here."""
+    if name not in papers():
+        raise KeyError(name)
+    return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,416 @@
+"""WRHT (Dai et al.): closed forms of all-reduces on a ring of wavelengths and on an electrical tree, and what
+they and the simulation say of WRHT's claim.
+
+A closed form says, without making the schedule, how many steps a collective has, in how many of them light is
+set anew, how often the whole vector passes the narrowest link, and how many vectors the busiest rank
+adds. An all-reduce then takes set-ups · a + vectors · d/B.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.analysis.base import AtBase
+from experiments.analysis.prediction import declared_set_up_s, ring_of
+from experiments.analysis.rows import Row
+from experiments.analysis.statistics import is_number
+from experiments.language.plan import RunPlan
+from experiments.language.spec import quantity
+from experiments.papers import Finding
+from experiments.record.runs import Run
+from fabric.schedules import Collective, fitting_group, parse_collective
+from fabric.topology import Fabric
+from fabric.units import format_size, format_time
+from fabric.wdm import stripes
+from fabric.wrht import WrhtPlan, exchange_wavelengths, plan
+
+WRHT = ("wrht", "wrht-exchange")
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """``steps`` of a collective, ``new`` of them with light that the one before had not; ``vectors``: the
+    whole gradient passes the narrowest link so many times; ``added``: vectors that the busiest rank adds."""
+
+    steps: int
+    new: int
+    vectors: float
+    added: float
+
+
+def closed_forms(run: Run) -> Iterator[Row]:
+    """Of the only job of a run that is one all-reduce: its time by the closed form, and of WRHT what one node
+    receives at once and the segments of its longest lightpath. Nothing for a collective without a form."""
+    (job,) = run.jobs.values()
+    if job.timed is None:
+        return
+    at = run.plan
+    row = Row(
+        at.arm, f"job {job.name}", "", None, "", "analytic", at.point, at.repeat if at.repeat > 1 else None
+    )
+    found = parse_collective(job.plan.collective)
+    if found.algorithm == "wrht":
+        tree = _tree(found, job.plan.gpus)
+        held = tree.buffer_vectors * job.plan.gradient_bytes
+        yield _named(row, "received_at_once", held, "bytes")
+        yield _named(row, "longest_lightpath", tree.longest_segments, "count")
+    form = closed_form(at)
+    if form is not None and not at.costs.segment_s:
+        yield _named(row, "allreduce_closed", _time_s(at, form), "s")
+        yield _named(row, "vectors_closed", form.vectors, "1")
+        yield _named(row, "set_ups_closed", form.new, "count")
+        yield _named(row, "added_closed", form.added, "1")
+
+
+def _named(row: Row, metric: str, value: float, unit: str) -> Row:
+    return Row(row.arm, row.subject, metric, value, unit, row.label, row.point, row.repeat)
+
+
+def _time_s(at: RunPlan, form: ClosedForm) -> float:
+    (job,), fabric, ring = at.jobs, at.setting.fabric, ring_of(at.setting.fabric)
+    rate_bps = next(link.rate_bps for link in fabric.links if {link.a.node, link.b.node} & fabric.gpus.keys())
+    set_ups = form.new if ring is not None and ring.reconfigure == "changed-only" else form.steps
+    # An electrical step has no light to set; it has the latency of its messages.
+    set_up_s = declared_set_up_s(at.setting) if ring is not None else 0.0
+    waiting_s = set_ups * set_up_s + form.steps * at.costs.latency_s
+    adding = 0.0 if at.costs.add_bps is None else form.added / at.costs.add_bps
+    return waiting_s + (form.vectors / (rate_bps / at.setting.scale.rate) + adding) * 8 * job.gradient_bytes
+
+
+def closed_form(at: RunPlan) -> ClosedForm | None:
+    """That of a plan's only job, None where there is none."""
+    (job,), fabric = at.jobs, at.setting.fabric
+    ring = ring_of(fabric)
+    if ring is not None:
+        return on_ring(parse_collective(job.collective), job.gpus, ring.wavelengths)
+    leaf, oversubscription = _tree_of(fabric)
+    return (
+        {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}[job.collective](
+            job.gpus, leaf, oversubscription
+        )
+        if job.collective in ("ring", "recursive-doubling")
+        else None
+    )
+
+
+def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
+    """On a ring of ``wavelengths`` in each direction; None for WRHT that is striped and relayed."""
+    lanes, both = wavelengths if found.striped else 1, found.algorithm.startswith("bidirectional")
+    if found.algorithm == "wrht":
+        return _wrht(found, nodes, wavelengths)
+    if found.algorithm.endswith("hierarchical-ring"):
+        m = found.group or fitting_group(nodes, wavelengths)
+        return _hierarchical(nodes, m, wavelengths if found.striped else None, both)
+    if found.algorithm.endswith("ring"):
+        passes = 2 * (nodes - 1) / nodes / lanes / _ways(nodes, both)
+        return ClosedForm(2 * (nodes - 1), 1, passes, (nodes - 1) / nodes)
+    if found.algorithm == "binary-tree":
+        depth = math.ceil(math.log2(nodes))
+        return ClosedForm(2 * depth, 2 * depth, 2 * depth / lanes, depth)
+    return None
+
+
+@functools.lru_cache(maxsize=128)
+def _tree(found: Collective, nodes: int) -> WrhtPlan:
+    top = "exchange" if found.exchange else "collect"
+    return plan(nodes, found.wavelengths or 1, found.group, top, found.reach)  # type: ignore[arg-type]
+
+
+def _levels(found: Collective, nodes: int, wavelengths: int) -> list[tuple[int, bool]]:
+    """(size of the largest group, whether it exchanges) of each level, without limit of reach."""
+    levels: list[tuple[int, bool]] = []
+    left = nodes
+    while left > 1:
+        if found.exchange and exchange_wavelengths(left) <= wavelengths:
+            return [*levels, (left, True)]
+        size = min(found.group or 2 * wavelengths + 1, left)
+        levels.append((size, False))
+        left = -(-left // size)
+    return levels
+
+
+def _wrht(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
+    if found.reach is not None:
+        if found.striped:
+            return None
+        # How relays add up has no closed form: the plan counts the steps, the formula gives their time.
+        tree = _tree(found, nodes)
+        added = sum(max(len(group) for group in level.groups) - 1 for level in tree.levels)
+        return ClosedForm(tree.steps, tree.steps, tree.steps, added)
+    levels = _levels(found, nodes, wavelengths)
+    steps = sum(1 if last else 2 for _, last in levels)
+    passes = sum(
+        (1 if last else 2) / (stripes(wavelengths, size // 2) if found.striped else 1)
+        for size, last in levels
+    )
+    return ClosedForm(steps, steps, passes, sum(size - 1 for size, _ in levels))
+
+
+def _ways(ranks: int, both: bool) -> int:
+    """In how many parts a ring sends at once, one each way; two ranks have only one way to each other."""
+    return 2 if both and ranks > 2 else 1
+
+
+def _hierarchical(nodes: int, m: int, striped_on: int | None, both: bool) -> ClosedForm:
+    groups = nodes // m
+    # Inside a group the light back to its first member lies over that of the other half, on as many more.
+    inside, across = (stripes(striped_on, _ways(m, both)), stripes(striped_on, m)) if striped_on else (1, 1)
+    new = (2 if m > 1 else 0) + (1 if groups > 1 else 0)
+    passes = 2 * (m - 1) / m / inside / _ways(m, both) + 2 * (groups - 1) / nodes / across / _ways(
+        groups, both
+    )
+    return ClosedForm(2 * (m - 1) + 2 * (groups - 1), new, passes, (m - 1) / m + (groups - 1) / nodes)
+
+
+def _tree_of(fabric: Fabric) -> tuple[int, float]:
+    """GPUs under a leaf of a tree with one spine, and what they could send over what its trunk carries."""
+    leaves = max(1, len(fabric.packet_switches) - 1)
+    of_gpus = [
+        link.rate_bps for link in fabric.links if link.a.node in fabric.gpus or link.b.node in fabric.gpus
+    ]
+    trunks_bps = sum(link.rate_bps for link in fabric.links) - sum(of_gpus)
+    return len(of_gpus) // leaves, sum(of_gpus) / trunks_bps if trunks_bps > 0 else 1.0
+
+
+def _electrical_ring(n: int, leaf: int, oversubscription: float) -> ClosedForm:
+    # One flow leaves each leaf: it is slowed only where the trunk is narrower than one GPU's link.
+    slow = max(1.0, oversubscription / min(leaf, n)) if n > leaf else 1.0
+    return ClosedForm(2 * (n - 1), 2 * (n - 1), 2 * (n - 1) / n * slow, (n - 1) / n)
+
+
+def _recursive_doubling(n: int, leaf: int, oversubscription: float) -> ClosedForm:
+    depth = n.bit_length() - 1
+    fold = n - (1 << depth)
+    inside = min(depth, leaf.bit_length() - 1)
+    # Ranks beyond the power of two fold in and out, and theirs are whole leaves away where n is above a leaf.
+    away = oversubscription if n > leaf else 1.0
+    vectors = inside + (depth - inside) * away + (2 * away if fold else 0)
+    steps = depth + (2 if fold else 0)
+    return ClosedForm(steps, steps, vectors, depth + (1 if fold else 0))
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+GRADIENT = "training.gradient"
+
+
+def verdict(base: AtBase) -> Iterator[Finding]:
+    """Where WRHT wins and where it loses, from the rows alone."""
+    others = [arm for arm in base.experiment.arms if not arm.startswith("wrht")]
+    plain = [arm for arm in others if not arm.endswith("-striped")]
+    yield from _on_small(base, plain, others)
+    for other in plain:
+        yield from _on_one(base, other)
+    yield from _on_striping(base, [arm for arm in others if arm.endswith("-striped")])
+    yield from _on_charge(base)
+    yield from _on_memory(base)
+    yield from _on_additions(base)
+    yield from _on_loss(base)
+    yield from _on_figures(base)
+
+
+def _up_to(base: AtBase, arm: str, other: str, **changed: Any) -> float | None:
+    """The gradient below which an arm is faster, bytes: 0 never, infinity always; None where it is not known,
+    or the other is ahead at first."""
+    row = base.row(arm, f"faster_up_to.{other}", **changed)
+    if row is None:
+        return None
+    return row.value if is_number(row.value) else {"always": math.inf, "never": 0.0}[str(row.value)]
+
+
+def _models(base: AtBase) -> dict[str, float]:
+    """Bytes of the gradients that the file has a parameter for, by its name."""
+    swept = {row.point[GRADIENT] for row in base.all if row.metric == "allreduce" and GRADIENT in row.point}
+    named = {
+        name: spec.value for name, spec in base.experiment.spec.parameters.items() if spec.value in swept
+    }
+    return {name: found[0] for name, value in named.items() if (found := quantity(value)) is not None}
+
+
+def _limit(size: float) -> str:
+    return "for every size" if size == math.inf else f"up to {format_size(size)}"
+
+
+def _covers(base: AtBase, size: float) -> str:
+    """Which models' gradients lie below and above a size."""
+    below = [name for name, own in _models(base).items() if own < size]
+    above = [name for name in _models(base) if name not in below]
+    return (f" That covers {listed(below)}." if below else "") + (
+        f" It loses for {listed(above)}." if above else ""
+    )
+
+
+def _on_small(base: AtBase, plain: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
+    """Up to which gradient some form of WRHT is the fastest of all on the ring."""
+
+    def best(against: Sequence[str]) -> tuple[float, str] | None:
+        found = []
+        for arm in WRHT:
+            sizes = [size for other in against if (size := _up_to(base, arm, other)) is not None]
+            found += [(min(sizes), arm)] if sizes else []
+        return max(found, default=None)
+
+    one, any_of = best(plain), best(others)
+    if one is None or any_of is None:
+        return
+    text = (
+        "Where every step pays for its set-up, few steps are what counts for small gradients: of all that "
+        f"give a transfer one wavelength, {base.title(one[1])} is the fastest {_limit(one[0])}"
+    )
+    text += f", of all on the ring, striped ones included, {_limit(any_of[0])}" if any_of[0] < one[0] else ""
+    beyond = all(own > one[0] for own in _models(base).values())
+    yield Finding(
+        "wins" if one[0] else "loses", text + (". All models' gradients here are larger." if beyond else ".")
+    )
+
+
+def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
+    """Both forms of WRHT against another arm, set-up in each step."""
+    sizes = {arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None}
+    title = base.title(other)
+    for arm in WRHT:
+        later = base.row(arm, f"faster_from.{other}")
+        if later is not None and is_number(later.value):
+            yield Finding("wins", f"{title}: {base.title(arm)} is faster from {format_size(later.value)} on.")
+    if not sizes:
+        return
+    most = max(sizes.values())
+    if len(set(sizes.values())) == 1:
+        said = f"WRHT, with exchange or without, is faster {_limit(most)}" if most else "WRHT is never faster"
+    else:
+        said = listed(
+            [f"{base.title(arm)} {_limit(size) if size else 'never'}" for arm, size in sizes.items()]
+        )
+        said = f"faster is {said}"
+    wins = any(own < most for own in _models(base).values())
+    yield Finding(
+        "wins" if wins else "loses", f"{title}: {said}.{_covers(base, most) if most < math.inf else ''}"
+    )
+
+
+def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
+    sizes = {other: size for other in striped if (size := _up_to(base, "wrht", other)) is not None}
+    if sizes:
+        each = "; ".join(
+            f"{base.title(other)}: {_limit(size) if size else 'never'}" for other, size in sizes.items()
+        )
+        yield Finding(
+            "loses" if min(sizes.values()) < min(_models(base).values(), default=0.0) else "wins",
+            "WRHT gives each transfer one wavelength. Where the others may spread a transfer over all "
+            f"wavelengths that their step leaves free, it wins only up to these sizes: {each}.",
+        )
+
+
+def _on_charge(base: AtBase) -> Iterator[Finding]:
+    for other in ("bidirectional-ring", "ring"):
+        each, new = _up_to(base, "wrht", other), _up_to(base, "wrht", other, reconfigure="changed-only")
+        if each and new == 0:
+            yield Finding(
+                "loses",
+                f"{base.title(other)}: all of WRHT's advantage rests on charging the set-up on each of the "
+                "ring's steps. But a ring uses the same lightpaths in every step. Charged only where light "
+                "changes, it sets up once and is faster for every size of gradient.",
+            )
+        elif each and new is not None:
+            text = f"{base.title(other)}: charged only where light changes, WRHT wins {_limit(new)}, not "
+            yield Finding("wins" if new >= each else "loses", f"{text}{_limit(each)}.")
+
+
+def _on_memory(base: AtBase) -> Iterator[Finding]:
+    models = _models(base)
+    if not models:
+        return
+    name = max(models, key=lambda model: models[model])
+    written = base.experiment.spec.parameters[name].value
+    held = base.row("wrht", "received_at_once", gradient=written)
+    if held is None or not is_number(held.value):
+        return
+    text = (
+        f"A representative receives {held.value / models[name]:.0f} whole vectors at once, for {name} "
+        f"{format_size(held.value)}, and needs as many receivers."
+    )
+    for row in base.all:
+        smaller = (row.arm, row.metric) == ("wrht", "steps") and row.point.get(GRADIENT) == written
+        group = row.point.get("training.collective")
+        steps = base.row("wrht", "steps", gradient=written)
+        if smaller and group not in (None, "wrht") and steps is not None and row.value == steps.value:
+            less = base.row("wrht", "received_at_once", gradient=written, collective=group)
+            if less is not None and is_number(less.value):
+                text += f" As {group} it takes as many steps and needs {format_size(less.value)}."
+                break
+    yield Finding("loses", text)
+
+
+def _on_additions(base: AtBase) -> Iterator[Finding]:
+    model = next(iter(_models(base)), None)
+    if model is None:
+        return
+    written = base.experiment.spec.parameters[model].value
+    before = base.row("wrht", "allreduce", gradient=written)
+    for row in base.all:
+        costs = row.point.get("costs") or {}
+        if (row.arm, row.metric, row.point.get(GRADIENT)) != ("wrht", "allreduce", written) or before is None:
+            continue
+        each = row.point.get("fabrics.light.rings.n.reconfigure", "each-step") == "each-step"
+        if set(costs) == {"addition"} and each and is_number(row.value) and is_number(before.value):
+            yield Finding(
+                "loses",
+                "Adding up what it received takes a representative time that is usually left out: with it "
+                f"{model} takes {format_time(row.value)} instead of {format_time(before.value)}.",
+            )
+            return
+
+
+def _on_loss(base: AtBase) -> Iterator[Finding]:
+    path = "fabrics.light.rings.n.wss.loss_db"
+    found = {
+        row.point[path]: row.value
+        for row in base.all
+        if (row.arm, row.metric) == ("wrht", "steps") and path in row.point and is_number(row.value)
+    }
+    longest = base.row("wrht", "longest_lightpath")
+    if len(found) < 2 or longest is None:
+        return
+    free, most = found[min(found)], max(found)
+    kept = max(lost for lost, steps in found.items() if steps == free)
+    yield Finding(
+        "loses",
+        f"Its light has to pass {longest.value} segments in one go. Of the losses swept, {kept:g} dB in "
+        f"each node's switch is the most with which it does; at {most:g} dB it takes {found[most]:,} steps "
+        f"instead of {free}, by relays that are a heuristic of ours.",
+    )
+
+
+def _on_figures(base: AtBase) -> Iterator[Finding]:
+    exact, missed = [], []
+    for figure in base.experiment.spec.published:
+        if figure.over is None or figure.value is None:
+            continue
+        name = f"{figure.metric}_ratio.{figure.over}"
+        ours = [
+            row.value
+            for row in base.all
+            if row.metric == name and row.label == "simulated" and is_number(row.value)
+        ]
+        said = f"{100 * (1 - figure.value.value):.2f} %"
+        if any(round(100 * (1 - value), 2) == round(100 * (1 - figure.value.value), 2) for value in ours):
+            exact.append(said)
+        elif ours:
+            missed.append(said)
+    text = (
+        f"Reproduced to the last digit: {listed(exact)}; the parameters say what was inferred from it."
+        if exact
+        else ""
+    )
+    text += f" Not reproduced: {listed(missed)}, whose settings are not known." if missed else ""
+    if text:
+        yield Finding("note", text.strip())
+
+
+def listed(words: Sequence[str]) -> str:
+    """With commas, and an "and" before the last."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,0 +1,162 @@
+"""Sweeps that have a title: one picture and one table each, a line and a column for each arm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.analysis.base import AtBase
+from experiments.analysis.statistics import is_number
+from experiments.language.spec import SweepSpec, quantity
+from experiments.report.charts import along, prefixed, scaled, sheet
+from experiments.report.drawing import PALETTE
+from experiments.report.page import Columns, folded, mark, table_of, text
+from experiments.report.report import Draw
+from experiments.report.view import Figures, Point, View, cell, short
+from experiments.report.words import called, said, upper_first
+
+ORDER = 16
+TITLE = "What was swept"
+NEEDS: tuple[str, ...] = ()
+#: A table of more rows is folded away; so many values of a second path stand side by side.
+_MOST_ROWS, _MOST_PANELS = 12, 4
+#: Beside the metric there is room for these where there are few arms.
+_BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
+_FEW = 2
+_LOOKS = list(itertools.product(("-", (0, (4, 2)), (0, (1, 1.5))), PALETTE))
+
+
+@dataclass(frozen=True)
+class _Series:
+    """``path``: on the axis; ``beside``: the path whose values stand side by side; ``fixed``: all others."""
+
+    view: View
+    spec: SweepSpec
+    arms: Sequence[str]
+    subject: str
+    metric: str
+    path: str
+    beside: str | None
+    fixed: Point
+
+    def at(self, arm: str, **changed: Any) -> Figures:
+        return self.view.at(arm, self.subject, self.point(changed))
+
+    def point(self, changed: Point) -> Point:
+        """In the order in which the file sweeps."""
+        values = {**self.fixed, **changed}
+        return {path: values[path] for path in self.spec.over}
+
+    def name(self, path: str) -> str:
+        return short(path, self.spec.over)
+
+
+def wanted(view: View) -> bool:
+    return any(sweep.title for sweep in view.experiment.spec.sweep)
+
+
+def render(view: View, draw: Draw) -> str:
+    parts = [view.paragraph("series")]
+    for number, spec in enumerate(view.experiment.spec.sweep, start=1):
+        arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
+        if spec.title is None or not arms:
+            continue
+        one = _series(view, spec, arms)
+        kept = [f"{one.name(path)} {said(value)}" for path, value in one.fixed.items()]
+        caption = f"{upper_first(called(one.metric))}, {view.label}{''.join(f'; {words}' for words in kept)}."
+        parts += [
+            f"<h3>{text(spec.title)}</h3>",
+            draw(f"series-{number}", caption, _figure(one)),
+            _table(one),
+        ]
+    return "".join(parts)
+
+
+def _series(view: View, spec: SweepSpec, arms: Sequence[str]) -> _Series:
+    base, compares = AtBase(view.experiment, ()), view.experiment.spec.compare
+    sizes = {path: len(values) for path, values in spec.over.items()}
+    numeric = {path: all(quantity(value) for value in values) for path, values in spec.over.items()}
+    path = max(sizes, key=lambda path: (sizes[path], numeric[path]))
+    few = [other for other in sizes if other != path and 1 < sizes[other] <= _MOST_PANELS]
+    beside = min(few, key=lambda other: (numeric[other], sizes[other]), default=None)
+    fixed = {
+        other: base.value(other) if base.value(other) in values else values[0]
+        for other, values in spec.over.items()
+        if other not in (path, beside)
+    }
+    subject = next(at.subject for at in view.each("job", arms))
+    metric = compares[0].metrics[0] if compares else "jct"
+    return _Series(view, spec, arms, subject, metric, path, beside, fixed)
+
+
+def _figure(one: _Series) -> Figure:
+    panels = one.spec.over[one.beside] if one.beside else [None]
+    lines = -(-len(one.arms) // 4)
+    top = 0.3 + 0.19 * lines
+    bottom = 0.6 if scaled(one.spec.over[one.path]) else 0.85
+    figure, (axes,) = sheet(2.9 + top, columns=len(panels), left=0.8, top=top + 0.15, bottom=bottom)
+    heights: list[float] = []
+    for axis, panel in zip(axes, panels, strict=True):
+        values = one.spec.over[one.path]
+        most = 10 if len(panels) < _FEW + 1 else 4
+        at_x = along(axis, values, [said(value) for value in values], one.name(one.path), most)
+        for arm, (dash, colour) in zip(one.arms, itertools.cycle(_LOOKS), strict=False):
+            points = [{one.path: value} | ({one.beside: panel} if one.beside else {}) for value in values]
+            found = [one.at(arm, **point).number(one.metric) for point in points]
+            ys = [float("nan") if y is None else y for y in found]
+            heights += [y for y in found if y]
+            title = one.view.title(arm)
+            axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=title)
+        if one.beside:
+            axis.set_title(f"{one.name(one.beside)} {said(panel)}", fontsize=8)
+    if heights and max(heights) > 15 * min(heights):
+        unit = next(row.unit for row in one.view.rows if row.metric == one.metric)
+        for axis in axes:
+            prefixed(axis.yaxis, f"1 {unit}" if unit != "count" else 1)
+            axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
+    axes[0].set_ylabel(called(one.metric))
+    handles = axes[0].get_legend_handles_labels()[0]
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
+    return figure
+
+
+def _table(one: _Series) -> str:
+    """All points; of few arms also what else is known of them."""
+    points = [
+        one.point(dict(zip(one.spec.over, p, strict=True)))
+        for p in itertools.product(*one.spec.over.values())
+    ]
+    columns: Columns[Point] = [(text(one.name(path)), _of_point(path)) for path in one.spec.over]
+    for arm in one.arms:
+        columns = [*columns, (text(one.view.title(arm)), _of_arm(one, arm))]
+        for metric in _BESIDE if len(one.arms) <= _FEW else ():
+            of = f", {text(one.view.title(arm))}" if len(one.arms) > 1 else ""
+            columns = [*columns, (f"{called(metric)}{of}", _beside(one, arm, metric))]
+    shown = table_of(points, columns, len(one.spec.over))
+    return folded(f"All {len(points):,} points", shown) if len(points) > _MOST_ROWS else shown
+
+
+def _of_point(path: str) -> Callable[[Point], str]:
+    return lambda point: text(said(point[path]))
+
+
+def _beside(one: _Series, arm: str, metric: str) -> Callable[[Point], str]:
+    return lambda point: cell(metric)(one.view.at(arm, one.subject, point))
+
+
+def _of_arm(one: _Series, arm: str) -> Callable[[Point], str]:
+    """The arm's figure, marked where it is the least of all."""
+
+    def shown(point: Point) -> str:
+        mine = one.view.at(arm, one.subject, point)
+        others = [one.view.at(other, one.subject, point).number(one.metric) for other in one.arms]
+        least = min((value for value in others if value is not None), default=None)
+        found = mine.number(one.metric)
+        best = len(one.arms) > 1 and is_number(found) and least is not None and found <= least * (1 + 1e-9)
+        return mark("good", mine.figure(one.metric)) if best else mine.figure(one.metric)
+
+    return shown
