@@ -105,9 +105,9 @@ def crossing(difference: Series) -> tuple[str, float]:
     ahead = first[1] < 0
     before, beyond = _root(first, difference[1]), _root(difference[-2], last)
     # A line through the origin misses it by rounding.
-    if 1e-9 * first[0] < before < first[0]:
+    if 1e-9 * first[0] < before <= first[0]:
         return "from" if ahead else "up_to", before
-    if beyond > last[0]:
+    if beyond >= last[0]:
         return "up_to" if ahead else "from", beyond
     return "up_to", math.inf if ahead else 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,7 +46,7 @@ _COLUMNS = ("repeat", "subject", "metric", "value", "unit", "label", "spread", "
 
 def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Rows for result.json."""
-    return [asdict(row) for row in rows]
+    return [dict(vars(row)) for row in rows]
 
 
 def from_json(found: Iterable[Mapping[str, Any]]) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from experiments.language.checks import Draft, check_run, loss_rule
+from experiments.language.checks import Draft, agents, check_run, loss_rule
 from experiments.language.paths import like, names_of
 from experiments.language.plan import (
     ControlFaults,
@@ -157,11 +157,7 @@ class Builder:
             events,
             control,
             tuple((str(a), str(b)) for a, b in fabric.circuits),
-            {
-                gpu: onic.tuning_s * scale.time
-                for gpu, onic in fabric.onics.items()
-                if onic.transmitters == "tunable"
-            },
+            {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in agents(fabric)},
             _costs(self._section(raw, "costs"), tcp.headers, scale),
         )
 

@@ -61,9 +61,9 @@ class Draft:
     control: ControlFaults
 
 
-def agents(fabric: Fabric) -> set[str]:
+def agents(fabric: Fabric) -> list[str]:
     """GPUs whose O-NIC has a control agent: those of grids."""
-    return {gpu for gpu, onic in fabric.onics.items() if onic.transmitters == "tunable"}
+    return [gpu for grid in fabric.grids.values() for gpu in grid.nodes]
 
 
 def check_run(run: Draft, looked_at: set[Any]) -> None:

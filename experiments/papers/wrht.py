@@ -54,10 +54,9 @@ def closed_forms(run: Run) -> Iterator[Row]:
     )
     found = parse_collective(job.plan.collective)
     if found.algorithm == "wrht":
-        tree = _tree(found, job.plan.gpus)
-        held = tree.buffer_vectors * job.plan.gradient_bytes
-        yield _named(row, "received_at_once", held, "bytes")
-        yield _named(row, "longest_lightpath", tree.longest_segments, "count")
+        vectors, longest = _needs(found, job.plan.gpus)
+        yield _named(row, "received_at_once", vectors * job.plan.gradient_bytes, "bytes")
+        yield _named(row, "longest_lightpath", longest, "count")
     form = closed_form(at)
     if form is not None and not at.costs.segment_s:
         yield _named(row, "allreduce_closed", _time_s(at, form), "s")
@@ -118,6 +117,13 @@ def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | Non
 def _tree(found: Collective, nodes: int) -> WrhtPlan:
     top = "exchange" if found.exchange else "collect"
     return plan(nodes, found.wavelengths or 1, found.group, top, found.reach)  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=128)
+def _needs(found: Collective, nodes: int) -> tuple[int, int]:
+    """Vectors that one node receives at once, and segments of the longest lightpath."""
+    tree = _tree(found, nodes)
+    return tree.buffer_vectors, tree.longest_segments
 
 
 def _levels(found: Collective, nodes: int, wavelengths: int) -> list[tuple[int, bool]]:
@@ -333,11 +339,11 @@ def _on_memory(base: AtBase) -> Iterator[Finding]:
         f"A representative receives {held.value / models[name]:.0f} whole vectors at once, for {name} "
         f"{format_size(held.value)}, and needs as many receivers."
     )
+    steps = base.row("wrht", "steps", gradient=written)
     for row in base.all:
-        smaller = (row.arm, row.metric) == ("wrht", "steps") and row.point.get(GRADIENT) == written
         group = row.point.get("training.collective")
-        steps = base.row("wrht", "steps", gradient=written)
-        if smaller and group not in (None, "wrht") and steps is not None and row.value == steps.value:
+        smaller = (row.arm, row.metric) == ("wrht", "steps") and group not in (None, "wrht")
+        if smaller and steps is not None and row.value == steps.value and row.point[GRADIENT] == written:
             less = base.row("wrht", "received_at_once", gradient=written, collective=group)
             if less is not None and is_number(less.value):
                 text += f" As {group} it takes as many steps and needs {format_size(less.value)}."

@@ -45,9 +45,9 @@ def write_whole(path: Path, text: str) -> None:
             raise
 
 
-def write_json(path: Path, value: object) -> None:
-    """As :func:`write_whole`. Raises WriteError."""
-    write_whole(path, json.dumps(value, indent=2) + "\n")
+def write_json(path: Path, value: object, indent: int | None = 2) -> None:
+    """As :func:`write_whole`. ``indent``: None for what is long and no person reads. Raises WriteError."""
+    write_whole(path, json.dumps(value, indent=indent) + "\n")
 
 
 class Lines:

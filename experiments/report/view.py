@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 from experiments.analysis.result import Analysis
-from experiments.analysis.rows import Label, Row, Value
+from experiments.analysis.rows import Label, Row, Value, key_of
 from experiments.analysis.statistics import is_number
 from experiments.language.expand import Experiment
 from experiments.language.plan import RunPlan, Scale, Setting
@@ -189,7 +188,7 @@ class View:
     def _points(self) -> Mapping[str, list[Point]]:
         found: dict[str, dict[str, Point]] = {}
         for run in self.runs:
-            found.setdefault(run.plan.arm, {}).setdefault(_key(run.plan.point), run.plan.point)
+            found.setdefault(run.plan.arm, {}).setdefault(key_of(run.plan.point), run.plan.point)
         return {arm: list(points.values()) for arm, points in found.items()}
 
     def points(self, arm: str) -> list[Point]:
@@ -202,7 +201,7 @@ class View:
     def _index(self) -> Mapping[tuple[str, str, str, str], list[Row]]:
         found: dict[tuple[str, str, str, str], list[Row]] = {}
         for row in self.rows:
-            found.setdefault((row.arm, _key(row.point), row.subject, row.metric), []).append(row)
+            found.setdefault((row.arm, key_of(row.point), row.subject, row.metric), []).append(row)
         return found
 
     @cached_property
@@ -212,7 +211,7 @@ class View:
 
     def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
         """All rows of a figure, however known."""
-        return self._index.get((arm, _key(point), subject, metric), ())
+        return self._index.get((arm, key_of(point), subject, metric), ())
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Without ``point`` at the arm's first."""
@@ -271,10 +270,6 @@ def view_of(
         result["complete"],
         rates,
     )
-
-
-def _key(point: Point) -> str:
-    return json.dumps(point, sort_keys=True) if point else ""
 
 
 def job_of(subject: str) -> str:

@@ -29,6 +29,8 @@ from experiments.runner.executors import processes as local
 from experiments.runner.experiment import Done, carry_out, choose, runs_in
 from experiments.runner.progress import Reporter
 
+#: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
+_READABLE = 2000
 #: A simulation of so many runs or more is spread over this machine's processors.
 MANY = 24
 
@@ -137,7 +139,7 @@ def finish(path: Path, experiment: Experiment | None = None) -> dict[str, Any]:
         result = document(found, records, environment)
         write_whole(path / "rows.csv", as_csv(found.rows))
         write_report(path, view_of(found, result, environment, rates))
-        write_json(path / "result.json", result)
+        write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)
     return result
 
 
