@@ -121,7 +121,7 @@ def test_wrht_against_the_formula() -> None:
         assert found.total_s == pytest.approx(theta * (d * 8 / b + a), rel=1e-12)
     on_one = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a))
     assert on_one.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / b + a), rel=1e-12)
-    striped = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64, 64), d, StepCost(a))
+    striped = synchronous(network, around.nodes, wdm.striped(ring(1024), 64), d, StepCost(a))
     assert striped.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / (64 * b) + a), rel=1e-12)
     # A ring keeps its circuits: where only new ones take time, it pays once.
     kept = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a, "changed-only"))
