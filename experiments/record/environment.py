@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.language.plan import Setting
+from experiments.record.version import ROOT
 from fabric.frames import describe
 from fabric.units import format_rate
 
@@ -51,6 +52,7 @@ def describe_machine(runtime: str) -> dict[str, Any]:
     # What a simulation would have been emulated with has no bearing on it.
     programs = {} if runtime == SIMULATED else _PROGRAMS
     return {
+        **({"commit": commit} if (commit := _commit()) else {}),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_clock_minus_monotonic_s": time.time() - time.monotonic(),
         "runtime": runtime,
@@ -85,6 +87,16 @@ def _package(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _commit() -> str:
+    """The commit of the sources, ``-dirty`` where files differ from it; empty where git does not know."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
 
 
 def _program(command: list[str]) -> str:

@@ -31,7 +31,7 @@ def _made(facts: Mapping[str, Any]) -> str:
     """One line: code, machine and time."""
     said = []
     if commit := facts.get("commit"):
-        said.append(f"commit <code>{text(str(commit)[:12])}</code>")
+        said.append(f"commit <code>{text(commit)}</code>")
     if code := facts.get("code"):
         said.append(f"code version <code>{text(code)}</code>")
     if processor := facts.get("processor"):
