@@ -308,6 +308,8 @@ def _wrht_9(title: str, arm: str, steps: str, fabric: str | None) -> list[Cell]:
         light,
         *(_cell(seconds, _train(run, arm, "exchange")) for run in ("measured", "simulated")),
         _cell(apart, *(_train(run, arm, "iteration") for run in ("simulated", "measured"))),
+        _cell(truth, _train("measured", arm, "parameters_identical")),
+        _cell(number, Figure("measured", arm, "payload_lost", "run")),
     ]
 
 
@@ -520,7 +522,8 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "wrht-9": Table(
         "wrht_9",
-        "| nine nodes | steps | light set in one | all-reduce, emulated | simulated | iteration, simulated |",
+        "| nine nodes | steps | light set in one | all-reduce, emulated | simulated | iteration, simulated "
+        "| same parameters | bytes lost |",
         [
             _wrht_9("WRHT, one wavelength", "wrht", "4", "one"),
             _wrht_9("ring, one wavelength", "ring", "16", None),
