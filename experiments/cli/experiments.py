@@ -84,23 +84,19 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
-    from experiments.runner.ahead import drawing_ahead
+    from experiments.runner.command import carry_out_experiment, load_checked
 
-    with drawing_ahead() as drawer:
-        from experiments.runner.command import carry_out_experiment, load_checked
-
-        done, result = carry_out_experiment(
-            load_checked(scenario, repeat, resume),
-            _simulation(mtu, latency),
-            runs,
-            arms=arm or (),
-            resume=resume,
-            suffix="-simulated",
-            processes=processes,
-            dask=dask,
-            executor=executor,
-            drawer=drawer,
-        )
+    done, result = carry_out_experiment(
+        load_checked(scenario, repeat, resume),
+        _simulation(mtu, latency),
+        runs,
+        arms=arm or (),
+        resume=resume,
+        suffix="-simulated",
+        processes=processes,
+        dask=dask,
+        executor=executor,
+    )
     _show(result, done, as_json)
 
 

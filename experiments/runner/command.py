@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,15 @@ from experiments.papers import papers
 from experiments.record.events import read_records
 from experiments.record.folder import RunFolder, read_json, read_port_rates
 from experiments.record.version import code_version
-from experiments.record.writing import WriteError, write_json, write_whole, writing
+from experiments.record.writing import write_json, write_whole, writing
 from experiments.report.report import parts, write_report
-from experiments.report.view import View, view_of
+from experiments.report.view import view_of
 from experiments.runner.executors import by_entry_point
 from experiments.runner.executors import dask as dask_executor
 from experiments.runner.executors import processes as local
 from experiments.runner.experiment import Done, carry_out, choose, runs_in
 from experiments.runner.progress import Reporter
 
-#: A report takes at most so long to draw, seconds.
-DRAW_S = 1800.0
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
 _READABLE = 2000
 #: A simulation of so many runs or more is spread over this machine's processors.
@@ -66,12 +64,11 @@ def carry_out_experiment(
     dask: str | None = None,
     executor: str | None = None,
     reporter: Reporter | None = None,
-    drawer: Executor | None = None,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
-    ``resume``: a folder that was left, in which what has ended stays. ``drawer``: as of :func:`finish`.
-    Raises ScenarioError, BackendError, WriteError and what the backend raises.
+    ``resume``: a folder that was left, in which what has ended stays. Raises ScenarioError, BackendError,
+    WriteError and what the backend raises.
     """
     reporter = reporter or Reporter()
     if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
@@ -93,7 +90,7 @@ def carry_out_experiment(
         folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
         done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
-    return done, finish(done.path, experiment, drawer)
+    return done, finish(done.path, experiment)
 
 
 def _pool(
@@ -126,51 +123,24 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
             raise ScenarioError(f"{path}: its runs were {what.format(environment.get(key))}; begin anew")
 
 
-def finish(
-    path: Path, experiment: Experiment | None = None, drawer: Executor | None = None
-) -> dict[str, Any]:
+def finish(path: Path, experiment: Experiment | None = None) -> dict[str, Any]:
     """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
 
     ``experiment``: the folder's, where it has been read; that takes longer than all else that is read here.
-    ``drawer``: draws the report meanwhile. May be repeated: everything is made anew from the scenario,
-    environment and records. Raises ScenarioError, one line naming the file, when one of these is missing or
-    broken, and WriteError.
+    May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
+    one line naming the file, when one of these is missing or broken, and WriteError.
     """
-    with writing(path, f"make room, then: ringlight report {path}"), _drawer_alive(path):
-        drawn = drawer.submit(_draw, path) if drawer is not None else None
-        view, result = _view(path, experiment)
-        write_whole(path / "rows.csv", as_csv(view.rows))
-        if drawn is None:
-            write_report(path, view)
-        else:
-            drawn.result(DRAW_S)
-        write_json(path / "result.json", result, None if len(view.rows) > _READABLE else 2)
+    with writing(path, f"make room, then: ringlight report {path}"):
+        environment = read_json(path / "environment.json")
+        experiment = experiment or experiment_of(path)
+        records = read_records(path / "events.jsonl")
+        rates = read_port_rates(path / "throughput.csv")
+        found = analyse(experiment, records, label_of(environment), rates)
+        result = document(found, records, environment)
+        write_whole(path / "rows.csv", as_csv(found.rows))
+        write_report(path, view_of(found, result, environment, rates))
+        write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)
     return result
-
-
-@contextmanager
-def _drawer_alive(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BrokenExecutor:
-        why = "the process that drew it was killed; was there too little memory?"
-        raise WriteError(f"{path / 'report.html'}: {why}") from None
-
-
-def _draw(path: Path) -> None:
-    view, _ = _view(path)
-    write_report(path, view)
-
-
-def _view(path: Path, experiment: Experiment | None = None) -> tuple[View, dict[str, Any]]:
-    """All that is known of a run folder, and the object of result.json."""
-    environment = read_json(path / "environment.json")
-    experiment = experiment or experiment_of(path)
-    records = read_records(path / "events.jsonl")
-    rates = read_port_rates(path / "throughput.csv")
-    found = analyse(experiment, records, label_of(environment), rates)
-    result = document(found, records, environment)
-    return view_of(found, result, environment, rates), result
 
 
 def experiment_of(path: Path) -> Experiment:

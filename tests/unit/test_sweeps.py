@@ -26,8 +26,6 @@ from experiments.language.text import ScenarioError
 from experiments.record.events import PortRate, Record, RunEnded, RunFailed, read_records
 from experiments.record.folder import RunFolder, read_json, read_port_rates
 from experiments.record.version import code_version
-from experiments.record.writing import WriteError
-from experiments.runner.ahead import drawing_ahead
 from experiments.runner.command import finish
 from experiments.runner.executors import by_entry_point, dask, processes
 from experiments.runner.experiment import carry_out, choose, one_alone, runs_in
@@ -206,27 +204,6 @@ def test_from_python_with_repeats(tmp_path: Path) -> None:
     assert finish(results.path)["complete"]
     with pytest.raises(ScenarioError, match="only a simulation is spread"):
         experiments.run(file, "emulation", runs=tmp_path / "runs", processes=2)
-
-
-def test_a_report_is_drawn_by_another_process_as_here(tmp_path: Path) -> None:
-    experiment = swept()
-    rows(experiment, tmp_path, None)
-    (folder,) = tmp_path.iterdir()
-    finish(folder, experiment)
-    here = (folder / "report.html").read_text(encoding="utf-8")
-    (folder / "report.html").unlink()
-    with drawing_ahead() as drawer:
-        finish(folder, experiment, drawer)
-    assert (folder / "report.html").read_text(encoding="utf-8") == here
-
-
-def test_a_killed_drawer_is_one_line(tmp_path: Path) -> None:
-    rows(swept(), tmp_path, None)
-    (folder,) = tmp_path.iterdir()
-    with drawing_ahead() as drawer:
-        drawer.submit(os._exit, 1).exception(30)
-        with pytest.raises(WriteError, match=r"report\.html: the process that drew it was killed"):
-            finish(folder, None, drawer)
 
 
 def test_wrong_executors_are_one_line() -> None:
