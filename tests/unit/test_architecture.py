@@ -33,6 +33,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.simulation": ("fabric", "controller.onic.protocol"),
     "experiments": ROOMS,
 }
+#: And of the rooms of experiments, what besides.
+OF_EXPERIMENTS = {
+    "language": (),
+    "record": ("language",),
+    "analysis": ("language", "record", "papers"),
+    "papers": ("language", "record", "analysis"),
+    "report": ("language", "record", "analysis", "papers"),
+    "runner": ("language", "record", "analysis", "papers", "report", "backends"),
+}
+for _room, _others in OF_EXPERIMENTS.items():
+    MAY_IMPORT[f"experiments.{_room}"] = ("fabric", *(f"experiments.{name}" for name in _others))
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent")
 OF_CONTROLLER = {
