@@ -13,12 +13,15 @@ from pathlib import Path
 
 from containers.image import ROOT, code_files
 
-ROOMS = ("fabric", "controller", "testbed", "containers", "experiments")
+ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments")
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fabric": (),
-    "containers": ("fabric",),
-    "controller": ("fabric", "controller"),
+    "workloads": ("fabric",),
+    "workloads.graph": ("fabric",),
+    "workloads.formats": ("fabric", "workloads"),
+    "containers": ("fabric", "workloads.graph"),
+    "controller": ("fabric", "workloads.graph", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
     "controller.optical": ("fabric", "controller.openflow"),
@@ -30,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": ("fabric", "testbed.emulation", "testbed.lab"),
-    "testbed.simulation": ("fabric", "controller.onic.protocol"),
+    "testbed.simulation": ("fabric", "workloads", "controller.onic.protocol"),
     "experiments": ROOMS,
 }
 #: And of the rooms of experiments, what besides.
@@ -61,6 +64,7 @@ ONLY_IN = {"os_ken": "controller.openflow", "mininet": "testbed.emulation", "num
 #: All that these rooms need of others.
 NEEDS_ONLY = {
     "fabric": {"numpy", "networkx", "pydantic", "scipy"},
+    "workloads.graph": {"numpy"},
     "containers.worker": {"numpy"},
     "testbed.simulation": {"numpy", "numba"},
 }

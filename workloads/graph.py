@@ -1,0 +1,333 @@
+"""A workload: for each rank a graph of operations, as arrays.
+
+Thousands of ranks mostly do the same: the ranks of one pipeline stage differ only in whom they talk to. So
+ranks that are alike share one :class:`Program`, which names its partners by *slots*, and the workload says
+which group and which rank each slot is for each rank. Nothing grows with ranks times operations.
+
+An operation begins when all operations that it comes after have ended, and so have all earlier ones of its
+stream: a stream runs its operations one at a time, in order. The operations of a program stand in an order in
+which each depends on earlier ones only.
+
+Collectives meet by order: the k-th collective of one rank on a communicator is the k-th of every rank of its
+group. The k-th send from rank a to rank b with a tag meets the k-th receive at b from a with that tag.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.steps import IntArray, frozen
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Kind(IntEnum):
+    """What an operation does."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    SEND = 2
+    RECEIVE = 3
+    MEMORY = 4
+
+
+@dataclass(frozen=True)
+class Split:
+    """How unequally an all-to-all divides what each rank sends, as tokens over experts are.
+
+    ``skew``: exponent of a Zipf law over the receivers, in an order drawn anew by each sender for each
+    operation and iteration; 0 divides equally. The same ``seed`` gives the same.
+    """
+
+    seed: int = 0
+    skew: float = 0.0
+
+
+class Collective(NamedTuple):
+    """Kind and algorithm as ``fabric.kinds`` has them; ``root``: group rank of a broadcast.
+
+    ``split``: of an all-to-all-v; ``sizes``: or the bytes that each group rank (row) sends to each (column).
+    """
+
+    kind: str
+    algorithm: str = ""
+    root: int = 0
+    split: Split | None = None
+    sizes: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The operations of ranks that are alike, as arrays of shape [operations] (``after``: [edges]).
+
+    ``seconds`` of a compute operation that states them, NaN where ``flops`` does (``timed`` turns these into
+    seconds). ``bytes``: that a memory operation moves or a message has; of a collective the size as
+    nccl-tests has it: the vector of an all-reduce or a broadcast, all that an all-gather leaves at each rank,
+    all that a reduce-scatter takes from each rank, all that one rank sends in an all-to-all, its own part
+    included. ``stream``, ``name`` (index into the workload's names). ``collective``: index into the
+    workload's. ``slot``: of a collective its communicator, of a message its peer. ``tag``: of a message.
+    Operation k comes after ``after[after_offsets[k]:after_offsets[k + 1]]``.
+    """
+
+    kind: npt.NDArray[np.int8]
+    stream: IntArray
+    name: IntArray
+    seconds: FloatArray
+    flops: FloatArray
+    bytes: IntArray
+    collective: IntArray
+    slot: IntArray
+    tag: IntArray
+    after_offsets: IntArray
+    after: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What ``ranks`` ranks do in one iteration.
+
+    ``program_of`` [ranks]: index into ``programs``. ``groups``: ranks in the order of their group rank.
+    ``communicators`` [ranks, communicator slots]: index into ``groups``, ``peers`` [ranks, peer slots]: a
+    rank; -1 where a rank's program has no such slot. ``streams``: their names.
+    """
+
+    name: str
+    ranks: int
+    programs: tuple[Program, ...]
+    program_of: IntArray
+    groups: tuple[IntArray, ...]
+    communicators: IntArray
+    peers: IntArray
+    collectives: tuple[Collective, ...]
+    names: tuple[str, ...]
+    streams: tuple[str, ...] = ("main",)
+
+    @property
+    def operations(self) -> int:
+        """Of all ranks together."""
+        return int(sum(len(self.programs[p]) for p in self.program_of.tolist()))
+
+
+class Handle(NamedTuple):
+    """An operation of a program under construction."""
+
+    number: int
+
+
+@dataclass
+class Writer:
+    """A program under construction; every method returns the operation that it added."""
+
+    book: Book
+    rows: list[tuple[int, int, int, float, float, int, int, int, int]] = field(default_factory=list)
+    edges: list[tuple[int, ...]] = field(default_factory=list)
+
+    def compute(
+        self, name: str, *, seconds: float | None = None, flops: float = 0.0, stream: str = "main",
+        after: Iterable[Handle | None] = (),
+    ) -> Handle:  # fmt: skip
+        """``seconds`` of work, or so many ``flops``."""
+        known = np.nan if seconds is None else seconds
+        return self._add(Kind.COMPUTE, name, stream, after, seconds=known, flops=flops)
+
+    def memory(
+        self, name: str, size: int, *, stream: str = "main", after: Iterable[Handle | None] = ()
+    ) -> Handle:
+        """``size`` bytes read from or written to memory."""
+        return self._add(Kind.MEMORY, name, stream, after, size=size)
+
+    def collective(
+        self, name: str, what: Collective, size: int, slot: int, *, stream: str = "main",
+        after: Iterable[Handle | None] = (),
+    ) -> Handle:  # fmt: skip
+        """``what`` over ``size`` bytes with the group in communicator slot ``slot``."""
+        which = self.book.collective(what)
+        return self._add(Kind.COLLECTIVE, name, stream, after, size=size, collective=which, slot=slot)
+
+    def send(
+        self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
+        after: Iterable[Handle | None] = (),
+    ) -> Handle:  # fmt: skip
+        """``size`` bytes to the rank in peer slot ``slot``."""
+        return self._add(Kind.SEND, name, stream, after, size=size, slot=slot, tag=tag)
+
+    def receive(
+        self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
+        after: Iterable[Handle | None] = (),
+    ) -> Handle:  # fmt: skip
+        """``size`` bytes from the rank in peer slot ``slot``."""
+        return self._add(Kind.RECEIVE, name, stream, after, size=size, slot=slot, tag=tag)
+
+    def _add(
+        self, kind: Kind, name: str, stream: str, after: Iterable[Handle | None], *, seconds: float = np.nan,
+        flops: float = 0.0, size: int = 0, collective: int = -1, slot: int = -1, tag: int = 0,
+    ) -> Handle:  # fmt: skip
+        row = (
+            kind,
+            self.book.stream(stream),
+            self.book.name(name),
+            seconds,
+            flops,
+            size,
+            collective,
+            slot,
+            tag,
+        )
+        self.rows.append(row)
+        self.edges.append(tuple(dict.fromkeys(one.number for one in after if one is not None)))
+        return Handle(len(self.rows) - 1)
+
+    def done(self) -> Program:
+        """The program as arrays."""
+        columns = list(zip(*self.rows, strict=True)) if self.rows else [()] * 9
+        kind, stream, name, seconds, flops, size, collective, slot, tag = columns
+        offsets = np.cumsum([0, *map(len, self.edges)])
+        after = [edge for edges in self.edges for edge in edges]
+        return Program(
+            np.array(kind, dtype=np.int8), frozen(stream), frozen(name),
+            np.array(seconds, dtype=np.float64), np.array(flops, dtype=np.float64),
+            frozen(size), frozen(collective), frozen(slot), frozen(tag), frozen(offsets), frozen(after),
+        )  # fmt: skip
+
+
+class Book:
+    """What the programs of one workload share while they are written: names, streams, collectives, groups."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._streams: dict[str, int] = {}
+        self._collectives: dict[Collective, int] = {}
+        self._groups: dict[tuple[int, ...], int] = {}
+
+    def name(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def stream(self, name: str) -> int:
+        return self._streams.setdefault(name, len(self._streams))
+
+    def collective(self, what: Collective) -> int:
+        return self._collectives.setdefault(what, len(self._collectives))
+
+    def group(self, ranks: Sequence[int]) -> int:
+        """The number of the group of these ranks, in this order."""
+        return self._groups.setdefault(tuple(ranks), len(self._groups))
+
+    def workload(
+        self, name: str, programs: Sequence[Program], program_of: npt.ArrayLike,
+        communicators: npt.ArrayLike, peers: npt.ArrayLike,
+    ) -> Workload:  # fmt: skip
+        """All that was written, checked. Raises ValueError as :func:`check`."""
+        of = frozen(program_of)
+        return check(
+            Workload(
+                name, len(of), tuple(programs), of, tuple(frozen(g) for g in self._groups),
+                frozen(np.reshape(communicators, (len(of), -1))), frozen(np.reshape(peers, (len(of), -1))),
+                tuple(self._collectives), tuple(self._names), tuple(self._streams) or ("main",),
+            )
+        )  # fmt: skip
+
+
+def check(workload: Workload) -> Workload:
+    """The workload, if it can be run. Raises ValueError naming rank and operation.
+
+    Whether all ranks come to all of their operations is for who runs them to see.
+    """
+    for number, program in enumerate(workload.programs):
+        _check_program(workload, number, program)
+    calls: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for rank, number in enumerate(workload.program_of.tolist()):
+        program = workload.programs[number]
+        for slot in _slots(program, Kind.COLLECTIVE):
+            group = int(workload.communicators[rank, slot]) if slot < workload.communicators.shape[1] else -1
+            if group < 0 or rank not in workload.groups[group]:
+                raise ValueError(f"rank {rank}: it is in no group for communicator slot {slot}")
+            calls.setdefault((group, slot), []).append((rank, number, slot))
+        for kind in (Kind.SEND, Kind.RECEIVE):
+            for slot in _slots(program, kind):
+                peer = int(workload.peers[rank, slot]) if slot < workload.peers.shape[1] else -1
+                if not 0 <= peer < workload.ranks or peer == rank:
+                    raise ValueError(f"rank {rank}: it has no peer for slot {slot}")
+    _check_calls(workload, calls)
+    _check_messages(workload)
+    return workload
+
+
+def _slots(program: Program, kind: Kind) -> list[int]:
+    return np.unique(program.slot[program.kind == kind]).tolist()  # type: ignore[no-any-return]
+
+
+def _check_program(workload: Workload, number: int, program: Program) -> None:
+    def name(k: int) -> str:
+        return f"program {number}, operation {k} ({workload.names[int(program.name[k])]})"
+
+    owner = np.repeat(np.arange(len(program)), np.diff(program.after_offsets))
+    late = np.flatnonzero((program.after >= owner) | (program.after < 0))
+    if len(late):
+        k = int(owner[late[0]])
+        raise ValueError(
+            f"{name(k)}: it comes after operation {int(program.after[late[0]])}, which is no earlier one"
+        )
+    bad = np.flatnonzero((program.bytes < 0) | (program.flops < 0) | (program.seconds < 0))
+    if len(bad):
+        raise ValueError(f"{name(int(bad[0]))}: bytes, flops and seconds must be 0 or more")
+
+
+def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int, int, int]]]) -> None:
+    """All ranks of a group make the same calls on it, from one stream each."""
+    made: dict[tuple[int, int], tuple[bytes, int]] = {}
+    for (group, slot), callers in calls.items():
+        missing = set(workload.groups[group].tolist()) - {rank for rank, _, _ in callers}
+        if missing:
+            raise ValueError(
+                f"rank {min(missing)}: its group has collectives on communicator slot {slot}, and it has none"
+            )
+        first: bytes | None = None
+        for rank, number, _ in callers:
+            if (number, slot) not in made:
+                program = workload.programs[number]
+                mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
+                if len(np.unique(program.stream[mine])) > 1:
+                    raise ValueError(
+                        f"rank {rank}: it calls communicator slot {slot} from more than one stream"
+                    )
+                said = np.stack((program.collective[mine], program.bytes[mine])).tobytes()
+                made[number, slot] = (said, int(mine.sum()))
+            said, count = made[number, slot]
+            first = said if first is None else first
+            if said != first:
+                raise ValueError(
+                    f"rank {rank}: its {count} collectives on communicator slot {slot} are not those of rank "
+                    f"{callers[0][0]}"
+                )
+
+
+def _check_messages(workload: Workload) -> None:
+    """Every send has its receive, of the same size."""
+    sizes: defaultdict[tuple[int, int, int], list[list[int]]] = defaultdict(lambda: [[], []])
+    for rank, number in enumerate(workload.program_of.tolist()):
+        program = workload.programs[number]
+        for way, kind in enumerate((Kind.SEND, Kind.RECEIVE)):
+            mine = np.flatnonzero(program.kind == kind)
+            peers = workload.peers[rank, program.slot[mine]].tolist()
+            for peer, tag, size in zip(
+                peers, program.tag[mine].tolist(), program.bytes[mine].tolist(), strict=True
+            ):
+                ends = (peer, rank) if way else (rank, peer)
+                sizes[(*ends, tag)][way].append(size)
+    for (source, destination, tag), (sent, received) in sizes.items():
+        if sent != received:
+            detail = (
+                f"{len(sent)} sends and {len(received)} receives" if len(sent) != len(received)
+                else "their sizes differ"
+            )  # fmt: skip
+            raise ValueError(f"messages of tag {tag} from rank {source} to rank {destination}: {detail}")
