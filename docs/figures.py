@@ -21,18 +21,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.analysis.base import AtBase
-from experiments.analysis.result import analyse, document, label_of
+from experiments.analysis.result import label_of
 from experiments.analysis.statistics import is_number
 from experiments.language.expand import Experiment
 from experiments.language.text import ScenarioError, read_text
 from experiments.papers import paper
-from experiments.record.events import read_records
-from experiments.record.folder import read_json, read_port_rates
+from experiments.record.folder import read_json
 from experiments.record.version import ROOT
 from experiments.record.writing import WriteError, write_whole
 from experiments.report.report import render
-from experiments.report.view import view_of
-from experiments.runner.command import experiment_of, joined
+from experiments.runner.command import experiment_of, joined, view_of_folder
 
 Kind = Literal["measured", "simulated"]
 COMMAND = {"measured": "run", "simulated": "simulate"}
@@ -704,10 +702,7 @@ class Given:
     @cached_property
     def plots(self) -> Path:
         """A folder with the report's pictures as PNG, drawn anew. The run folder stays as it is."""
-        experiment, records = self.experiment, read_records(self.path / "events.jsonl")
-        rates = read_port_rates(self.path / "throughput.csv")
-        found = analyse(experiment, records, label_of(self.environment), rates)
-        view = view_of(found, document(found, records, self.environment), self.environment, rates)
+        view, _ = view_of_folder(self.path)
         self._drawn = tempfile.TemporaryDirectory()
         render(view, Path(self._drawn.name), png=True)
         return Path(self._drawn.name)

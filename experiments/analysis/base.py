@@ -51,9 +51,20 @@ class AtBase:
                 return False
         return not asked
 
-    def at(self, arm: str, metric: str, changed: Mapping[str, Any]) -> Row | None:
-        """The first figure of all repeats where only these dotted paths have other values."""
+    def at(
+        self,
+        arm: str,
+        metric: str,
+        changed: Mapping[str, Any],
+        *,
+        subject: str | None = None,
+        published: bool = False,
+    ) -> Row | None:
+        """The first figure of all repeats where only these dotted paths have other values: of any subject
+        where none is named, the run's own or the ``published`` one."""
         for row in self._index.get((arm, metric), ()):
+            if subject not in (None, row.subject) or (row.label == "published") != published:
+                continue
             there = {path: value for path, value in row.point.items() if path not in changed}
             said = {path: row.point.get(path) for path in changed}
             if row.repeat is None and said == changed and self._is_there(there, {}):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+from experiments.analysis.base import AtBase
 from experiments.analysis.result import Analysis
 from experiments.analysis.rows import Label, Row, Value, key_of
 from experiments.analysis.statistics import is_number
@@ -208,6 +209,11 @@ class View:
     def metrics(self) -> frozenset[str]:
         """Metrics of which there is a row of a run."""
         return frozenset(row.metric for row in self.rows if row.label != PUBLISHED)
+
+    @cached_property
+    def base(self) -> AtBase:
+        """Figures looked up from the values that the file has."""
+        return AtBase(self.experiment, self.rows)
 
     def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
         """All rows of a figure, however known."""

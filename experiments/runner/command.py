@@ -22,7 +22,7 @@ from experiments.record.folder import RunFolder, read_json, read_port_rates
 from experiments.record.version import code_version
 from experiments.record.writing import write_json, write_whole, writing
 from experiments.report.report import parts, write_report
-from experiments.report.view import view_of
+from experiments.report.view import View, view_of
 from experiments.runner.executors import by_entry_point
 from experiments.runner.executors import dask as dask_executor
 from experiments.runner.executors import processes as local
@@ -131,16 +131,26 @@ def finish(path: Path, experiment: Experiment | None = None) -> dict[str, Any]:
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
-        environment = read_json(path / "environment.json")
-        experiment = experiment or experiment_of(path)
-        records = read_records(path / "events.jsonl")
-        rates = read_port_rates(path / "throughput.csv")
-        found = analyse(experiment, records, label_of(environment), rates)
-        result = document(found, records, environment)
-        write_whole(path / "rows.csv", as_csv(found.rows))
-        write_report(path, view_of(found, result, environment, rates))
+        view, result = view_of_folder(path, experiment)
+        write_whole(path / "rows.csv", as_csv(view.rows))
+        write_report(path, view)
         write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)
     return result
+
+
+def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[View, dict[str, Any]]:
+    """What a run folder's report is made from, and the object of its result.json; nothing is written.
+
+    Both follow from the scenario, environment, records and rates alone. Raises ScenarioError, one line naming
+    the file, when one of these is missing or broken.
+    """
+    environment = read_json(path / "environment.json")
+    experiment = experiment or experiment_of(path)
+    records = read_records(path / "events.jsonl")
+    rates = read_port_rates(path / "throughput.csv")
+    found = analyse(experiment, records, label_of(environment), rates)
+    result = document(found, records, environment)
+    return view_of(found, result, environment, rates), result
 
 
 def experiment_of(path: Path) -> Experiment:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.analysis.base import AtBase
 from experiments.report.page import NOTHING, Columns, table_of, tag, text
 from experiments.report.report import Draw
 from experiments.report.view import View
@@ -16,7 +15,7 @@ NEEDS = ("steps",)
 
 
 def render(view: View, draw: Draw) -> str:
-    base, analytic = AtBase(view.experiment, view.rows), tag("analytic")
+    base, analytic = view.base, tag("analytic")
 
     def of(metric: str) -> Callable[[str], str]:
         def shown(arm: str) -> str:

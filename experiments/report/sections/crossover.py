@@ -22,13 +22,12 @@ def wanted(view: View) -> bool:
 def render(view: View, draw: Draw) -> str:
     spec = view.experiment.spec.crossover
     assert spec is not None
-    base = AtBase(view.experiment, view.rows)
     paths = list(dict.fromkeys(path for sweep in view.experiment.spec.sweep for path in sweep.over))
     others = [arm for arm in view.arms if arm not in spec.arms]
     along = short(spec.along, paths)
     tables = [
         f"<h3>{text(title)}</h3>{table_of(others, columns, 1)}"
-        for title, columns in _tables(view, base, spec.arms, paths, spec.along)
+        for title, columns in _tables(view, spec.arms, paths, spec.along)
     ]
     return (
         f"<p>The {text(along)} up to which an arm is faster than each other, all else as the file has it; "
@@ -38,10 +37,10 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _tables(
-    view: View, base: AtBase, arms: Sequence[str], paths: Sequence[str], along: str
+    view: View, arms: Sequence[str], paths: Sequence[str], along: str
 ) -> Iterator[tuple[str, Columns[str]]]:
     """At the file's values, and along each other path for the first of the arms."""
-    against = ("against", lambda other: text(view.title(other)))
+    base, against = view.base, ("against", lambda other: text(view.title(other)))
     yield "As the file has it", [against, *((text(view.title(arm)), _up_to(base, arm, {})) for arm in arms)]
     for path in paths:
         values = {

@@ -9,7 +9,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.analysis.base import AtBase
 from experiments.analysis.statistics import is_number
 from experiments.language.spec import SweepSpec, quantity
 from experiments.report.charts import along, prefixed, scaled, sheet
@@ -77,7 +76,7 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _series(view: View, spec: SweepSpec, arms: Sequence[str]) -> _Series:
-    base, compares = AtBase(view.experiment, ()), view.experiment.spec.compare
+    base, compares = view.base, view.experiment.spec.compare
     sizes = {path: len(values) for path, values in spec.over.items()}
     numeric = {path: all(quantity(value) for value in values) for path, values in spec.over.items()}
     path = max(sizes, key=lambda path: (sizes[path], numeric[path]))

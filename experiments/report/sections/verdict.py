@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from experiments.analysis.base import AtBase
 from experiments.analysis.statistics import is_number
 from experiments.papers import paper
 from experiments.report.page import listing, mark, tag, text
@@ -28,7 +27,7 @@ def wanted(view: View) -> bool:
 def render(view: View, draw: Draw) -> str:
     spec = view.experiment.spec.paper
     assert spec is not None
-    found = paper(spec.model or "").verdict(AtBase(view.experiment, view.rows))
+    found = paper(spec.model or "").verdict(view.base)
     points = [f"{mark(*_WORDS[one.kind])} {text(one.text)}" for one in found]
     return f"<p>Written from the figures below.</p>{listing(points)}{_agreement(view)}"
 
