@@ -234,9 +234,10 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "bidirectional-ring": bidirectional_ring,
     "bidirectional-hierarchical-ring": bidirectional_hierarchical_ring,
 }
-_WRHT, _HIERARCHICAL = ("wrht",), ("hierarchical-ring", "bidirectional-hierarchical-ring")
+_WRHT = "wrht"
+_GROUPED = (_WRHT, "hierarchical-ring", "bidirectional-hierarchical-ring")
 _NAME = re.compile(
-    rf"(?P<algorithm>{'|'.join([*STEPS, *_WRHT])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
+    rf"(?P<algorithm>{'|'.join([*STEPS, _WRHT])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
     r"(?:-group-(?P<group>[1-9][0-9]{0,3}))?(?:-reach-(?P<reach>[1-9][0-9]{0,3}))?"
     r"(?P<exchange>-exchange)?(?P<striped>-striped)?"
 )
@@ -271,19 +272,19 @@ def parse_collective(name: str) -> Collective:
     """Raises ValueError, naming what there is, for another name."""
     found = _NAME.fullmatch(name)
     if found is None:
-        there = ", ".join([*STEPS, *_WRHT])
+        there = ", ".join([*STEPS, _WRHT])
         raise ValueError(f"there is no collective {name!r}; there are {there}")
     wavelengths, group, reach = (
         int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach")
     )
     flags = bool(found["exchange"]), bool(found["striped"])
     read = Collective(found["algorithm"], wavelengths, group, reach, *flags)
-    grouped = read.algorithm in (*_WRHT, *_HIERARCHICAL)
+    grouped = read.algorithm in _GROUPED
     for option, fits in (
         ("wavelengths", grouped or read.striped),
         ("group", grouped),
-        ("reach", read.algorithm in _WRHT),
-        ("exchange", read.algorithm in _WRHT),
+        ("reach", read.algorithm == _WRHT),
+        ("exchange", read.algorithm == _WRHT),
     ):
         if getattr(read, option) and not fits:
             raise ValueError(f"collective {name!r}: {read.algorithm} has no {option}")
@@ -309,10 +310,10 @@ def steps_named(name: str, ranks: int) -> Steps:
 
 def unstriped_steps(found: Collective, ranks: int) -> Steps:
     """As :func:`steps_named`, whether it is to be striped or not."""
-    if found.algorithm in _WRHT:
+    if found.algorithm == _WRHT:
         top: Literal["exchange", "collect"] = "exchange" if found.exchange else "collect"
         return wrht(ranks, found.wavelengths or 1, found.group, top=top, reach=found.reach)
-    if found.algorithm in _HIERARCHICAL and (found.group or found.wavelengths):
+    if found.algorithm in _GROUPED and (found.group or found.wavelengths):
         make = (
             hierarchical_ring if found.algorithm == "hierarchical-ring" else bidirectional_hierarchical_ring
         )
@@ -327,9 +328,9 @@ def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
     that is too few, a hierarchical ring has the groups that they carry, and striped ones fill them.
     """
     found = parse_collective(name)
-    if found.wavelengths is None and (found.striped or found.algorithm in (*_WRHT, *_HIERARCHICAL)):
+    if found.wavelengths is None and (found.striped or found.algorithm in _GROUPED):
         found = replace(found, wavelengths=wavelengths)
-    if found.algorithm in _WRHT and found.reach is None and reach:
+    if found.algorithm == _WRHT and found.reach is None and reach:
         longest = plan(
             ranks, found.wavelengths or 1, found.group, "exchange" if found.exchange else "collect"
         ).longest_segments

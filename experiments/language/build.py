@@ -359,7 +359,7 @@ def _iterations(training: TrainingSpec, world_size: int) -> int:
 def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int) -> str:
     """A collective as the ring of wavelengths that carries it has it."""
     for ring in fabric.rings.values():
-        if set(ranks) <= set(ring.nodes) and world_size == len(ring.nodes):
+        if world_size == len(ring.nodes) and set(ranks) <= set(ring.nodes):
             return fitted(name, world_size, ring.wavelengths, reach(fabric, ring))
     return name
 

@@ -1,7 +1,9 @@
-"""What only one paper needs: closed forms beside the runs' figures, and a verdict in words. A module each:
+"""What only one paper needs: closed forms beside the runs' figures, and a verdict in words.
 
-def closed_forms(run: Run) -> Iterator[Row]      analytic figures of a run
-def verdict(base: AtBase) -> Iterator[Finding]   where the paper's system wins and where it loses
+A module for each paper, with
+
+    def closed_forms(run: Run) -> Iterator[Row]      analytic figures of a run
+    def verdict(base: AtBase) -> Iterator[Finding]   where the paper's system wins and where it loses
 """
 
 from __future__ import annotations

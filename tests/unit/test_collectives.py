@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from experiments.analysis.base import AtBase
 from experiments.analysis.crossover import crossing
-from experiments.analysis.result import Analysis, analyse
+from experiments.analysis.result import Analysis, analyse, document
 from experiments.analysis.rows import Row, where
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.backends.simulation.collectives import Around, alone
@@ -23,6 +26,10 @@ from experiments.language.expand import Experiment, parse
 from experiments.language.text import ScenarioError
 from experiments.papers.wrht import on_ring, verdict
 from experiments.record.events import CollectiveTimed, Record, RunFailed
+from experiments.report.page import tag
+from experiments.report.report import render
+from experiments.report.sections import fastest
+from experiments.report.view import view_of
 from experiments.runner.command import load_checked
 from experiments.runner.experiment import choose, one_alone
 from fabric import wdm
@@ -35,6 +42,7 @@ from testbed.simulation.maxmin import drain
 from testbed.simulation.networks import Network, PacketNetwork, RingNetwork
 from testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
 from tests.simulated import bundled
+from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_schedules import sums_once
 
 ON_RING = (
@@ -519,3 +527,167 @@ def test_a_figure_that_comes_out_exactly_is_said_to_be_one() -> None:
     (note,) = [f for f in verdict(AtBase(experiment, ours)) if f.kind == "note"]
     assert note.text.startswith("Reproduced to the last digit: 82.12 %;")
     assert "Not reproduced: 80.81 %, 64.36 %, 92.42 % and 91.31 %" in note.text
+
+
+# --- published means, and the page ----------------------------------------------------------------
+
+
+def test_the_latency_of_the_command_line_counts_in_a_batch_too() -> None:
+    raw = study(arms={"wrht": {"fabric": "light", "training.collective": "wrht"}})
+    (plan_,) = of(raw).plans
+
+    def took_s(latency_s: float) -> float:
+        backend = SimulationBackend(latency_s=latency_s)
+        ((batch,), _) = backend.batches([plan_])
+        (timed,) = [record for record in backend.compute(batch) if isinstance(record, CollectiveTimed)]
+        return timed.total_s
+
+    steps = steps_named(plan_.jobs[0].collective, 24).steps
+    assert took_s(1e-3) - took_s(0.0) == pytest.approx(steps * 1e-3, rel=1e-9)
+
+
+def test_a_paper_with_a_model_may_have_several_jobs() -> None:
+    raw = study(arms={"a": {"fabric": "tree"}})
+    raw["jobs"] = {"red": {"gpus": 2}, "blue": {"gpus": 2}}
+    experiment = of(raw)
+    (plan_,) = experiment.plans
+    records, failures = one_alone(SimulationBackend(), plan_)
+    assert not failures
+    assert where(analyse(experiment, records, "simulated").rows, metric="jct")
+
+
+def test_closed_forms_say_nothing_where_headers_take_their_part() -> None:
+    raw = study(arms={"wrht": {"fabric": "light", "training.collective": "wrht"}}, tcp={})
+    rows = computed(of(raw)).rows
+    assert where(rows, metric="allreduce")
+    assert not [row for row in rows if row.metric.endswith("_closed")]
+
+
+def test_additions_without_steps_that_are_synchronised_are_refused() -> None:
+    raw = study(arms={"tree": {"fabric": "tree", "costs.addition": "3 Tbit/s"}})
+    raw["training"]["synchronised"] = False
+    with pytest.raises(
+        ScenarioError, match=re.escape("costs.addition: only steps that are synchronised count it")
+    ):
+        choose(of(raw), SimulationBackend())
+
+
+def test_a_published_mean_is_over_its_points_alone() -> None:
+    raw = study(arms={k: v for k, v in study()["arms"].items() if k in ("wrht", "ring", "electrical-ring")})
+    raw["sweep"] = [
+        {
+            "arms": ["wrht", "ring"],
+            "over": {RING + "nodes": [16, 24, 32], "training.gradient": ["1 MB", "100 MB"]},
+        },
+        {
+            "arms": "electrical-ring",
+            "over": {
+                "fabrics.tree.leaf_spine.leaves": [2, 3, 4],
+                "training.gradient": ["1 MB", "100 MB"],
+                "fabrics.tree.leaf_spine.oversubscription": [1, 3],
+            },
+        },
+    ]
+    at = {RING + "nodes": [16, 32]}
+    leaves = {"fabrics.tree.leaf_spine.leaves": [2, 4]}
+    raw["published"] = [
+        {"arm": "wrht", "over": "ring", "metric": "allreduce", "value": 0.5, "at": at},
+        {"arm": "wrht", "over": "electrical-ring", "metric": "steps", "value": "30 %", "at": at}
+        | {"over_at": leaves},
+    ]
+    rows = computed(of(raw)).rows
+
+    def figure(arm: str, metric: str, **point: Any) -> float:
+        (row,) = [r for r in where(rows, arm=arm, metric=metric, point=point) if r.label == "simulated"]
+        assert isinstance(row.value, int | float)
+        return row.value
+
+    ours = [r for r in where(rows, metric="allreduce_ratio.ring") if r.label == "simulated"]
+    assert {row.point["training.gradient"] for row in ours} == {"1 MB", "100 MB"}
+    for row in ours:
+        size = {"training.gradient": row.point["training.gradient"]}
+        ratios = [
+            figure("wrht", "allreduce", **{RING + "nodes": n}, **size)
+            / figure("ring", "allreduce", **{RING + "nodes": n}, **size)
+            for n in (16, 32)
+        ]
+        assert row.value == pytest.approx(sum(ratios) / 2, rel=1e-12)
+    steps = [r for r in where(rows, metric="steps_ratio.electrical-ring") if r.label == "simulated"]
+    # For every gradient and each trunk, one.
+    assert len(steps) == 4
+    mean = sum(steps_named("wrht-4", n).steps / (2 * (n - 1)) for n in (16, 32)) / 2
+    assert [row.value for row in steps] == pytest.approx([mean] * 4, rel=1e-12)
+    (theirs,) = where(rows, metric="steps_ratio.electrical-ring", label="published")
+    assert theirs.value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"over": None}, "published[0].at: a mean over points is of a ratio; over is missing"),
+        ({"at": {}}, "published[0].over_at: it goes with at, which is missing"),
+        ({"at": {"training.gradient": ["1 MB"]}}, "published[0].at: its lists are of different lengths"),
+        ({"at": {"training.batch": [1, 2]}}, "published[0].at: there is no swept path training.batch"),
+    ],
+)
+def test_a_mean_over_points_that_are_not_there_is_one_line(change: dict[str, Any], said: str) -> None:
+    raw = study(sweep={"training.gradient": ["1 MB", "2 MB"]})
+    points = {"training.gradient": ["1 MB", "2 MB"]}
+    raw["published"] = [
+        {"arm": "wrht", "over": "ring", "metric": "allreduce", "value": 0.5, "at": points, "over_at": points}
+        | change
+    ]
+    with pytest.raises(ScenarioError, match=re.escape(said)):
+        of(raw)
+
+
+def map_of(over: dict[str, list[Any]]) -> Figure | None:
+    """The map of who is the fastest in a sweep of three arms; None where there is none."""
+    arms = {name: arm for name, arm in study()["arms"].items() if name in ("wrht", "ring", "binary-tree")}
+    compare = [{"baseline": "ring", "metrics": ["allreduce"]}]
+    found = computed(of(study(arms=arms, sweep=over, compare=compare)))
+    view, drawn = view_of(found, document(found, [], {}), {}), []
+    if fastest.wanted(view):
+        fastest.render(view, lambda name, caption, figure: drawn.append(figure) or "")
+    return drawn[0] if drawn else None
+
+
+def test_a_map_is_of_two_paths_that_are_numbers_and_at_most_a_third() -> None:
+    sizes, wavelengths = ["1 MB", "2 MB", "4 MB", "8 MB"], [1, 2, 3, 4]
+    costs = [{"latency": f"{n} us"} for n in range(5)]
+    over = {"costs": costs, "training.gradient": sizes, RING + "wavelengths": wavelengths}
+    figure = map_of(over)
+    assert figure is not None
+    axes = figure.axes
+    assert len(axes) == len(costs)
+    assert {axes[0].get_xlabel(), axes[0].get_ylabel()} == {"gradient", "wavelengths"}
+    assert map_of(over | {RING + "reconfigure": ["each-step", "changed-only"]}) is None
+
+
+def test_the_page_stands_alone_and_says_what_the_rows_say(small: Analysis, tmp_path: Path) -> None:
+    html = render(view_of(small, document(small, [], {}), {}), tmp_path)
+    check_alone(html)
+    said = text_of(Page(html))
+    for heading in (
+        *("Where does WRHT win, and where does it lose?", "Verdict", "Who is compared", "What was swept"),
+        *(
+            "Who is the fastest",
+            "Where it stops winning",
+            "Nodes and wavelengths",
+            "Runs and closed forms agree",
+        ),
+    ):
+        assert heading in said, heading
+    for finding in verdict(AtBase(small.experiment, small.rows)):
+        assert finding.text in said
+    titled = [sweep.title for sweep in small.experiment.spec.sweep]
+    assert len(list(tmp_path.glob("series-*.svg"))) == len(titled) == 10
+    assert tag("measured") not in html
+    apart = [
+        replace(row, value=1.001 * row.value)
+        if row.metric == "allreduce" and isinstance(row.value, float)
+        else row
+        for row in small.rows
+    ]
+    html = render(view_of(replace(small, rows=tuple(apart)), document(small, [], {}), {}), tmp_path)
+    assert "Runs and closed forms disagree" in html

@@ -107,7 +107,7 @@ class SimulationBackend:
         if not single:
             return [], list(plans)
         share = payload_share(min(self._mtu_bytes(plan.setting) for plan in single))
-        return batches(single, share), [plan for plan in plans if not alone(plan)]
+        return batches(single, share, self.latency_s), [plan for plan in plans if not alone(plan)]
 
     def compute(self, batch: Batch) -> list[Record]:
         """The records of a batch's runs."""

@@ -7,7 +7,7 @@ to be computed is small data, so that other processes can do it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from experiments.analysis.prediction import declared_set_up_s, ring_of
@@ -53,7 +53,7 @@ class Batch:
 
     collective: str
     network: Around | Fabric
-    runs: tuple[AllReduce, ...]
+    runs: list[AllReduce]
 
 
 def alone(plan: RunPlan) -> bool:
@@ -69,8 +69,9 @@ def alone(plan: RunPlan) -> bool:
     )
 
 
-def batches(plans: Iterable[RunPlan], share: float) -> list[Batch]:
-    """Runs that are :func:`alone`, by what they have in common; those with the most lightpaths first."""
+def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Batch]:
+    """Runs that are :func:`alone`, by what they have in common; those with the most lightpaths first.
+    ``latency_s``: of every transfer, besides what a plan says."""
     found: dict[tuple[object, ...], Batch] = {}
     for plan in plans:
         (job,), setting = plan.jobs, plan.setting
@@ -84,8 +85,8 @@ def batches(plans: Iterable[RunPlan], share: float) -> list[Batch]:
             key = (around, job.collective)
         if key not in found:
             network = scaled(setting.fabric, setting.scale.rate) if ring is None else around
-            found[key] = Batch(job.collective, network, ())
-        found[key] = replace(found[key], runs=(*found[key].runs, _all_reduce(plan, share)))
+            found[key] = Batch(job.collective, network, [])
+        found[key].runs.append(_all_reduce(plan, share, latency_s))
     return sorted(found.values(), key=_weight, reverse=True)
 
 
@@ -96,7 +97,7 @@ def _weight(batch: Batch) -> int:
     return batch.network.nodes * lanes
 
 
-def _all_reduce(plan: RunPlan, share: float) -> AllReduce:
+def _all_reduce(plan: RunPlan, share: float, latency_s: float) -> AllReduce:
     (job,), costs, ring = plan.jobs, plan.costs, ring_of(plan.setting.fabric)
     reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
     # An electrical step has no light to set.
@@ -113,10 +114,8 @@ def _all_reduce(plan: RunPlan, share: float) -> AllReduce:
         jobs={},
         simulated=True,
     )
-    part = share if costs.headers else 1.0
-    return AllReduce(
-        began, plan.title, job.name, job.gradient_bytes, cost, costs.latency_s, costs.segment_s, part
-    )
+    latency_s, share = latency_s + costs.latency_s, share if costs.headers else 1.0
+    return AllReduce(began, plan.title, job.name, job.gradient_bytes, cost, latency_s, costs.segment_s, share)
 
 
 def compute(batch: Batch) -> list[Record]:

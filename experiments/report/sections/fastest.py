@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from experiments.language.spec import SweepSpec, quantity
-from experiments.report.charts import sheet
+from experiments.report.charts import shaded, sheet
 from experiments.report.drawing import PALETTE
 from experiments.report.report import Draw
 from experiments.report.view import View, short
@@ -24,16 +25,14 @@ _VALUES, _ARMS = 4, 3
 _MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
 
 
-def _first(view: View) -> SweepSpec | None:
-    """The first sweep of which a map can be drawn."""
+def _first(view: View) -> tuple[SweepSpec, Sequence[str]] | None:
+    """The first sweep of which a map can be drawn, and its paths: first the two longest of numbers."""
     for spec in view.experiment.spec.sweep:
-        long = [
-            path
-            for path, values in spec.over.items()
-            if len(values) >= _VALUES and all(map(quantity, values))
-        ]
-        if len(long) >= 2 and len(spec.arms or view.arms) >= _ARMS and view.experiment.spec.compare:
-            return spec
+        long = [p for p, values in spec.over.items() if len(values) >= _VALUES and all(map(quantity, values))]
+        arms = spec.arms or view.arms
+        if 2 <= len(long) <= len(spec.over) <= 3 and len(arms) >= _ARMS and view.experiment.spec.compare:
+            first = sorted(long, key=lambda path: -len(spec.over[path]))[:2]
+            return spec, [*first, *(path for path in spec.over if path not in first)]
     return None
 
 
@@ -42,14 +41,14 @@ def wanted(view: View) -> bool:
 
 
 def render(view: View, draw: Draw) -> str:
-    spec = _first(view)
-    assert spec is not None
+    found = _first(view)
+    assert found is not None
     metric = view.experiment.spec.compare[0].metrics[0]
     caption = (
         f"The arm with the least {called(metric)}, {view.label}; above only those that give a transfer one "
         "wavelength, where others spread it over several."
     )
-    return view.paragraph("fastest") + draw("fastest", caption, _figure(view, spec, metric))
+    return view.paragraph("fastest") + draw("fastest", caption, _figure(view, *found, metric))
 
 
 def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -58,17 +57,18 @@ def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
     return {"one wavelength for a transfer": plain, "any": arms} if 0 < len(plain) < len(arms) else {"": arms}
 
 
-def _figure(view: View, spec: SweepSpec, metric: str) -> Figure:
-    long = sorted(spec.over, key=lambda path: -len(spec.over[path]))[:2]
-    across, up = long
-    third = next((path for path in spec.over if path not in long), None)
-    panels: Sequence[Any] = spec.over[third] if third else [None]
+def _figure(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> Figure:
+    across, up, *third = paths
+    panels = list(itertools.product(*(spec.over[path] for path in third)))
     arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
     subject = next(at.subject for at in view.each("job", arms))
     colours = dict(zip(arms, (*PALETTE, *_MORE), strict=False))
     classes = _classes(view, arms)
-    order = sorted(range(len(spec.over[across])), key=lambda k: _size(spec.over[across][k]))
-    columns = [spec.over[across][k] for k in order]
+    columns, rows = (
+        sorted(spec.over[path], key=lambda value: quantity(value) or (0.0, "")) for path in (across, up)
+    )
+    every = max(1, len(columns) // 6)
+    named = [said(x) if k % every == 0 else "" for k, x in enumerate(columns)]
     figure, axes = sheet(
         0.9 + 1.75 * len(classes),
         rows=len(classes),
@@ -81,10 +81,10 @@ def _figure(view: View, spec: SweepSpec, metric: str) -> Figure:
     for line, (name, among) in zip(axes, classes.items(), strict=True):
         for axis, panel in zip(line, panels, strict=True):
             cells = []
-            for y in spec.over[up]:
+            for y in rows:
                 row = []
                 for x in columns:
-                    values = {across: x, up: y} | ({third: panel} if third else {})
+                    values = {across: x, up: y, **dict(zip(third, panel, strict=True))}
                     point = {path: values[path] for path in spec.over}
                     found = {arm: view.at(arm, subject, point).number(metric) for arm in among}
                     times = {arm: value for arm, value in found.items() if value is not None}
@@ -93,27 +93,11 @@ def _figure(view: View, spec: SweepSpec, metric: str) -> Figure:
                     drawn |= {best} if best else set()
                     row.append(to_rgb(colours[best]) if best else (1.0, 1.0, 1.0))
                 cells.append(row)
-            axis.imshow(cells, origin="lower", aspect="auto", interpolation="nearest")
-            axis.grid(visible=False)
-            axis.set_title(", ".join(filter(None, [name, said(panel) if third else ""])), fontsize=8)
-            every = max(1, len(columns) // 6)
-            axis.set_xticks(range(0, len(columns), every), [said(x) for x in columns[::every]], fontsize=7)
-            names = [said(y) for y in spec.over[up]] if axis is line[0] else []
-            axis.set_yticks(range(len(names)), names, fontsize=7)
+            shaded(axis, named, [said(y) for y in rows] if axis is line[0] else [], cells, words=[])
+            axis.set_title(", ".join(filter(None, [name, *map(said, panel)])), fontsize=8)
         line[0].set_ylabel(short(up, spec.over))
     for axis in axes[-1]:
         axis.set_xlabel(short(across, spec.over))
-    patches = [_patch(colours[arm], view.title(arm)) for arm in arms if arm in drawn]
+    patches = [Patch(color=colours[arm], label=view.title(arm)) for arm in arms if arm in drawn]
     figure.legend(handles=patches, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
     return figure
-
-
-def _size(value: Any) -> float:
-    found = quantity(value)
-    return 0.0 if found is None else found[0]
-
-
-def _patch(colour: str, label: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(color=colour, label=label)
