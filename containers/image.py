@@ -72,6 +72,7 @@ def code_files() -> list[Path]:
     """The files a worker imports or reads, sorted."""
     modules = ("__init__", "collectives", "schedules", "steps", "wrht")
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
+    chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed")]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
     return sorted(chosen)

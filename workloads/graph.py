@@ -26,6 +26,8 @@ import numpy.typing as npt
 from fabric.steps import IntArray, frozen
 
 FloatArray = npt.NDArray[np.float64]
+#: Bytes of one operation: below it sums and floats of them are exact enough, and nobody means as many.
+TOO_MUCH = 1 << 50
 
 
 class Kind(IntEnum):
@@ -244,19 +246,25 @@ def check(workload: Workload) -> Workload:
     """
     for number, program in enumerate(workload.programs):
         _check_program(workload, number, program)
+    members = [
+        np.full(len(group), number) * workload.ranks + group for number, group in enumerate(workload.groups)
+    ]
+    member = np.concatenate([*members, np.zeros(0, dtype=np.int64)])
     calls: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    for rank, number in enumerate(workload.program_of.tolist()):
-        program = workload.programs[number]
+    for number, program in enumerate(workload.programs):
+        ranks = np.flatnonzero(workload.program_of == number)
         for slot in _slots(program, Kind.COLLECTIVE):
-            group = int(workload.communicators[rank, slot]) if slot < workload.communicators.shape[1] else -1
-            if group < 0 or rank not in workload.groups[group]:
-                raise ValueError(f"rank {rank}: it is in no group for communicator slot {slot}")
-            calls.setdefault((group, slot), []).append((rank, number, slot))
-        for kind in (Kind.SEND, Kind.RECEIVE):
-            for slot in _slots(program, kind):
-                peer = int(workload.peers[rank, slot]) if slot < workload.peers.shape[1] else -1
-                if not 0 <= peer < workload.ranks or peer == rank:
-                    raise ValueError(f"rank {rank}: it has no peer for slot {slot}")
+            groups = _filled(workload.communicators, ranks, slot)
+            out = ranks[(groups < 0) | ~np.isin(groups * workload.ranks + ranks, member)]
+            if len(out):
+                raise ValueError(f"rank {out[0]}: it is in no group for communicator slot {slot}")
+            for rank, group in zip(ranks.tolist(), groups.tolist(), strict=True):
+                calls.setdefault((group, slot), []).append((rank, number, slot))
+        for slot in {*_slots(program, Kind.SEND), *_slots(program, Kind.RECEIVE)}:
+            peers = _filled(workload.peers, ranks, slot)
+            out = ranks[(peers < 0) | (peers >= workload.ranks) | (peers == ranks)]
+            if len(out):
+                raise ValueError(f"rank {out[0]}: it has no peer for slot {slot}")
     _check_calls(workload, calls)
     _check_messages(workload)
     return workload
@@ -264,6 +272,11 @@ def check(workload: Workload) -> Workload:
 
 def _slots(program: Program, kind: Kind) -> list[int]:
     return np.unique(program.slot[program.kind == kind]).tolist()  # type: ignore[no-any-return]
+
+
+def _filled(slots: IntArray, ranks: IntArray, slot: int) -> IntArray:
+    """What these ranks have in a slot; -1 where there is no such slot."""
+    return slots[ranks, slot] if 0 <= slot < slots.shape[1] else np.full(len(ranks), -1)
 
 
 def _check_program(workload: Workload, number: int, program: Program) -> None:
@@ -277,9 +290,11 @@ def _check_program(workload: Workload, number: int, program: Program) -> None:
         raise ValueError(
             f"{name(k)}: it comes after operation {int(program.after[late[0]])}, which is no earlier one"
         )
-    bad = np.flatnonzero((program.bytes < 0) | (program.flops < 0) | (program.seconds < 0))
-    if len(bad):
-        raise ValueError(f"{name(int(bad[0]))}: bytes, flops and seconds must be 0 or more")
+    low = (program.bytes < 0) | ~(program.flops >= 0) | (program.seconds < 0)
+    high = (program.bytes >= TOO_MUCH) | ~(program.flops < np.inf) | (program.seconds == np.inf)
+    for bad, rule in ((low, "0 or more"), (high, f"finite, bytes below {TOO_MUCH}")):
+        if bad.any():
+            raise ValueError(f"{name(int(bad.argmax()))}: bytes, flops and seconds must be {rule}")
 
 
 def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int, int, int]]]) -> None:
@@ -291,6 +306,7 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
             raise ValueError(
                 f"rank {min(missing)}: its group has collectives on communicator slot {slot}, and it has none"
             )
+        _check_sizes(workload, group, slot, callers[0][1])
         first: bytes | None = None
         for rank, number, _ in callers:
             if (number, slot) not in made:
@@ -309,6 +325,20 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
                     f"rank {rank}: its {count} collectives on communicator slot {slot} are not those of rank "
                     f"{callers[0][0]}"
                 )
+
+
+def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None:
+    """The bytes from rank to rank of a collective are for as many ranks as its group has."""
+    program = workload.programs[number]
+    mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
+    ranks = len(workload.groups[group])
+    for which in np.unique(program.collective[mine]).tolist():
+        sizes = workload.collectives[which].sizes
+        if sizes is not None and (len(sizes) != ranks or any(len(row) != ranks for row in sizes)):
+            raise ValueError(
+                f"program {number}, communicator slot {slot}: its sizes are for {len(sizes)} ranks, its "
+                f"group has {ranks}"
+            )
 
 
 def _check_messages(workload: Workload) -> None:

@@ -19,9 +19,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fabric": (),
     "workloads": ("fabric",),
     "workloads.graph": ("fabric",),
+    "workloads.packed": ("fabric", "workloads.graph"),
     "workloads.formats": ("fabric", "workloads"),
-    "containers": ("fabric", "workloads.graph"),
-    "controller": ("fabric", "workloads.graph", "controller"),
+    "containers": ("fabric", "workloads.graph", "workloads.packed"),
+    "controller": ("fabric", "workloads.graph", "workloads.packed", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
     "controller.optical": ("fabric", "controller.openflow"),
@@ -65,6 +66,7 @@ ONLY_IN = {"os_ken": "controller.openflow", "mininet": "testbed.emulation", "num
 NEEDS_ONLY = {
     "fabric": {"numpy", "networkx", "pydantic", "scipy"},
     "workloads.graph": {"numpy"},
+    "workloads.packed": {"numpy"},
     "containers.worker": {"numpy"},
     "testbed.simulation": {"numpy", "numba"},
 }

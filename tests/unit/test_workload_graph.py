@@ -67,3 +67,25 @@ def test_slots_that_nobody_fills_are_named() -> None:
 def test_negative_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"operation 0 \(load\): bytes, flops and seconds must be 0 or more"):
         one_rank(lambda w: w.memory("load", -4))
+
+
+@pytest.mark.parametrize("flops", [float("nan"), float("inf"), -1.0])
+def test_flops_that_are_no_number_are_refused(flops: float) -> None:
+    with pytest.raises(ValueError, match=r"operation 0 \(layer\): bytes, flops and seconds must be"):
+        one_rank(lambda w: w.compute("layer", flops=flops))
+
+
+def test_more_bytes_than_anybody_means_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"operation 0 \(load\): bytes, flops and seconds must be finite, bytes"
+    ):
+        one_rank(lambda w: w.memory("load", 1 << 60))
+
+
+def test_sizes_for_another_number_of_ranks_are_refused() -> None:
+    book = Book()
+    book.group([0])
+    writer = Writer(book)
+    writer.collective("tokens", Collective("all-to-all", sizes=((0, 4), (4, 0))), 4, 0)
+    with pytest.raises(ValueError, match="its sizes are for 2 ranks, its group has 1"):
+        book.workload("one", [writer.done()], [0], [[0]], [[]])
