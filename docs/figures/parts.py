@@ -1,0 +1,158 @@
+"""What blocks are made of: figures of a run, cells that show them, and tables, pictures and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from experiments.analysis.statistics import is_number
+from experiments.language.text import ScenarioError
+from experiments.papers import paper
+from experiments.report.view import View
+from fabric.schedules import steps_named
+
+Kind = Literal["measured", "simulated"]
+#: The runs of a block's scenario, by how their figures are known.
+Views = Mapping[Kind, View]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row's value, where only the dotted paths of ``at`` have other values than in the file.
+
+    ``published``: the paper's in place of the run's. ``real``: seconds as emulated become real ones.
+    """
+
+    run: Kind
+    arm: str
+    metric: str
+    subject: str
+    at: Mapping[str, Any] = field(default_factory=dict)
+    published: bool = False
+    real: bool = False
+
+    def value(self, view: View) -> Any:
+        row = view.base.at(self.arm, self.metric, self.at, subject=self.subject, published=self.published)
+        if row is None:
+            where = f"{self.subject}, {dict(self.at)}" if self.at else self.subject
+            raise ScenarioError(f"{view.name}: no {self.metric} of arm {self.arm} ({where})")
+        return row.value / view.scale.time if self.real and isinstance(row.value, float) else row.value
+
+
+measured, simulated = partial(Figure, "measured"), partial(Figure, "simulated")
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """Steps of a job's all-reduce, by its schedule."""
+
+    run: Kind
+    arm: str
+    subject: str
+
+    def value(self, view: View) -> int:
+        job = next(job for job in view.plans[self.arm].jobs if f"job {job.name}" == self.subject)
+        return steps_named(job.collective, job.gpus).steps
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of a ratio that is published as a mean over points: the paper's, or of ``ours`` the closest one."""
+
+    run: Kind
+    arm: str
+    metric: str
+    ours: bool = False
+
+    def value(self, view: View) -> float:
+        rows = [row for row in view.rows if (row.arm, row.metric) == (self.arm, self.metric)]
+        (theirs,) = (row.value for row in rows if row.label == "published" and is_number(row.value))
+        ours = (row.value for row in rows if row.label != "published" and is_number(row.value))
+        return min(ours, key=lambda value: abs(value - theirs)) if self.ours else theirs
+
+
+Source = Figure | StepCount | Mean
+
+
+@dataclass(frozen=True)
+class Of:
+    """A cell that ``show`` makes from figures."""
+
+    show: Callable[..., str]
+    figures: tuple[Source, ...]
+
+
+Cell = str | Of
+
+
+def of(show: Callable[..., str], *figures: Source) -> Of:
+    return Of(show, figures)
+
+
+@dataclass(frozen=True)
+class Table:
+    """``columns``: their headings, with " | " between them. A line may be shorter."""
+
+    scenario: str
+    columns: str
+    lines: Sequence[Sequence[Cell]]
+
+    @property
+    def figures(self) -> Iterator[Source]:
+        return (each for line in self.lines for cell in line if isinstance(cell, Of) for each in cell.figures)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(dict.fromkeys(figure.run for figure in self.figures))
+
+    def body(self, views: Views) -> str:
+        columns = self.columns.split(" | ")
+        lines = [columns]
+        for line in self.lines:
+            lines.append([_shown(cell, views) for cell in line] + [""] * (len(columns) - len(line)))
+        head, *body = ("|" + "".join(f" {cell} |" if cell else " |" for cell in line) for line in lines)
+        return "\n".join([head, f"|{'---|' * len(columns)}", *body])
+
+
+def _shown(cell: Cell, views: Views) -> str:
+    return (
+        cell if isinstance(cell, str) else cell.show(*(each.value(views[each.run]) for each in cell.figures))
+    )
+
+
+@dataclass(frozen=True)
+class _OfOneRun:
+    scenario: str
+    kind: Kind
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (self.kind,)
+
+
+@dataclass(frozen=True)
+class Picture(_OfOneRun):
+    """``plot``: which of the report's pictures ``docs/images/FILE`` is."""
+
+    plot: str
+    file: str
+    caption: str
+
+    def body(self, views: Views) -> str:
+        return f"![{self.caption}]({{images}}/{self.file})"
+
+
+@dataclass(frozen=True)
+class Verdict(_OfOneRun):
+    """What the scenario's paper module says of the figures, as a list."""
+
+    def body(self, views: Views) -> str:
+        view = views[self.kind]
+        spec = view.experiment.spec.paper
+        assert spec is not None
+        return "\n".join(f"- {finding.text}" for finding in paper(spec.model or "").verdict(view.base))
+
+
+Block = Table | Picture | Verdict
