@@ -1,0 +1,136 @@
+"""Every kind of collective by its name: its algorithms, its sizes, and what each rank has before and after.
+
+Sizes are those of nccl-tests. A schedule moves chunks of one vector that is laid out alike at every rank:
+chunk r of a reduce-scatter or an all-gather is rank r's, and chunk i * n + j of an all-to-all is what rank i
+has for rank j. Chunks are equal parts unless the caller hands in bounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fabric import alltoall, gathers
+from fabric.schedules import STEPS, steps_named
+from fabric.steps import BoolArray, IntArray, Steps, frozen
+
+Make = Callable[[int], Steps]
+
+_ROOTED: dict[str, dict[str, Make]] = {
+    "broadcast": {
+        "binomial-tree": gathers.tree,
+        "chain": gathers.chain,
+        "scatter-ring": gathers.scatter_ring,
+    },
+    "reduce": {
+        "binomial-tree": lambda n: gathers.backwards(gathers.tree(n), "binomial-tree"),
+        "chain": lambda n: gathers.backwards(gathers.chain(n), "chain"),
+    },
+}
+_EXCHANGING = ("all-to-all", "all-to-all-v")
+_EXCHANGES: dict[str, Make] = {
+    "direct": alltoall.direct,
+    "pairwise": alltoall.pairwise,
+    "bruck": alltoall.bruck,
+    "hierarchical": alltoall.hierarchical,
+}
+_ALGORITHMS: dict[str, dict[str, Make]] = {
+    "reduce-scatter": {
+        "ring": gathers.ring_reduce_scatter,
+        "halving": lambda n: gathers.backwards(gathers.doubling(n), "halving"),
+    },
+    "all-gather": {
+        "ring": gathers.ring_all_gather,
+        "doubling": gathers.doubling,
+        "bruck": gathers.bruck_all_gather,
+    },
+    **_ROOTED,
+    **dict.fromkeys(_EXCHANGING, _EXCHANGES),
+}
+#: Kind -> names of its algorithms; the first is the default. ``hierarchical`` may say ``-group-M``, and the
+#: all-reduces have the options of :class:`fabric.schedules.Collective`.
+KINDS: dict[str, tuple[str, ...]] = {
+    "all-reduce": (*STEPS, "wrht"),
+    **{kind: tuple(algorithms) for kind, algorithms in _ALGORITHMS.items()},
+}
+_GROUPED = re.compile(r"hierarchical-group-([1-9][0-9]{0,4})")
+
+
+def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> Steps:
+    """A collective as its schedule; an empty ``algorithm`` is the kind's default.
+
+    ``root``: rank that a broadcast begins at or a reduce ends at. Raises ValueError, naming what there is,
+    for another kind or algorithm, for no ranks, and for a root that is none of them.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"there is no collective {kind!r}; there are {', '.join(KINDS)}")
+    if ranks < 1:
+        raise ValueError(f"{kind} needs at least one rank, not {ranks}")
+    if not 0 <= root < ranks:
+        raise ValueError(f"{kind} of {ranks} ranks has no rank {root} for its root")
+    if root and kind not in _ROOTED:
+        raise ValueError(f"{kind} has no root")
+    name = algorithm or KINDS[kind][0]
+    if kind == "all-reduce":
+        return steps_named(name, ranks)
+    algorithms = _ALGORITHMS[kind]
+    if kind in _EXCHANGING and (found := _GROUPED.fullmatch(name)):
+        return alltoall.hierarchical(ranks, int(found[1]))
+    if name not in algorithms:
+        raise ValueError(f"{kind} has no algorithm {name!r}; there are {', '.join(algorithms)}")
+    return gathers.rooted(algorithms[name](ranks), root)
+
+
+def vector_bytes(kind: str, ranks: int, size: int) -> int:
+    """Bytes of the schedule's vector for nccl-tests' ``size``.
+
+    That is the vector of an all-reduce, a broadcast or a reduce, all that an all-gather leaves at a rank or a
+    reduce-scatter takes from it, and all that one rank sends in an all-to-all, its own part included.
+    """
+    return ranks * size if kind in _EXCHANGING else size
+
+
+def matrix_bounds(sizes: Sequence[Sequence[int]]) -> IntArray:
+    """Bounds of an all-to-all-v's chunks, [n * n + 1], from what rank i (row) sends to rank j (column)."""
+    return frozen(np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64).ravel()))))
+
+
+def holds(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
+    """Which chunks each rank has values of its own in before a collective, [ranks, chunks].
+
+    Of all others it has nothing. Raises ValueError when the kind cannot divide so many chunks.
+    """
+    if kind == "broadcast":
+        return _rows(ranks, np.full(chunks, root))
+    if kind in ("all-reduce", "reduce-scatter", "reduce"):
+        return np.ones((ranks, chunks), dtype=bool)
+    return _rows(ranks, _parts(kind, ranks, chunks) // (ranks if kind in _EXCHANGING else 1))
+
+
+def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
+    """Which chunks each rank must have after a collective, [ranks, chunks].
+
+    In each of them it must have the values of all ranks that :func:`holds` it, each added exactly once; in
+    others it may have anything. Raises ValueError likewise.
+    """
+    if kind == "reduce":
+        return _rows(ranks, np.full(chunks, root))
+    if kind in ("all-reduce", "all-gather", "broadcast"):
+        return np.ones((ranks, chunks), dtype=bool)
+    return _rows(ranks, _parts(kind, ranks, chunks) % ranks)
+
+
+def _rows(ranks: int, owner: IntArray) -> BoolArray:
+    """Each chunk at its owner only."""
+    found: BoolArray = np.arange(ranks)[:, None] == owner
+    return found
+
+
+def _parts(kind: str, ranks: int, chunks: int) -> IntArray:
+    """Which of the vector's equal parts each chunk belongs to."""
+    parts = ranks * ranks if kind in _EXCHANGING else ranks
+    if chunks % parts:
+        raise ValueError(f"{kind} of {ranks} ranks has a vector of {parts} parts; {chunks} chunks do not fit")
+    return np.arange(chunks) // (chunks // parts)
