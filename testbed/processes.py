@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ import httpx
 from containers.image import image_present, image_tag
 from testbed import services
 from testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
-from testbed.supervision import ended
+from testbed.supervision import dying_with_starter, ended
 
 log = logging.getLogger(__name__)
 
@@ -155,10 +154,10 @@ class LabProcesses:
         return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
 
     def _spawn(self, name: str) -> None:
-        setpriv = shutil.which("setpriv") if self._follow else None
+        following = dying_with_starter("TERM") if self._follow else []
         with (self.logs / f"{name}.log").open("ab") as output:
             self._running[name] = subprocess.Popen(
-                [*([setpriv, "--pdeathsig", "TERM"] if setpriv else []), *self._command(name)],
+                [*following, *self._command(name)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -190,6 +191,15 @@ class Supervisor:
             self._charges[name] = fresh
         log.warning("%s %s runs again", self.kind, name)
         self._on_restart(name, fresh.process.pid, charge.asked)
+
+
+def dying_with_starter(signal_name: str) -> list[str]:
+    """Words before a command: its process gets a signal (``TERM``, …) when the thread that started it ends.
+
+    None where the machine has no setpriv.
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", signal_name] if setpriv else []
 
 
 def ended(code: int) -> str:

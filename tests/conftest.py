@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,36 +17,53 @@ RUN = "RINGLIGHT_TESTS"
 def pytest_sessionstart(session: pytest.Session) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return  # the process that started this one has done it
+    # A shell's background ignores it, and so would all that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.geteuid() == 0:
         remove_what_killed_runs_left()
     os.environ[RUN] = str(os.getpid())
 
 
 def remove_what_killed_runs_left() -> None:
-    """Their labs; and files of labs whose processes have ended since by themselves."""
-    labs = labs_of_killed_runs()
-    if labs or any(Path("/run/ringlight").glob("*")):
+    """Their processes, and their labs; and files of labs whose processes have ended since by themselves."""
+    left = list(processes_of_killed_runs())
+    for pid, _ in left:
+        # A test that goes on would make further labs.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if left or any(Path("/run/ringlight").glob("*")):
         # Here, as few runs find anything, and it takes as long as many a test.
         from testbed.emulation.clean import clean, clean_stale
 
-        for lab in labs:
+        for lab in {lab for _, lab in left if lab}:
             clean(lab)
         clean_stale()
 
 
-def labs_of_killed_runs() -> set[str]:
-    """Labs with a process that belongs to a test run which is no more."""
-    labs = set()
+def processes_of_killed_runs() -> Iterator[tuple[int, str | None]]:
+    """Processes that belong to a test run which is no more, each with its lab."""
+    for pid, environment in environments():
+        run = environment.get(RUN)
+        if run and not lives(run):
+            yield pid, environment.get("RINGLIGHT_LAB")
+
+
+def environments() -> Iterator[tuple[int, dict[str, str]]]:
+    """Every process that may be looked at, and the environment that it was started with."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        environment = dict(word.partition("=")[::2] for word in words)
-        run, lab = environment.get(RUN), environment.get("RINGLIGHT_LAB")
-        if run and lab and not Path("/proc", run).exists():
-            labs.add(lab)
-    return labs
+        yield int(entry.name), dict(word.partition("=")[::2] for word in words)
+
+
+def lives(pid: str) -> bool:
+    """Whether a process runs. One that nobody takes note of, as in a container without init, has ended."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,6 +72,8 @@ def test(context: typer.Context) -> None:
 
     Without root nothing of the machine is set up, and tests that need it are skipped.
     """
+    from testbed.supervision import dying_with_starter
+
     if os.geteuid() == 0:
         from testbed.setup import ensure_ready
 
@@ -92,12 +95,17 @@ def test(context: typer.Context) -> None:
             [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "not alone", "-n", "2", *in_order],
             [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "alone"],
         ]
-    with tempfile.TemporaryDirectory(prefix="ringlight-caches-") as caches:
-        environment = {**os.environ, **({} if os.access(ROOT, os.W_OK) else _caches_in(caches))}
+    with ExitStack() as stack:
+        environment = dict(os.environ)
+        if not os.access(ROOT, os.W_OK):
+            caches = tempfile.TemporaryDirectory(prefix="ringlight-caches-")
+            environment |= _caches_in(stack.enter_context(caches))
         # The tests start hundreds of Python processes, each of which would compile the sources anew.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for step in steps:
             say(" ".join(["$", *step[2:]]))
+            # By force, as nothing else ends pytest for certain; its next run removes the labs of this one.
+            step = [*dying_with_starter("KILL"), *step]
             code = subprocess.run(step, cwd=ROOT, env=environment, check=False).returncode
             if code:
                 raise typer.Exit(code)
