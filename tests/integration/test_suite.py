@@ -86,10 +86,14 @@ def test_what_a_killed_suite_leaves_the_next_one_removes(tmp_path: Path) -> None
                 seen.append(killed.lab(60, without=seen))
                 tests = killed.tests()
                 kill(killed.process.pid, signal.SIGKILL)
-                until(lambda tests=tests: not lives(tests), 10)
+                until(lambda tests=tests: not lives(tests), 30)
+                assert " passed" not in killed.output.read_text()
+        # As one of its tests may have started, in a session of its own.
+        stays = subprocess.Popen(["sleep", "100"], env={RUN: tests, MARK: str(tmp_path)})
         with suite(tmp_path, *OWN) as last:
             assert last.process.wait(120) == 0, last.output.read_text()
             assert last.processes() == []
+        stays.wait(10)
         assert [trace for lab in seen for trace in traces(Lab(lab))] == []
     finally:
         for lab in seen:
