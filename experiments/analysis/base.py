@@ -10,12 +10,14 @@ from experiments.analysis.rows import Row
 from experiments.language.expand import Experiment
 from experiments.language.text import parse_yaml, resolved
 
+AS_WRITTEN: Mapping[str, Any] = {}
+
 
 class AtBase:
     """Of ``rows`` of an experiment."""
 
     def __init__(self, experiment: Experiment, rows: Sequence[Row]) -> None:
-        self.experiment, self.all = experiment, rows
+        self.experiment, self.all, self.titles = experiment, rows, experiment.titles
         self._raw = parse_yaml(experiment.text, experiment.path)
         self._values: dict[str, Any] = {}
 
@@ -35,27 +37,11 @@ class AtBase:
             self._values[path] = resolved(found, path, self._raw.get("parameters") or {})
         return self._values[path]
 
-    def rows(self, arm: str, metric: str, **changed: Any) -> list[Row]:
-        """An arm's figures of all repeats there; ``changed``: the ends of dotted paths with other values."""
-        return [
-            row
-            for row in self._index.get((arm, metric), ())
-            if row.repeat is None and self._is_there(row.point, changed)
-        ]
-
-    def _is_there(self, point: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
-        asked = dict(changed)
-        for path, value in point.items():
-            wanted = asked.pop(path.rpartition(".")[2], None)
-            if (value or None) != (self.value(path) or None if wanted is None else wanted):
-                return False
-        return not asked
-
     def at(
         self,
         arm: str,
         metric: str,
-        changed: Mapping[str, Any],
+        changed: Mapping[str, Any] = AS_WRITTEN,
         *,
         subject: str | None = None,
         published: bool = False,
@@ -65,16 +51,13 @@ class AtBase:
         for row in self._index.get((arm, metric), ()):
             if subject not in (None, row.subject) or (row.label == "published") != published:
                 continue
-            there = {path: value for path, value in row.point.items() if path not in changed}
-            said = {path: row.point.get(path) for path in changed}
-            if row.repeat is None and said == changed and self._is_there(there, {}):
+            if row.repeat is None and changed.items() <= row.point.items() and self._is_there(row, changed):
                 return row
         return None
 
-    def row(self, arm: str, metric: str, **changed: Any) -> Row | None:
-        """The first of these."""
-        return next(iter(self.rows(arm, metric, **changed)), None)
-
-    def title(self, arm: str) -> str:
-        """What tables call an arm."""
-        return next(plan.title for plan in self.experiment.plans if plan.arm == arm)
+    def _is_there(self, row: Row, changed: Mapping[str, Any]) -> bool:
+        # An empty section is as good as none.
+        return all(
+            path in changed or value == (own := self.value(path)) or (value == {} and own is None)
+            for path, value in row.point.items()
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.analysis.metrics import metrics, selected
@@ -79,6 +79,36 @@ def mean_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> 
                 mean = statistics.fmean(ratio for _, ratio in found)
                 name = f"{name_of(figure)}.{figure.over}"
                 yield replace(found[0][0], metric=name, value=mean, unit="1", spread=None)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A published ratio that is a mean over points, and the run's own with their rows, the closest first."""
+
+    spec: PublishedSpec
+    ratio: float
+    ours: Sequence[tuple[float, Row]]
+
+    @property
+    def reproduced(self) -> bool:
+        """To the digits that are printed."""
+        return any(f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}" for ratio, _ in self.ours)
+
+
+def means(spec: FileSpec, rows: Iterable[Row]) -> Iterator[Mean]:
+    """Each published mean beside what :func:`mean_rows` made of the run's rows."""
+    found = [row for row in rows if row.label != "published" and row.repeat is None]
+    for figure in spec.published:
+        if not figure.at or figure.over is None or figure.value is None:
+            continue
+        name, ratio = f"{name_of(figure)}.{figure.over}", _in("1", figure.value)
+        mine = [(row.value, row) for row in where(found, arm=figure.arm, metric=name) if is_number(row.value)]
+        yield Mean(figure, ratio, sorted(mine, key=lambda one: abs(one[0] - ratio)))
+
+
+def saved(ratio: float) -> float:
+    """Per cent that one takes less than the other."""
+    return 100 * (1 - ratio)
 
 
 def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]) -> bool:

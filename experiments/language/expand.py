@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,12 @@ class Experiment:
     @property
     def arms(self) -> tuple[str, ...]:
         """In the order of the file."""
-        return tuple(dict.fromkeys(plan.arm for plan in self.plans))
+        return tuple(self.titles)
+
+    @cached_property
+    def titles(self) -> Mapping[str, str]:
+        """What tables call each arm."""
+        return {plan.arm: plan.title for plan in self.plans}
 
 
 @dataclass(frozen=True)

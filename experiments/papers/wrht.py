@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.analysis.base import AtBase
+from experiments.analysis.base import AS_WRITTEN, AtBase
 from experiments.analysis.prediction import declared_set_up_s, ring_of
+from experiments.analysis.published import means, saved
 from experiments.analysis.rows import Row
 from experiments.analysis.statistics import is_number
 from experiments.language.plan import RunPlan
@@ -201,7 +202,8 @@ def _recursive_doubling(n: int, leaf: int, oversubscription: float) -> ClosedFor
 
 # --- the verdict ----------------------------------------------------------------------------------
 
-GRADIENT = "training.gradient"
+GRADIENT, COLLECTIVE = "training.gradient", "training.collective"
+RECONFIGURE, LOSS = "fabrics.light.rings.n.reconfigure", "fabrics.light.rings.n.wss.loss_db"
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
@@ -219,10 +221,10 @@ def verdict(base: AtBase) -> Iterator[Finding]:
     yield from _on_figures(base)
 
 
-def _up_to(base: AtBase, arm: str, other: str, **changed: Any) -> float | None:
+def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
     """The gradient below which an arm is faster, bytes: 0 never, infinity always; None where it is not known,
     or the other is ahead at first."""
-    row = base.row(arm, f"faster_up_to.{other}", **changed)
+    row = base.at(arm, f"faster_up_to.{other}", changed)
     if row is None:
         return None
     return row.value if is_number(row.value) else {"always": math.inf, "never": 0.0}[str(row.value)]
@@ -265,7 +267,7 @@ def _on_small(base: AtBase, plain: Sequence[str], others: Sequence[str]) -> Iter
         return
     text = (
         "Where every step pays for its set-up, few steps are what counts for small gradients: of all that "
-        f"give a transfer one wavelength, {base.title(one[1])} is the fastest {_limit(one[0])}"
+        f"give a transfer one wavelength, {base.titles[one[1]]} is the fastest {_limit(one[0])}"
     )
     text += f", of all on the ring, striped ones included, {_limit(any_of[0])}" if any_of[0] < one[0] else ""
     beyond = all(own > one[0] for own in _models(base).values())
@@ -277,11 +279,13 @@ def _on_small(base: AtBase, plain: Sequence[str], others: Sequence[str]) -> Iter
 def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
     """Both forms of WRHT against another arm, set-up in each step."""
     sizes = {arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None}
-    title = base.title(other)
+    title = base.titles[other]
     for arm in WRHT:
-        later = base.row(arm, f"faster_from.{other}")
+        later = base.at(arm, f"faster_from.{other}")
         if later is not None and is_number(later.value):
-            yield Finding("wins", f"{title}: {base.title(arm)} is faster from {format_size(later.value)} on.")
+            yield Finding(
+                "wins", f"{title}: {base.titles[arm]} is faster from {format_size(later.value)} on."
+            )
     if not sizes:
         return
     most = max(sizes.values())
@@ -289,7 +293,7 @@ def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
         said = f"WRHT, with exchange or without, is faster {_limit(most)}" if most else "WRHT is never faster"
     else:
         said = listed(
-            [f"{base.title(arm)} {_limit(size) if size else 'never'}" for arm, size in sizes.items()]
+            [f"{base.titles[arm]} {_limit(size) if size else 'never'}" for arm, size in sizes.items()]
         )
         said = f"faster is {said}"
     wins = any(own < most for own in _models(base).values())
@@ -302,7 +306,7 @@ def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
     sizes = {other: size for other in striped if (size := _up_to(base, "wrht", other)) is not None}
     if sizes:
         each = "; ".join(
-            f"{base.title(other)}: {_limit(size) if size else 'never'}" for other, size in sizes.items()
+            f"{base.titles[other]}: {_limit(size) if size else 'never'}" for other, size in sizes.items()
         )
         yield Finding(
             "loses" if min(sizes.values()) < min(_models(base).values(), default=0.0) else "wins",
@@ -313,16 +317,16 @@ def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
 
 def _on_charge(base: AtBase) -> Iterator[Finding]:
     for other in ("bidirectional-ring", "ring"):
-        each, new = _up_to(base, "wrht", other), _up_to(base, "wrht", other, reconfigure="changed-only")
+        each, new = _up_to(base, "wrht", other), _up_to(base, "wrht", other, {RECONFIGURE: "changed-only"})
         if each and new == 0:
             yield Finding(
                 "loses",
-                f"{base.title(other)}: all of WRHT's advantage rests on charging the set-up on each of the "
+                f"{base.titles[other]}: all of WRHT's advantage rests on charging the set-up on each of the "
                 "ring's steps. But a ring uses the same lightpaths in every step. Charged only where light "
                 "changes, it sets up once and is faster for every size of gradient.",
             )
         elif each and new is not None:
-            text = f"{base.title(other)}: charged only where light changes, WRHT wins {_limit(new)}, not "
+            text = f"{base.titles[other]}: charged only where light changes, WRHT wins {_limit(new)}, not "
             yield Finding("wins" if new >= each else "loses", f"{text}{_limit(each)}.")
 
 
@@ -332,19 +336,19 @@ def _on_memory(base: AtBase) -> Iterator[Finding]:
         return
     name = max(models, key=lambda model: models[model])
     written = base.experiment.spec.parameters[name].value
-    held = base.row("wrht", "received_at_once", gradient=written)
+    held = base.at("wrht", "received_at_once", {GRADIENT: written})
     if held is None or not is_number(held.value):
         return
     text = (
         f"A representative receives {held.value / models[name]:.0f} whole vectors at once, for {name} "
         f"{format_size(held.value)}, and needs as many receivers."
     )
-    steps = base.row("wrht", "steps", gradient=written)
+    steps = base.at("wrht", "steps", {GRADIENT: written})
     for row in base.all:
-        group = row.point.get("training.collective")
+        group = row.point.get(COLLECTIVE)
         smaller = (row.arm, row.metric) == ("wrht", "steps") and group not in (None, "wrht")
         if smaller and steps is not None and row.value == steps.value and row.point[GRADIENT] == written:
-            less = base.row("wrht", "received_at_once", gradient=written, collective=group)
+            less = base.at("wrht", "received_at_once", {GRADIENT: written, COLLECTIVE: group})
             if less is not None and is_number(less.value):
                 text += f" As {group} it takes as many steps and needs {format_size(less.value)}."
                 break
@@ -356,12 +360,12 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
     if model is None:
         return
     written = base.experiment.spec.parameters[model].value
-    before = base.row("wrht", "allreduce", gradient=written)
+    before = base.at("wrht", "allreduce", {GRADIENT: written})
     for row in base.all:
         costs = row.point.get("costs") or {}
         if (row.arm, row.metric, row.point.get(GRADIENT)) != ("wrht", "allreduce", written) or before is None:
             continue
-        each = row.point.get("fabrics.light.rings.n.reconfigure", "each-step") == "each-step"
+        each = row.point.get(RECONFIGURE, "each-step") == "each-step"
         if set(costs) == {"addition"} and each and is_number(row.value) and is_number(before.value):
             yield Finding(
                 "loses",
@@ -372,13 +376,12 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_loss(base: AtBase) -> Iterator[Finding]:
-    path = "fabrics.light.rings.n.wss.loss_db"
     found = {
-        row.point[path]: row.value
+        row.point[LOSS]: row.value
         for row in base.all
-        if (row.arm, row.metric) == ("wrht", "steps") and path in row.point and is_number(row.value)
+        if (row.arm, row.metric) == ("wrht", "steps") and LOSS in row.point and is_number(row.value)
     }
-    longest = base.row("wrht", "longest_lightpath")
+    longest = base.at("wrht", "longest_lightpath")
     if len(found) < 2 or longest is None:
         return
     free, most = found[min(found)], max(found)
@@ -392,21 +395,11 @@ def _on_loss(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_figures(base: AtBase) -> Iterator[Finding]:
-    exact, missed = [], []
-    for figure in base.experiment.spec.published:
-        if figure.over is None or figure.value is None:
-            continue
-        name = f"{figure.metric}_ratio.{figure.over}"
-        ours = [
-            row.value
-            for row in base.all
-            if row.metric == name and row.label == "simulated" and is_number(row.value)
-        ]
-        said = f"{100 * (1 - figure.value.value):.2f} %"
-        if any(round(100 * (1 - value), 2) == round(100 * (1 - figure.value.value), 2) for value in ours):
-            exact.append(said)
-        elif ours:
-            missed.append(said)
+    found = [mean for mean in means(base.experiment.spec, base.all) if mean.ours]
+    exact, missed = (
+        [f"{saved(mean.ratio):.2f} %" for mean in found if mean.reproduced == wanted]
+        for wanted in (True, False)
+    )
     text = (
         f"Reproduced to the last digit: {listed(exact)}; the parameters say what was inferred from it."
         if exact

@@ -169,8 +169,10 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
         return [float(k) for k in range(len(values))]
     at, unit = found
     if 0 < _MUCH * min(at) < max(at):
-        at, unit = [found[0] for found in map(quantity, values) if found is not None], ""
-        prefixed(axis.xaxis, values[0])
+        known = [found for found in map(quantity, values) if found is not None]
+        at, unit = [value for value, _ in known], ""
+        axis.set_xscale("log")
+        prefixed(axis.xaxis, known[0][1])
     elif 0 < 15 * min(at) < max(at):
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, min(at), max(at), most)
@@ -178,11 +180,9 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
     return at
 
 
-def prefixed(axis: Any, value: Any) -> None:
-    """Makes an axis logarithmic, its ticks numbers with their unit, which is that of ``value``."""
-    unit = (quantity(value) or (0.0, ""))[1]
-    (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
-    axis.set_major_formatter(EngFormatter({"bytes": "B", "1": ""}.get(unit, unit), sep="\u00a0"))
+def prefixed(axis: Any, unit: str) -> None:
+    """Writes the ticks of an axis (``axes.xaxis`` or ``yaxis``) as numbers with their unit and its prefix."""
+    axis.set_major_formatter(EngFormatter({"bytes": "B", "1": "", "count": ""}.get(unit, unit), sep="\u00a0"))
     axis.set_minor_locator(NullLocator())
 
 

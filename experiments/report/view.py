@@ -154,7 +154,7 @@ class View:
         return list({plan.setting.name: plan.setting for plan in self.experiment.plans}.values())
 
     def title(self, arm: str) -> str:
-        return self.plans[arm].title if arm in self.plans else arm
+        return self.experiment.titles.get(arm, arm)
 
     def says(self, part: str) -> str:
         """What the file's paper says in this part of the page, as HTML after a space; empty without one."""

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.base import AtBase
 from experiments.analysis.crossover import crossing
+from experiments.analysis.published import means
 from experiments.analysis.result import Analysis, analyse, document
 from experiments.analysis.rows import Row, where
 from experiments.backends.simulation.backend import SimulationBackend
@@ -28,7 +29,7 @@ from experiments.papers.wrht import on_ring, verdict
 from experiments.record.events import CollectiveTimed, Record, RunFailed
 from experiments.report.page import tag
 from experiments.report.report import render
-from experiments.report.sections import fastest
+from experiments.report.sections import fastest, series
 from experiments.report.view import view_of
 from experiments.runner.command import load_checked
 from experiments.runner.experiment import choose, one_alone
@@ -595,7 +596,8 @@ def test_a_published_mean_is_over_its_points_alone() -> None:
         {"arm": "wrht", "over": "electrical-ring", "metric": "steps", "value": "30 %", "at": at}
         | {"over_at": leaves},
     ]
-    rows = computed(of(raw)).rows
+    experiment = of(raw)
+    rows = computed(experiment).rows
 
     def figure(arm: str, metric: str, **point: Any) -> float:
         (row,) = [r for r in where(rows, arm=arm, metric=metric, point=point) if r.label == "simulated"]
@@ -619,6 +621,7 @@ def test_a_published_mean_is_over_its_points_alone() -> None:
     assert [row.value for row in steps] == pytest.approx([mean] * 4, rel=1e-12)
     (theirs,) = where(rows, metric="steps_ratio.electrical-ring", label="published")
     assert theirs.value == pytest.approx(0.3)
+    assert [mean.ratio for mean in means(experiment.spec, rows)] == [0.5, pytest.approx(0.3)]
 
 
 @pytest.mark.parametrize(
@@ -639,6 +642,31 @@ def test_a_mean_over_points_that_are_not_there_is_one_line(change: dict[str, Any
     ]
     with pytest.raises(ScenarioError, match=re.escape(said)):
         of(raw)
+
+
+@pytest.mark.parametrize(
+    ("most", "scale"), [("20 MB", "linear"), ("2 GB", "log")], ids=["little is spanned", "much is spanned"]
+)
+def test_the_axis_of_a_series_has_a_unit(most: str, scale: str) -> None:
+    arms = {"ring": {"fabric": "light", "training.collective": "ring"}}
+    raw = study(arms=arms, sweep=[{"title": "Sizes", "over": {"training.gradient": ["10 MB", most]}}])
+    found, drawn = computed(of(raw)), []
+    view = view_of(found, document(found, [], {}), {})
+    series.render(view, lambda name, caption, figure: drawn.append(figure) or "")
+    axis = drawn[0].axes[0]
+    assert axis.get_yscale() == scale
+    assert axis.yaxis.get_major_formatter()(0.02) == "20\N{NO-BREAK SPACE}ms"
+
+
+def test_nothing_in_the_file_is_not_zero() -> None:
+    raw = study(arms={"ring": {"fabric": "light"}})
+    loss = RING + "wss.loss_db"
+    del raw["fabrics"]["light"]["rings"]["n"]["wss"]["loss_db"]
+    rows = [Row("ring", "job train", "jct", 1.0, "s", "simulated", {loss: 0, "costs": {}})]
+    base = AtBase(of(raw), rows)
+    assert base.at("ring", "jct") is None
+    assert base.at("ring", "jct", {loss: 0}) == rows[0]
+    assert base.at("ring", "jct", {loss: 0, "training.gradient": "1 MB"}) is None
 
 
 def map_of(over: dict[str, list[Any]]) -> Figure | None:

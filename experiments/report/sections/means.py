@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from experiments.analysis.published import name_of
-from experiments.analysis.rows import Row
-from experiments.analysis.statistics import is_number
-from experiments.language.spec import PublishedSpec
+from experiments.analysis.published import Mean, means, name_of, saved
 from experiments.report.page import Columns, mark, table_of, tag, text
 from experiments.report.report import Draw
 from experiments.report.view import View, short
@@ -19,47 +13,16 @@ TITLE = "The published percentages"
 NEEDS: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Mean:
-    spec: PublishedSpec
-    published: float
-    ours: Sequence[Row]
-    paths: Sequence[str]
-
-    @property
-    def closest(self) -> Row | None:
-        return min(self.ours, key=lambda row: abs(_saved(row) - self.published), default=None)
-
-    @property
-    def exact(self) -> bool:
-        """To the digits that are printed."""
-        return self.closest is not None and round(_saved(self.closest), 2) == round(self.published, 2)
-
-
-def _saved(row: Row) -> float:
-    assert is_number(row.value)
-    return 100 * (1 - row.value)
-
-
 def wanted(view: View) -> bool:
     return any(figure.at for figure in view.experiment.spec.published)
 
 
 def render(view: View, draw: Draw) -> str:
-    found = []
-    for spec in view.experiment.spec.published:
-        if not spec.at or spec.over is None or spec.value is None:
-            continue
-        name = f"{name_of(spec)}.{spec.over}"
-        mine = [row for row in view.rows if (row.arm, row.metric) == (spec.arm, name)]
-        ours = [
-            row for row in mine if row.label != "published" and row.repeat is None and is_number(row.value)
-        ]
-        found.append(_Mean(spec, 100 * (1 - spec.value.value), ours, list(spec.at)))
-    columns: Columns[_Mean] = [
-        ("published", lambda one: f"<b>{one.published:.2f} %</b> {tag(_worth(view, one))}"),
+    found = list(means(view.experiment.spec, view.rows))
+    columns: Columns[Mean] = [
+        ("published", lambda one: f"<b>{saved(one.ratio):.2f} %</b> {tag(_worth(view, one))}"),
         ("what it is taken for", lambda one: text(one.spec.words or "")),
-        ("", lambda one: mark("good", "reproduced") if one.exact else mark("bad", "not reproduced")),
+        ("", lambda one: mark("good", "reproduced") if one.reproduced else mark("bad", "not reproduced")),
         (f"closest of ours {tag(view.label)}", _closest),
         ("all of ours", _span),
     ]
@@ -72,27 +35,29 @@ def render(view: View, draw: Draw) -> str:
     )
 
 
-def _worth(view: View, one: _Mean) -> str:
+def _worth(view: View, one: Mean) -> str:
     name = f"{name_of(one.spec)}.{one.spec.over}"
     rows = (row for row in view.rows if row.label == "published" and row.metric == name)
     return next((row.standing for row in rows), "published")
 
 
-def _places(one: _Mean) -> str:
+def _places(one: Mean) -> str:
     return "; ".join(
-        f"{text(short(path, one.paths))} {', '.join(map(said, values))}"
+        f"{text(short(path, one.spec.at))} {', '.join(map(said, values))}"
         for path, values in one.spec.at.items()
     )
 
 
-def _closest(one: _Mean) -> str:
-    row = one.closest
-    if row is None:
+def _closest(one: Mean) -> str:
+    if not one.ours:
         return "–"
-    where = [f"{path.rpartition('.')[2]} {said(v)}" for path, v in row.point.items() if path not in one.paths]
-    return f"{_saved(row):.2f} %: {text(', '.join([called(one.spec.metric), *where]))}"
+    ratio, row = one.ours[0]
+    rest = [
+        f"{path.rpartition('.')[2]} {said(v)}" for path, v in row.point.items() if path not in one.spec.at
+    ]
+    return f"{saved(ratio):.2f} %: {text(', '.join([called(one.spec.metric), *rest]))}"
 
 
-def _span(one: _Mean) -> str:
-    found = [_saved(row) for row in one.ours]
+def _span(one: Mean) -> str:
+    found = [saved(ratio) for ratio, _ in one.ours]
     return f"{min(found):,.1f} … {max(found):.1f} %" if found else "–"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -23,7 +22,9 @@ TITLE = "What was swept"
 NEEDS: tuple[str, ...] = ()
 #: A table of more rows is folded away; so many values of a second path stand side by side.
 _MOST_ROWS, _MOST_PANELS = 12, 4
-#: Beside the metric there is room for these where there are few arms.
+#: Where the largest value is more than so many times the smallest, the y axis is logarithmic.
+_MUCH = 15
+#: Beside the metric there is room for these where there are few arms; few panels have room for more ticks.
 _BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
 _FEW = 2
 _LOOKS = list(itertools.product(("-", (0, (4, 2)), (0, (1, 1.5))), PALETTE))
@@ -42,7 +43,7 @@ class _Series:
     beside: str | None
     fixed: Point
 
-    def at(self, arm: str, **changed: Any) -> Figures:
+    def at(self, arm: str, changed: Point) -> Figures:
         return self.view.at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
@@ -88,7 +89,8 @@ def _series(view: View, spec: SweepSpec, arms: Sequence[str]) -> _Series:
         if other not in (path, beside)
     }
     subject = next(at.subject for at in view.each("job", arms))
-    metric = compares[0].metrics[0] if compares else "jct"
+    usual = "jct" if "jct" in view.metrics else "allreduce"
+    metric = compares[0].metrics[0] if compares else usual
     return _Series(view, spec, arms, subject, metric, path, beside, fixed)
 
 
@@ -101,22 +103,23 @@ def _figure(one: _Series) -> Figure:
     heights: list[float] = []
     for axis, panel in zip(axes, panels, strict=True):
         values = one.spec.over[one.path]
-        most = 10 if len(panels) < _FEW + 1 else 4
+        most = 10 if len(panels) <= _FEW else 4
         at_x = along(axis, values, [said(value) for value in values], one.name(one.path), most)
         for arm, (dash, colour) in zip(one.arms, itertools.cycle(_LOOKS), strict=False):
             points = [{one.path: value} | ({one.beside: panel} if one.beside else {}) for value in values]
-            found = [one.at(arm, **point).number(one.metric) for point in points]
+            found = [one.at(arm, point).number(one.metric) for point in points]
             ys = [float("nan") if y is None else y for y in found]
             heights += [y for y in found if y]
             title = one.view.title(arm)
             axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=title)
         if one.beside:
             axis.set_title(f"{one.name(one.beside)} {said(panel)}", fontsize=8)
-    if heights and max(heights) > 15 * min(heights):
-        unit = next(row.unit for row in one.view.rows if row.metric == one.metric)
-        for axis in axes:
-            prefixed(axis.yaxis, f"1 {unit}" if unit != "count" else 1)
+    unit = next((row.unit for row in one.view.rows if row.metric == one.metric), "")
+    for axis in axes:
+        if heights and max(heights) > _MUCH * min(heights):
+            axis.set_yscale("log")
             axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
+        prefixed(axis.yaxis, unit)
     axes[0].set_ylabel(called(one.metric))
     handles = axes[0].get_legend_handles_labels()[0]
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
@@ -144,15 +147,15 @@ def _of_point(path: str) -> Callable[[Point], str]:
 
 
 def _beside(one: _Series, arm: str, metric: str) -> Callable[[Point], str]:
-    return lambda point: cell(metric)(one.view.at(arm, one.subject, point))
+    return lambda point: cell(metric)(one.at(arm, point))
 
 
 def _of_arm(one: _Series, arm: str) -> Callable[[Point], str]:
     """The arm's figure, marked where it is the least of all."""
 
     def shown(point: Point) -> str:
-        mine = one.view.at(arm, one.subject, point)
-        others = [one.view.at(other, one.subject, point).number(one.metric) for other in one.arms]
+        mine = one.at(arm, point)
+        others = [one.at(other, point).number(one.metric) for other in one.arms]
         least = min((value for value in others if value is not None), default=None)
         found = mine.number(one.metric)
         best = len(one.arms) > 1 and is_number(found) and least is not None and found <= least * (1 + 1e-9)
