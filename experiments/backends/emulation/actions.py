@@ -98,7 +98,7 @@ class Actions:
         target = event.target
         match event.do, target and target.kind:
             case "regroup", _:
-                return self._regroup([_known(ids, job) for job in event.jobs] or list(ids.values()))
+                return self._regroup([_known(ids, job) for job in event.jobs])
             case "circuits", _:
                 self._ask(lambda: set_circuits(self._api, event.circuits))
                 return {"circuits": [list(pair) for pair in event.circuits]}
@@ -123,7 +123,8 @@ class Actions:
                 return asdict(self._fault(event.do, str(target), returns))
 
     def _regroup(self, ids: list[str]) -> Mapping[str, Any]:
-        asked = {"jobs": ids, "dry_run": False}
+        # Which jobs run, where none is named, is known there: here one may seem to that has just ended.
+        asked = {"jobs": ids or None, "dry_run": False}
         found: dict[str, Any] = self._ask(lambda: self._api.post("/v1/regroup", asked))
         deadline = time.monotonic() + REGROUP_S
         while found["state"] in ("PLANNED", "APPLYING"):
