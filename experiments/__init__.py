@@ -71,4 +71,4 @@ def run(
     done, result = carry_out_experiment(
         found, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
     )
-    return Results(done.path, from_json(result["rows"]), done.failures, result)
+    return Results(done.path, from_json(result), done.failures, result)

@@ -8,86 +8,40 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from experiments.analysis.metrics import Unit, selected
+from experiments.analysis.metrics import Unit
 from experiments.analysis.metrics.training import exchanges
 from experiments.analysis.prediction import all_reduce_time, nic_rate_bps, set_ups
-from experiments.analysis.rows import Label, Row, Standing, key_of, where
+from experiments.analysis.rows import Label, Row, Standing, key_of
 from experiments.analysis.statistics import half_width, is_number
+from experiments.analysis.table import At, Table
 from experiments.language.plan import JobPlan, RunPlan
 from experiments.language.spec import BreakEvenSpec, CompareSpec
 from experiments.record.runs import JobRun, Run
 from fabric.parity import ratio_interval, set_up_line
 from fabric.schedules import steps_named
 
-Point = Mapping[str, Any]
 Ran = tuple[Run, JobRun]
 UTILISATION = "gpu_utilisation"
 
 
-@dataclass
-class At:
-    """An arm at a point of its sweep, with its rows."""
-
-    arm: str
-    point: Point
-    rows: list[Row] = field(default_factory=list)
-
-    def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
-        """A figure, by default that of all repeats."""
-        return next(iter(where(self.rows, subject=subject, metric=metric, repeat=repeat)), None)
-
-    def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
-        """The figure's number; None where there is none."""
-        found = self.row(subject, metric, repeat)
-        return found.value if found is not None and is_number(found.value) else None
-
-
-def at_points(rows: Iterable[Row]) -> list[At]:
-    """The rows by arm and point."""
-    found: dict[tuple[str, str], At] = {}
-    for row in rows:
-        found.setdefault((row.arm, key_of(row.point)), At(row.arm, row.point)).rows.append(row)
-    return list(found.values())
-
-
-class Baselines:
-    """An arm's figures, to be found from another arm's point."""
-
-    def __init__(self, found: Iterable[At], baseline: str) -> None:
-        self._at: dict[tuple[str, ...], dict[str, At]] = {}
-        for at in found:
-            if at.arm == baseline:
-                self._at.setdefault(tuple(sorted(at.point)), {})[key_of(at.point)] = at
-
-    def at(self, point: Point) -> At | None:
-        """At the point that says most and nothing else; what is not swept there holds for all."""
-        for paths in sorted(self._at, key=len, reverse=True):
-            if all(path in point for path in paths):
-                found = self._at[paths].get(key_of({path: point[path] for path in paths}))
-                if found is not None:
-                    return found
-        return None
-
-
-def _pairs(spec: CompareSpec, found: Sequence[At]) -> Iterator[tuple[At, At]]:
+def _pairs(spec: CompareSpec, table: Table) -> Iterator[tuple[At, At]]:
     """Each arm of a comparison at each of its points, with the baseline."""
-    baselines = Baselines(found, spec.baseline)
-    for mine in found:
-        wanted = mine.arm != spec.baseline if spec.arms is None else mine.arm in spec.arms
-        base = baselines.at(mine.point) if wanted else None
-        if base is not None:
+    for mine in table:
+        # What links gave is of no arm.
+        wanted = mine.arm not in ("", spec.baseline) if spec.arms is None else mine.arm in spec.arms
+        if wanted and (base := table.under(spec.baseline, mine.point)) is not None:
             yield mine, base
 
 
-def comparison_rows(spec: CompareSpec, rows: Sequence[Row]) -> Iterator[Row]:
-    """All rows of a comparison. ``rows``: of one label's runs, or published."""
-    for mine, base in _pairs(spec, at_points(rows)):
+def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
+    """All rows of a comparison. ``table``: rows of one label's runs, or published."""
+    for mine, base in _pairs(spec, table):
         for number, metric in enumerate(spec.metrics):
-            for row in selected(where(mine.rows, repeat=None), metric):
+            for row in mine.of(metric):
                 if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job ")):
                     yield from _ratio(row, mine, base, limit=spec.limit if number == 0 else None)
                     if row.metric == f"{UTILISATION}.compute" and metric == UTILISATION:
@@ -101,7 +55,7 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
         return
     found = {
         over.repeat: (over.value, least)
-        for over in where(mine.rows, subject=row.subject, metric=row.metric)
+        for over in mine.found(*key)
         if (least := base.value(*key, over.repeat)) and is_number(over.value)
     }
     spread = half_width([over / least for repeat, (over, least) in found.items() if repeat is not None])
@@ -136,7 +90,7 @@ def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
             yield replace(row, metric=f"{UTILISATION}.window{end}", value=value, spread=None)
 
 
-def equality_rows(spec: CompareSpec, rows: Sequence[Row], plans: Iterable[RunPlan]) -> Iterator[Row]:
+def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> Iterator[Row]:
     """Whether an arm and the baseline ended with the same parameters bit by bit, where both trained the same.
 
     The order in which a collective adds decides the last bits, so only the same one gives the same.
@@ -146,8 +100,8 @@ def equality_rows(spec: CompareSpec, rows: Sequence[Row], plans: Iterable[RunPla
         for plan in plans
         for job in plan.jobs
     }
-    for mine, base in _pairs(spec, at_points(where(rows, metric="parameters_sha256", repeat=None))):
-        for row in mine.rows:
+    for mine, base in _pairs(spec, table):
+        for row in mine.of("parameters_sha256"):
             how = [trained.get((at.arm, key_of(at.point), row.subject)) for at in (mine, base)]
             other = base.row(row.subject, row.metric)
             if other is not None and how[0] == how[1] is not None:
@@ -170,15 +124,14 @@ def laps(run: Run, job: JobRun) -> list[float]:
     return [end - before for before, end in itertools.pairwise([released, *ends])]
 
 
-def told_apart_rows(spec: CompareSpec, runs: Sequence[Run]) -> Iterator[Row]:
+def told_apart_rows(spec: CompareSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
     """How small a slowdown measured runs could have shown, by the spread of iterations and of all-reduces:
     the half width of the ratio's 95 % interval. ``setup_told_apart``: the set-up of a flow, in real time,
     that would make so small a difference to the training."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
-    found = [At(group[0].plan.arm, group[0].plan.point) for group in groups.values()]
-    for mine, base in _pairs(spec, found):
+    for mine, base in _pairs(spec, table):
         sides = [groups[at.arm, key_of(at.point)] for at in (mine, base)]
         for name in sides[0][0].jobs if spec.job is None else [spec.job]:
             yield from _told_apart(
@@ -205,21 +158,18 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
 # Break-even.
 
 
-def break_even_rows(spec: BreakEvenSpec, rows: Sequence[Row], runs: Sequence[Run]) -> Iterator[Row]:
+def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
     """By point of the baseline the line through an arm's times over its set-ups, and where it breaks even.
 
     A slowdown is over what the line gives without any set-up, so it is the set-ups' and not that of a
     baseline which is slow for reasons of its own. Nothing for a point where longer set-ups seem to cost
     nothing: so disturbed that there is nothing to conclude.
     """
-    found = at_points(rows)
-    baselines = Baselines(found, spec.baseline)
-    for base in (at for at in found if at.arm == spec.baseline):
-        mine = [at for at in found if at.arm == spec.arm and baselines.at(at.point) is base]
+    for base in table.of(spec.baseline):
+        mine = [at for at in table.of(spec.arm) if table.under(spec.baseline, at.point) is base]
         points = [at.point for at in mine]
         of_arm = [run for run in runs if run.plan.arm == spec.arm and run.plan.point in points]
-        figures = where(base.rows, metric=spec.metric, repeat=None)
-        figure = next((row for row in figures if row.subject.startswith("job ")), None)
+        figure = next((row for row in base.of(spec.metric) if row.subject.startswith("job ")), None)
         if figure is not None and of_arm:
             name = of_arm[0].plan.setting.name
             # Of the arm that computes longest there: iterations of the sweep may be short on purpose.

@@ -10,6 +10,7 @@ from typing import Any
 from experiments.analysis.metrics import metrics, selected
 from experiments.analysis.rows import Row, Standing, key_of, where
 from experiments.analysis.statistics import is_number
+from experiments.analysis.table import Table
 from experiments.language.plan import RunPlan
 from experiments.language.spec import Figure, FileSpec, PublishedSpec
 from fabric.utilisation import waiting_counted
@@ -46,7 +47,7 @@ def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
 
 
-def mean_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
+def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterator[Row]:
     """The run's own of each published figure that is a mean over points: one for every value of what else is
     swept there, of the ratio to the other arm where there is one."""
     for figure in spec.published:
@@ -54,19 +55,19 @@ def mean_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> 
             continue
         subject = subject_of(figure, plans)
         mine, theirs = (
-            {key_of(row.point): row for row in where(rows, arm=arm, subject=subject, metric=figure.metric)}
+            [row for at in table.of(arm) if (row := at.row(subject, figure.metric)) is not None]
             for arm in (figure.arm, figure.over)
         )
         columns = list(zip(*figure.at.values(), strict=True))
         beside = list(zip(*(figure.over_at or figure.at).values(), strict=True))
         ratios: dict[str, list[tuple[Row, float]]] = {}
-        for row in mine.values():
+        for row in mine:
             place = tuple(row.point.get(path) for path in figure.at)
-            if place not in columns or row.repeat is not None:
+            if place not in columns:
                 continue
             rest = {path: value for path, value in row.point.items() if path not in figure.at}
             there = dict(zip(figure.over_at or figure.at, beside[columns.index(place)], strict=True))
-            for other in theirs.values():
+            for other in theirs:
                 own = {path: value for path, value in other.point.items() if path not in there}
                 if not there.items() <= other.point.items() or not _same(rest, own, figure.over_at):
                     continue

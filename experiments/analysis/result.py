@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from experiments.analysis.compare import break_even_rows, comparison_rows, equality_rows, told_apart_rows
@@ -14,13 +15,16 @@ from experiments.analysis.metrics import Context, rows_of
 from experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
 from experiments.analysis.rows import Label, Row, as_json
 from experiments.analysis.statistics import over_repeats
+from experiments.analysis.table import Table
 from experiments.language.expand import Experiment
 from experiments.language.spec import CompareSpec
+from experiments.language.text import ScenarioError
 from experiments.papers import paper
 from experiments.record.events import LinkRate, PortRate, Record, RunFailed
+from experiments.record.folder import read_json
 from experiments.record.runs import Run, runs_of
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 #: Of environment.json, what a reader of figures needs beside them.
 _FACTS = ("code", "started", "duration_s", "processor", "processors", "kernel", "distribution", "python")
 
@@ -59,21 +63,21 @@ def _with_comparisons(
 ) -> list[Row]:
     """The rows with those that follow from them, and what is published beside them."""
     spec, plans = experiment.spec, experiment.plans
-    published = published_rows(spec, plans)
-    made: list[Row] = []
+    published, table, made = published_rows(spec, plans), Table(rows), list[Row]()
+    in_papers = Table(published)
     for compare in spec.compare:
-        published += _named(compare, comparison_rows(compare, published), published)
-        made += _named(compare, comparison_rows(compare, rows), made)
-        made += _named(compare, equality_rows(compare, rows, plans), made)
+        published += _named(compare, comparison_rows(compare, in_papers), published)
+        made += _named(compare, comparison_rows(compare, table), made)
+        made += _named(compare, equality_rows(compare, table, plans), made)
         if label == "measured":
-            made += _named(compare, told_apart_rows(compare, runs), made)
+            made += _named(compare, told_apart_rows(compare, table, runs), made)
     if spec.break_even is not None:
-        made += break_even_rows(spec.break_even, rows, runs)
+        made += break_even_rows(spec.break_even, table, runs)
     if spec.crossover is not None:
         made += crossover_rows(spec.crossover, rows, plans)
     if spec.paper is not None and spec.paper.model is not None:
         made += [row for run in runs for row in paper(spec.paper.model).closed_forms(run)]
-    made += mean_rows(spec, rows, plans)
+    made += mean_rows(spec, table, plans)
     made += agreement_rows(spec, [*rows, *made], plans)
     return [*standings([*rows, *made], published), *published]
 
@@ -106,6 +110,17 @@ def label_of(environment: Mapping[str, Any]) -> Label:
     return "simulated" if environment.get("label") == "simulated" else "measured"
 
 
+def read_result(path: Path) -> dict[str, Any]:
+    """The object of result.json of a run folder. Raises ScenarioError, one line naming the file."""
+    found = read_json(path / "result.json")
+    if found.get("schema") != SCHEMA_VERSION:
+        raise ScenarioError(
+            f"{path / 'result.json'}: its schema is {found.get('schema')}, not {SCHEMA_VERSION}; "
+            f"make it anew: ringlight report {path}"
+        )
+    return found
+
+
 def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
     """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
     ``arms``, ``not_run`` and facts on machine and code are used."""
@@ -119,7 +134,7 @@ def document(found: Analysis, records: Iterable[Record], environment: Mapping[st
         "run": environment.get("run"),
         "backend": environment.get("backend"),
         "complete": all(plan.name in whole for plan in experiment.plans if plan.arm in arms),
-        "rows": as_json(found.rows),
+        **as_json(found.rows),
         "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
         "failed": [{"run": record.run, "why": record.reason} for record in failed],
         "fidelity": found.fidelity,

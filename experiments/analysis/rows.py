@@ -44,14 +44,21 @@ class Row:
 _COLUMNS = ("repeat", "subject", "metric", "value", "unit", "label", "spread", "standing")
 
 
-def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Rows for result.json."""
-    return [dict(vars(row)) for row in rows]
+def as_json(rows: Iterable[Row]) -> dict[str, Any]:
+    """``points`` and ``rows`` of result.json: a row has the name of its point."""
+    names: dict[str, str] = {}
+    points: dict[str, Mapping[str, Any]] = {}
+    listed = []
+    for row in rows:
+        name = names.setdefault(key_of(row.point), f"p{len(names)}")
+        points.setdefault(name, row.point)
+        listed.append({**vars(row), "point": name})
+    return {"points": points, "rows": listed}
 
 
-def from_json(found: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Rows of a result.json."""
-    return [Row(**entry) for entry in found]
+def from_json(result: Mapping[str, Any]) -> list[Row]:
+    """Rows of the object of result.json."""
+    return [Row(**{**entry, "point": result["points"][entry["point"]]}) for entry in result["rows"]]
 
 
 def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:

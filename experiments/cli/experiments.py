@@ -198,7 +198,6 @@ def results(
 ) -> None:
     """Join the rows of many run folders: as CSV on standard output, JSON, or a Parquet file."""
     from experiments.analysis.rows import as_csv
-    from experiments.analysis.rows import as_json as rows_as_json
     from experiments.runner.command import joined
 
     rows = [
@@ -210,7 +209,7 @@ def results(
         write_parquet(rows, parquet)
         typer.echo(f"{len(rows)} rows: {parquet}")
     elif as_json:
-        show_json(rows_as_json(rows))
+        show_json([vars(row) for row in rows])
     else:
         sys.stdout.write(as_csv(rows))
 

@@ -165,7 +165,7 @@ _MOST_LINES = 40
 
 def show_result(result: Mapping[str, Any]) -> None:
     """Jobs, comparisons and the verdict, for a person."""
-    rows = from_json(result["rows"])
+    rows = from_json(result)
     _show_jobs(rows)
     _show_comparisons(rows)
     for entry in result["not_run"]:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 import yaml
 
+from experiments.analysis.result import read_result
 from experiments.backends.protocol import Backend
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.cli.common import table
@@ -125,8 +126,8 @@ def side(folder: Path) -> Side:
     """A finished run folder. Raises ScenarioError."""
     records = read_records(folder / "events.jsonl")
     links = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
-    result, environment = (read_json(folder / name) for name in ("result.json", "environment.json"))
-    return Side(str(folder), runs_of(records, experiment_of(folder).plans), links, result, environment)
+    runs, environment = runs_of(records, experiment_of(folder).plans), read_json(folder / "environment.json")
+    return Side(str(folder), runs, links, read_result(folder), environment)
 
 
 def compare(

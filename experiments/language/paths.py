@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.language.spec import EITHER, FileSpec, RunSpec, inside, keys_of, may_be_made
+from experiments.language.text import joined
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
@@ -19,14 +20,6 @@ def split(path: str) -> tuple[str | int, ...]:
     if not _PATH.fullmatch(path):
         raise ValueError("not a dotted path, such as jobs.red.ranks or fabric.links[3].rate")
     return tuple(int(match[2]) if match[2] else match[1] for match in _STEP.finditer(path))
-
-
-def joined(steps: Iterable[str | int]) -> str:
-    """A path from its keys and positions."""
-    path = ""
-    for step in steps:
-        path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
-    return path
 
 
 def put(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +58,6 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
     return raw
 
 
-@contextmanager
-def problems_of(path: str, raw: Mapping[str, Any]) -> Iterator[None]:
-    """Turns what is found wrong inside into a ScenarioError of one line that names file and key."""
-    try:
-        yield
-    except ValidationError as error:
-        raise ScenarioError(f"{path}: {_first_problem(error, raw)}") from None
-    except ValueError as error:
-        raise ScenarioError(f"{path}: {error}") from None
-
-
-def resolve_references(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """``raw`` with every ``$name`` outside ``parameters`` replaced. Raises ValueError naming the key."""
-    parameters = raw.get("parameters") or {}
-    return {k: v if k == "parameters" else resolved(v, str(k), parameters) for k, v in raw.items()}
-
-
 def resolved(value: Any, where: str, parameters: Any) -> Any:
     """``value``, which stands at ``where``, with every ``$name`` replaced. Raises ValueError naming the
     key."""
@@ -107,16 +89,12 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {problem}" if mark else str(problem)
 
 
-def _key(location: Iterable[str | int]) -> str:
-    key = ""
-    for part in location:
-        key += f"[{part}]" if isinstance(part, int) else f"{'.' if key else ''}{part}"
-    return key
-
-
-def _first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
-    """The first problem as ``key: what is wrong``, and the parameter that the value came from."""
-    return first_problem(error, raw, raw.get("parameters"))
+def joined(steps: Iterable[str | int]) -> str:
+    """A dotted path from its keys and positions."""
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
+    return path
 
 
 #: What pydantic calls after Python's types, in words of the file.
@@ -148,7 +126,7 @@ def first_problem(
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     location = tuple(part for part in first["loc"] if not str(part).startswith(("function-", "constrained")))
-    key = _key((where, *location) if where else location)
+    key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
         right = near(location)
         return f"{key}: unknown key" + (f"; the nearest is {right}" if right else "")

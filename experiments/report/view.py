@@ -11,6 +11,8 @@ from experiments.analysis.base import AtBase
 from experiments.analysis.result import Analysis
 from experiments.analysis.rows import Label, Row, Value, key_of
 from experiments.analysis.statistics import is_number
+from experiments.analysis.table import Point as Point
+from experiments.analysis.table import Table
 from experiments.language.expand import Experiment
 from experiments.language.plan import RunPlan, Scale, Setting
 from experiments.language.spec import CompareSpec
@@ -19,7 +21,6 @@ from experiments.record.runs import Run
 from experiments.report.page import NOTHING, text
 from experiments.report.words import figure, said
 
-Point = Mapping[str, Any]
 _NOWHERE: Point = {}
 PUBLISHED: Label = "published"
 
@@ -99,10 +100,8 @@ class Compared(Figures):
     @cached_property
     def base(self) -> Figures:
         """Of the baseline, where it was run that the arm is compared with."""
-        points = self.view.points(self.spec.baseline)
-        there = [point for point in points if point.items() <= self.point.items()]
-        at = max(there, key=len, default=_NOWHERE)
-        return Figures(self.view, self.spec.baseline, self.subject, at)
+        found = self.view.table.under(self.spec.baseline, self.point)
+        return Figures(self.view, self.spec.baseline, self.subject, found.point if found else _NOWHERE)
 
     def ratio(self, metric: str, label: Label | None = None) -> float | None:
         return self.number(f"{metric}_ratio", label)
@@ -199,11 +198,8 @@ class View:
     # Rows.
 
     @cached_property
-    def _index(self) -> Mapping[tuple[str, str, str, str], list[Row]]:
-        found: dict[tuple[str, str, str, str], list[Row]] = {}
-        for row in self.rows:
-            found.setdefault((row.arm, key_of(row.point), row.subject, row.metric), []).append(row)
-        return found
+    def table(self) -> Table:
+        return Table(self.rows)
 
     @cached_property
     def metrics(self) -> frozenset[str]:
@@ -217,7 +213,8 @@ class View:
 
     def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
         """All rows of a figure, however known."""
-        return self._index.get((arm, key_of(point), subject, metric), ())
+        at = self.table.at(arm, point)
+        return () if at is None else at.found(subject, metric)
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Without ``point`` at the arm's first."""

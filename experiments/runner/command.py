@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis.metrics import metrics
-from experiments.analysis.result import analyse, document, label_of
+from experiments.analysis.result import analyse, document, label_of, read_result
 from experiments.analysis.rows import Row, as_csv, from_json
 from experiments.backends.protocol import Backend
 from experiments.backends.simulation.backend import SimulationBackend
@@ -163,13 +163,12 @@ def experiment_of(path: Path) -> Experiment:
 def joined(folders: Iterable[Path]) -> list[Row]:
     """The rows of many run folders; where there are several, a row's point also has its ``run``.
 
-    Raises ScenarioError naming a folder without a result.
+    Raises ScenarioError naming a folder without a result, or with one of another version.
     """
     paths = list(folders)
     found: list[Row] = []
     for path in paths:
-        result = read_json(path / "result.json")
-        rows = from_json(result["rows"])
+        rows = from_json(read_result(path))
         if len(paths) > 1:
             rows = [replace(row, point={"run": path.name, **row.point}) for row in rows]
         found += rows

@@ -14,9 +14,7 @@ class Figures:
     """Of the object of a result.json, or of a part of it."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
-        self.rows = [
-            row for row in from_json(result["rows"]) if row.repeat is None and row.label != "published"
-        ]
+        self.rows = [row for row in from_json(result) if row.repeat is None and row.label != "published"]
 
     def of(self, arm: str, subject: str, metric: str) -> Value:
         """The only one."""

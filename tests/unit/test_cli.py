@@ -213,6 +213,10 @@ def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:
     assert {row["arm"] for row in found} == {"live"}
     both = json.loads(ringlight("results", str(folder), str(folder), "--metric", "jct", "--json").stdout)
     assert {row["point"]["run"] for row in both} == {folder.name}
+    (folder / "result.json").write_text(json.dumps({**result, "schema": 3}))
+    old = ringlight("results", str(folder))
+    assert old.returncode == 2
+    assert f"its schema is 3, not 4; make it anew: ringlight report {folder}" in one_line(old)
     (folder / "events.jsonl").write_text('{"t": 1, "event": "ra\n' + (folder / "events.jsonl").read_text())
     broken = ringlight("report", str(folder))
     assert broken.returncode == 2

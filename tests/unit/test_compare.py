@@ -15,8 +15,9 @@ from scipy import stats
 from experiments.analysis.compare import break_even_rows, comparison_rows
 from experiments.analysis.metrics import metrics
 from experiments.analysis.result import analyse
-from experiments.analysis.rows import Row, as_csv, from_json, where
+from experiments.analysis.rows import Row, as_csv, as_json, from_json, where
 from experiments.analysis.statistics import half_width, over_repeats
+from experiments.analysis.table import Table
 from experiments.language.expand import load
 from experiments.language.spec import BreakEvenSpec, CompareSpec
 from experiments.record.events import Iteration, Record, WorkerDone
@@ -167,7 +168,7 @@ def test_ratio_and_reduction_say_the_same(over: list[float], under: list[float])
     rows = over_repeats(
         [row(v, n, arm="a") for n, v in enumerate(over)] + [row(v, n, arm="b") for n, v in enumerate(under)]
     )
-    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), rows))
+    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(rows)))
     assert {r.arm for r in found} == {"a"}
     for ratio in where(found, metric="jct_ratio"):
         (less,) = where(found, metric="jct_reduction", repeat=ratio.repeat)
@@ -177,7 +178,7 @@ def test_ratio_and_reduction_say_the_same(over: list[float], under: list[float])
 def test_a_baseline_that_was_0_once_has_no_ratio_there() -> None:
     values = {("a", 1): 2.0, ("a", 2): 3.0, ("b", 1): 0.0, ("b", 2): 1.0}
     rows = over_repeats([row(value, n, arm=arm) for (arm, n), value in values.items()])
-    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), rows))
+    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(rows)))
     assert [(r.repeat, r.value) for r in where(found, metric="jct_ratio")] == [(2, 3.0), (None, 5.0)]
 
 
@@ -252,7 +253,7 @@ def test_on_a_line_the_break_even_is_where_the_line_says(
         took = replace(one, subject="job train", metric="exchange", value=free_s + waits * waited)
         rows += [one, took, replace(took, metric="allreduce_predicted", value=free_s)]
     spec = BreakEvenSpec(arm="oddl", baseline="ideal", tolerance=tolerance)
-    made = list(break_even_rows(spec, rows, runs))
+    made = list(break_even_rows(spec, Table(rows), runs))
     assert the(made, "break_even") == pytest.approx((tolerance - 1) * free_s / waits, rel=1e-6)
     assert the(made, "waits") == pytest.approx(waits, rel=1e-6)
     for point, waited in zip(points, set_ups, strict=True):
@@ -263,10 +264,22 @@ def test_on_a_line_the_break_even_is_where_the_line_says(
 
 def test_set_ups_that_seem_to_cost_nothing_conclude_nothing() -> None:
     row_of = Row("ideal", "job train", "exchange", 1.0, "s", "measured")
-    assert not list(break_even_rows(BreakEvenSpec(arm="oddl", baseline="ideal"), [row_of], []))
+    assert not list(break_even_rows(BreakEvenSpec(arm="oddl", baseline="ideal"), Table([row_of]), []))
 
 
 # The whole result.
+
+
+def test_a_point_stands_once_in_a_result() -> None:
+    point = {"training.batch": 8}
+    made = [
+        Row(arm, "run", "jct", 1.0, "s", "simulated", at)
+        for arm, at in (("a", point), ("b", {**point}), ("b", {}))
+    ]
+    found = as_json(made)
+    assert found["points"] == {"p0": point, "p1": {}}
+    assert [row["point"] for row in found["rows"]] == ["p0", "p0", "p1"]
+    assert from_json(found) == made
 
 
 def test_the_result_says_what_was_not_run_and_what_failed() -> None:
@@ -278,6 +291,6 @@ def test_the_result_says_what_was_not_run_and_what_failed() -> None:
     assert result["not_run"] == [{"arm": "far", "why": "no light"}]
     assert result["fidelity"]["verdict"] == "simulated"
     assert build(found, records, {**told, "arms": ["near", "far"]})["complete"] is False
-    rows = from_json(result["rows"])
+    rows = from_json(result)
     assert as_csv(rows).count("\n") == len(rows) + 1
     assert {row.metric for row in rows} <= set(metrics())

@@ -59,7 +59,7 @@ def rows(experiment: Experiment, parent: Path, pool: AbstractContextManager[Exec
 def rows_of(experiment: Experiment, path: Path) -> list[Row]:
     result = build(experiment, read_records(path / "events.jsonl"), read_json(path / "environment.json"))
     assert result["complete"]
-    return from_json(result["rows"])
+    return from_json(result)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,79 @@
+"""The rows of an experiment by what they are of: where analysis and report look figures up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.analysis.rows import Row, key_of
+from experiments.analysis.statistics import is_number
+
+Point = Mapping[str, Any]
+
+
+class At:
+    """An arm at a point of its sweep, with its rows."""
+
+    def __init__(self, arm: str, point: Point) -> None:
+        self.arm, self.point = arm, point
+        self._rows: dict[str, dict[str, list[Row]]] = {}
+
+    def add(self, row: Row) -> None:
+        self._rows.setdefault(row.metric, {}).setdefault(row.subject, []).append(row)
+
+    def found(self, subject: str, metric: str) -> Sequence[Row]:
+        """A figure, of all repeats and of single ones, however known."""
+        return self._rows.get(metric, {}).get(subject, ())
+
+    def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
+        """A figure, by default that of all repeats."""
+        return next((row for row in self.found(subject, metric) if row.repeat == repeat), None)
+
+    def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
+        """The figure's number; None where there is none."""
+        found = self.row(subject, metric, repeat)
+        return found.value if found is not None and is_number(found.value) else None
+
+    def of(self, metric: str) -> Iterator[Row]:
+        """A metric of all subjects, over all repeats, and what is called after it with a dot: its
+        definitions."""
+        for name, subjects in self._rows.items():
+            if name == metric or name.startswith(f"{metric}."):
+                yield from (row for rows in subjects.values() for row in rows if row.repeat is None)
+
+
+class Table:
+    """All rows, in their order, by arm and point."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = list(rows)
+        self._at: dict[tuple[str, str], At] = {}
+        #: What is swept of each arm.
+        self._paths: dict[str, dict[tuple[str, ...], None]] = {}
+        for row in self.rows:
+            key = row.arm, key_of(row.point)
+            if key not in self._at:
+                self._at[key] = At(row.arm, row.point)
+                self._paths.setdefault(row.arm, {}).setdefault(tuple(sorted(row.point)))
+            self._at[key].add(row)
+
+    def __iter__(self) -> Iterator[At]:
+        """Every arm at each of its points."""
+        return iter(self._at.values())
+
+    def at(self, arm: str, point: Point) -> At | None:
+        return self._at.get((arm, key_of(point)))
+
+    def of(self, arm: str) -> list[At]:
+        """An arm at each of its points."""
+        return [at for at in self if at.arm == arm]
+
+    def under(self, arm: str, point: Point) -> At | None:
+        """A baseline for another arm's point: at the point that says most and nothing else; what is not swept
+        there holds for all."""
+        for paths in sorted(self._paths.get(arm, ()), key=len, reverse=True):
+            if all(path in point for path in paths):
+                found = self.at(arm, {path: point[path] for path in paths})
+                if found is not None:
+                    return found
+        return None
