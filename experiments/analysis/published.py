@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.analysis.metrics import metrics, selected
-from experiments.analysis.rows import Row, Standing, key_of, where
+from experiments.analysis.metrics import metrics
+from experiments.analysis.rows import Row, Standing, defines, key_of, where
 from experiments.analysis.statistics import is_number
 from experiments.analysis.table import Table
 from experiments.language.plan import RunPlan
@@ -156,8 +156,7 @@ def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]
         subject, tail = subject_of(figure, plans), "_ratio" if figure.over else ""
         for row in where(rows, arm=figure.arm, subject=subject, repeat=None):
             base = row.metric.removesuffix(tail)
-            asked = base + tail == row.metric and selected([replace(row, metric=base)], figure.metric)
-            if asked and is_number(row.value):
+            if base + tail == row.metric and defines(base, figure.metric) and is_number(row.value):
                 least, most = (_in(row.unit, end) for end in figure.range)
                 agrees = least <= row.value <= most
                 yield replace(row, metric=f"{row.metric}_agrees", value=agrees, unit="", spread=None)

@@ -110,6 +110,11 @@ def key_of(point: Mapping[str, Any]) -> str:
     return str(sorted(point.items())) if point else ""
 
 
+def defines(name: str, metric: str) -> bool:
+    """Whether ``name`` is a metric, or one of its definitions, which are called after it with a dot."""
+    return name == metric or name.startswith(f"{metric}.")
+
+
 def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
     """The rows whose fields are as wanted, in order."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.analysis.rows import Row, key_of
+from experiments.analysis.rows import Row, defines, key_of
 from experiments.analysis.statistics import is_number
 
 Point = Mapping[str, Any]
@@ -22,7 +22,7 @@ class At:
         self._rows.setdefault(row.metric, {}).setdefault(row.subject, []).append(row)
 
     def found(self, subject: str, metric: str) -> Sequence[Row]:
-        """A figure, of all repeats and of single ones, however known."""
+        """As :meth:`Table.found`."""
         return self._rows.get(metric, {}).get(subject, ())
 
     def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
@@ -38,7 +38,7 @@ class At:
         """A metric of all subjects, over all repeats, and what is called after it with a dot: its
         definitions."""
         for name, subjects in self._rows.items():
-            if name == metric or name.startswith(f"{metric}."):
+            if defines(name, metric):
                 yield from (row for rows in subjects.values() for row in rows if row.repeat is None)
 
 
@@ -61,8 +61,10 @@ class Table:
         """Every arm at each of its points."""
         return iter(self._at.values())
 
-    def at(self, arm: str, point: Point) -> At | None:
-        return self._at.get((arm, key_of(point)))
+    def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
+        """A figure, of all repeats and of single ones, however known."""
+        at = self._at.get((arm, key_of(point)))
+        return () if at is None else at.found(subject, metric)
 
     def of(self, arm: str) -> list[At]:
         """An arm at each of its points."""
@@ -73,7 +75,7 @@ class Table:
         there holds for all."""
         for paths in sorted(self._paths.get(arm, ()), key=len, reverse=True):
             if all(path in point for path in paths):
-                found = self.at(arm, {path: point[path] for path in paths})
+                found = self._at.get((arm, key_of({path: point[path] for path in paths})))
                 if found is not None:
                     return found
         return None

@@ -22,7 +22,6 @@ from experiments.report.page import (
     hero,
     listing,
     mark,
-    milliseconds,
     page,
     picture,
     table_of,
@@ -152,7 +151,11 @@ def _hero(entries: Sequence[Entry], found: Mapping[str, Any]) -> str:
 
 def _table(entries: Sequence[Entry], limit: float) -> str:
     def seconds(figure: str, side: str) -> Callable[[Entry], str]:
-        return lambda entry: milliseconds(1000 * entry[figure][side])
+        def cell(entry: Entry) -> str:
+            value = 1000 * entry[figure][side]
+            return f"{value:,.{0 if value >= 10 else 1}f} ms"
+
+        return cell
 
     def apart(figure: str) -> Callable[[Entry], str]:
         def cell(entry: Entry) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -74,13 +75,9 @@ def checked(kind: type[Strict], value: Any, written: Any, parameters: Any, where
         ) from None
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
-
-
+@cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
+    return TypeAdapter(kind)
 
 
 def _near(kind: Any, location: Sequence[str | int]) -> str | None:

@@ -98,14 +98,8 @@ def table_of(
     return table([head for head, _ in filled], rows, left) if rows else ""
 
 
-def picture(plot: Plot | None) -> str:
-    if plot is None:
-        return ""
+def picture(plot: Plot) -> str:
     return f"<figure>{plot.svg}<figcaption>{text(plot.caption)}</figcaption></figure>"
-
-
-def milliseconds(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.{0 if value >= 10 else 1}f} ms"
 
 
 def hero(cards: Sequence[tuple[str, str, str]]) -> str:

@@ -50,7 +50,7 @@ class Figures:
     def row(self, metric: str, label: Label | None = None) -> Row | None:
         """None where there is none."""
         at = _NOWHERE if label == PUBLISHED else self.point
-        for found in self.view.found(self.arm, at, self.subject, metric):
+        for found in self.view.table.found(self.arm, at, self.subject, metric):
             if found.repeat is None and (found.label == label if label else found.label != PUBLISHED):
                 return found
         return None
@@ -78,7 +78,7 @@ class Figures:
 
     def repeats(self, metric: str) -> list[Row]:
         """The figures of single runs in their order; none where there was one."""
-        found = self.view.found(self.arm, self.point, self.subject, metric)
+        found = self.view.table.found(self.arm, self.point, self.subject, metric)
         return sorted((row for row in found if row.repeat is not None), key=lambda row: row.repeat or 0)
 
     def modelled(self, metric: str) -> Row | None:
@@ -211,14 +211,14 @@ class View:
         """Figures looked up from the values that the file has."""
         return AtBase(self.experiment, self.rows)
 
-    def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
-        """All rows of a figure, however known."""
-        at = self.table.at(arm, point)
-        return () if at is None else at.found(subject, metric)
-
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Without ``point`` at the arm's first."""
         return Figures(self, arm, subject, next(iter(self.points(arm)), _NOWHERE) if point is None else point)
+
+    def having(self, metric: str) -> list[Figures]:
+        """Each subject, at each point, of which there is a figure over all repeats."""
+        found = (row for row in self.rows if row.metric == metric and row.repeat is None)
+        return [self.at(row.arm, row.subject, row.point) for row in found]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
         """Of all subjects of a kind (``job``, ``event`` and so on) in arms; those that ran at one point."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -173,8 +173,3 @@ def table() -> str:
         said = f"{found.help} (analytic)" if found.analytic else found.help
         lines.append(f"| `{name}` | {found.unit} | {found.of} | {said} |")
     return "\n".join(lines) + "\n"
-
-
-def selected(rows: Iterable[Row], name: str) -> list[Row]:
-    """The rows of a metric, and of those called after it with a dot: its definitions."""
-    return [row for row in rows if row.metric == name or row.metric.startswith(f"{name}.")]

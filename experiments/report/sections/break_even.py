@@ -24,9 +24,7 @@ NEEDS = ("break_even",)
 
 def wanted(view: View) -> Sequence[Figures]:
     """One for each point of the baseline."""
-    spec = view.experiment.spec.break_even
-    found = [row for row in view.rows if row.metric == "break_even" and row.repeat is None]
-    return [view.at(r.arm, r.subject, r.point) for r in found if spec is not None and r.arm == spec.arm]
+    return view.having("break_even")
 
 
 def render(view: View, draw: Draw) -> str:

@@ -176,10 +176,10 @@ def _set_ups(view: View) -> Iterator[Card]:
 
 def _break_even(view: View) -> Iterator[Card]:
     spec = view.experiment.spec.break_even
-    for row in view.rows if spec is not None else ():
-        if spec is not None and row.metric == "break_even" and row.repeat is None:
-            at = view.at(row.arm, row.subject, row.point)
-            where = "".join(f", {text(value)}" for value in row.point.values())
-            remark = f"for a slowdown of {percent(spec.tolerance - 1, 0)}, emulated time; "
-            remark += f"model {at.figure('break_even_predicted')}"
-            yield f"Break-even set-up{where}", _big(at.number("break_even")), remark
+    if spec is None:
+        return
+    for at in view.having("break_even"):
+        where = "".join(f", {text(value)}" for value in at.point.values())
+        remark = f"for a slowdown of {percent(spec.tolerance - 1, 0)}, emulated time; "
+        remark += f"model {at.figure('break_even_predicted')}"
+        yield f"Break-even set-up{where}", _big(at.number("break_even")), remark
