@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +21,10 @@ from experiments.record.writing import write_whole
 from experiments.report import sections as _sections
 from experiments.report.page import page, picture
 from experiments.report.perfetto import write_trace
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-#: Makes a picture, under a name of its own in the page and in the folder ``plots``; gives its HTML.
-Draw = Callable[[str, str, "Figure"], str]
 
 
 def parts() -> tuple[str, ...]:

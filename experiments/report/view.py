@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.analysis.base import AtBase
 from experiments.analysis.result import Analysis
@@ -21,6 +21,11 @@ from experiments.record.runs import Run
 from experiments.report.page import NOTHING, text
 from experiments.report.words import figure, said
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Makes a picture, under a name of its own in the page and in the folder ``plots``; gives its HTML.
+Draw = Callable[[str, str, "Figure"], str]
 _NOWHERE: Point = {}
 PUBLISHED: Label = "published"
 

@@ -12,8 +12,7 @@ from experiments.language.spec import BreakEvenSpec
 from experiments.report.charts import chart, key, legend, note, plain_ticks
 from experiments.report.drawing import PALETTE, QUIET
 from experiments.report.page import NOTHING, table_of, tag
-from experiments.report.report import Draw
-from experiments.report.view import Figures, View, cell, of_points, swept
+from experiments.report.view import Draw, Figures, View, cell, of_points, swept
 from experiments.report.words import amount, called, seconds
 from fabric.schedules import steps_named
 

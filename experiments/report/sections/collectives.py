@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from experiments.report.words import figure
 
 ORDER = 6

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from experiments.analysis.rows import Row
 from experiments.analysis.statistics import is_number
 from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import PUBLISHED, Compared, Figures, View
+from experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
 from experiments.report.words import (
     HARD_SPACE,
     apart,

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from experiments.analysis.base import AtBase
 from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View, short
+from experiments.report.view import Draw, View, short
 from experiments.report.words import figure, said
 
 ORDER = 18
 TITLE = "Where it stops winning"
-NEEDS: tuple[str, ...] = ()
 
 
 def wanted(view: View) -> bool:

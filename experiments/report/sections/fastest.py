@@ -12,14 +12,12 @@ from matplotlib.patches import Patch
 from experiments.language.spec import SweepSpec, quantity
 from experiments.report.charts import shaded, sheet
 from experiments.report.drawing import PALETTE
-from experiments.report.report import Draw
-from experiments.report.view import View, short
+from experiments.report.view import Draw, View, short
 from experiments.report.words import called, said
 from fabric.schedules import parse_collective
 
 ORDER = 17
 TITLE = "Who is the fastest"
-NEEDS: tuple[str, ...] = ()
 #: So many values of two paths, and so many arms, make a map.
 _VALUES, _ARMS = 4, 3
 _MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")

@@ -12,9 +12,8 @@ from experiments.record.runs import Action, Run
 from experiments.report.charts import chart, legend
 from experiments.report.drawing import LIGHT, job_colours
 from experiments.report.page import mark, table_of, tag, text
-from experiments.report.report import Draw
 from experiments.report.sections.jobs import state
-from experiments.report.view import Figures, View
+from experiments.report.view import Draw, Figures, View
 from experiments.report.words import YES_NO, count, seconds
 
 ORDER = 45

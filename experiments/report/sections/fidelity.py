@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.report.page import folded, listing, table_of, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from experiments.report.words import percent
 from fabric.units import format_rate
 

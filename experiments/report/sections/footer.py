@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from experiments.report.page import folded, row, table, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 
 ORDER = 100
 #: Shown by sections of their own.

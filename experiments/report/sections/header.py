@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from experiments.report.page import NO_RESULT, header, hero, mark, text
-from experiments.report.report import Draw
-from experiments.report.view import Compared, View
+from experiments.report.view import Compared, Draw, View
 from experiments.report.words import HARD_SPACE, apart, called, percent, quoted, seconds, upper_first
 
 ORDER = 0

@@ -11,8 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments.record.runs import JobRun
 from experiments.report.charts import chart, legend
 from experiments.report.drawing import PALETTE, QUIET
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 
 ORDER = 25
 TITLE = "Iterations"

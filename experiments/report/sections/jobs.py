@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from experiments.record.runs import JobRun
 from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import Figures, View, cell
+from experiments.report.view import Draw, Figures, View, cell
 from experiments.report.words import percent, seconds, upper_first
 
 ORDER = 20

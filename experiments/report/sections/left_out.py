@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from experiments.report.page import listing, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 
 ORDER = 92
 TITLE = "Not run"

@@ -16,8 +16,7 @@ from experiments.record.runs import JobRun, Run
 from experiments.report import charts
 from experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
 from experiments.report.page import NOTHING, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import Figures, View
+from experiments.report.view import Draw, Figures, View
 from experiments.report.words import called, count, meaning
 from fabric.collectives import Schedule, schedule_of
 from fabric.grid import LightUse, lines, position

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.report.page import listing, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from fabric.units import format_rate, format_time
 
 ORDER = 93

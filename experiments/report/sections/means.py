@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from experiments.analysis.published import Mean, means, name_of, saved
 from experiments.report.page import Columns, mark, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View, short
+from experiments.report.view import Draw, View, short
 from experiments.report.words import called, said
 
 ORDER = 19
 TITLE = "The published percentages"
-NEEDS: tuple[str, ...] = ()
 
 
 def wanted(view: View) -> bool:

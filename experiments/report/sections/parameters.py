@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from experiments.language.spec import ParameterSpec
 from experiments.report.page import folded, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from fabric.units import format_size, format_time
 
 ORDER = 95

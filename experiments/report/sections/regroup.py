@@ -13,8 +13,7 @@ from experiments.record.runs import Action, Run
 from experiments.report.charts import chart, named_rows, note, spans
 from experiments.report.drawing import LIGHT, QUIET, job_colours
 from experiments.report.page import table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from experiments.report.words import called, figure, meaning, seconds
 
 ORDER = 35

@@ -14,9 +14,8 @@ from experiments.record.runs import JobRun, Run
 from experiments.report.charts import arrow, centred, chart, key, legend, named_rows, note, pictures
 from experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
 from experiments.report.page import NOTHING, table_of, tag, text
-from experiments.report.report import Draw
 from experiments.report.sections.light import counted, of_fabric, times
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from experiments.report.words import count, seconds
 from fabric.schedules import steps_named
 from fabric.units import format_rate

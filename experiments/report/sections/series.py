@@ -13,13 +13,11 @@ from experiments.language.spec import SweepSpec, quantity
 from experiments.report.charts import along, prefixed, scaled, sheet
 from experiments.report.drawing import PALETTE
 from experiments.report.page import Columns, folded, mark, table_of, text
-from experiments.report.report import Draw
-from experiments.report.view import Figures, Point, View, cell, short
+from experiments.report.view import Draw, Figures, Point, View, cell, short
 from experiments.report.words import called, said, upper_first
 
 ORDER = 16
 TITLE = "What was swept"
-NEEDS: tuple[str, ...] = ()
 #: A table of more rows is folded away; so many values of a second path stand side by side.
 _MOST_ROWS, _MOST_PANELS = 12, 4
 #: Where the largest value is more than so many times the smallest, the y axis is logarithmic.

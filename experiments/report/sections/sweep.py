@@ -14,8 +14,7 @@ from experiments.language.spec import CompareSpec, quantity
 from experiments.report.charts import along, chart, legend, shaded
 from experiments.report.drawing import PALETTE
 from experiments.report.page import folded, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import Compared, Figures, View, cell, of_points, short, swept
+from experiments.report.view import Compared, Draw, Figures, View, cell, of_points, short, swept
 from experiments.report.words import called, said, upper_first
 
 ORDER = 15

@@ -16,8 +16,7 @@ from experiments.record.events import PortRate
 from experiments.record.runs import JobRun, Run
 from experiments.report.charts import note, sheet
 from experiments.report.drawing import QUIET, job_colours
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from fabric.units import format_rate
 
 ORDER = 30

@@ -13,8 +13,7 @@ from experiments.record.runs import SUCCEEDED, Action, JobRun, Run
 from experiments.report.charts import key, legend, named_rows, note, sheet, spans
 from experiments.report.drawing import INK, LIGHT, QUIET, RULE, job_colours
 from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from experiments.report.words import seconds
 
 ORDER = 22

@@ -15,9 +15,8 @@ from matplotlib.path import Path as Curve
 from experiments.record.runs import Pair, Run
 from experiments.report.charts import centred, sheet
 from experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
-from experiments.report.report import Draw
 from experiments.report.sections.throughput import lit, pairs
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from fabric.topology import Fabric, Port, optical_neighbour
 from fabric.units import format_rate
 

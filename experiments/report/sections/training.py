@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import PUBLISHED, Figures, View
+from experiments.report.view import PUBLISHED, Draw, Figures, View
 from experiments.report.words import YES_NO, amount, percent
 
 ORDER = 60

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from experiments.analysis.compare import UTILISATION
 from experiments.analysis.metrics.utilisation import WINDOW
 from experiments.report.page import NOTHING, mark, row, table, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import PUBLISHED, Compared, View
+from experiments.report.view import PUBLISHED, Compared, Draw, View
 from experiments.report.words import figure, percent, worth_tag
 from fabric.utilisation import DEFINITIONS, Definition
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from experiments.analysis.statistics import is_number
 from experiments.papers import paper
 from experiments.report.page import listing, mark, tag, text
-from experiments.report.report import Draw
-from experiments.report.view import View
+from experiments.report.view import Draw, View
 from experiments.report.words import said
 
 ORDER = 5
 TITLE = "Verdict"
-NEEDS = ()
 _WORDS = {"wins": ("good", "Wins."), "loses": ("bad", "Loses."), "note": ("quiet", "Published.")}
 #: What ends in this is a closed form of what is called as it is without.
 _CLOSED = "_closed"
