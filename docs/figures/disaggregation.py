@@ -92,13 +92,13 @@ def _batched(batch: int) -> list[Cell]:
     return _varied("batch", f"{batch}{', as in the file' if batch == 28 else ''}", "batch", batch)
 
 
-AGREEMENT = " | iteration, emulated | simulated |  | all-reduce, emulated | simulated | "
+AGREEMENT = " | iteration, emulated | simulated | difference | all-reduce, emulated | simulated | difference"
 
 
 def compared(title: str, arm: str, job: str) -> list[Cell]:
     """Iteration and all-reduce of a job: emulated, simulated, how far apart."""
     cells: list[Cell] = [title]
-    for metric in ("iteration", "exchange"):
+    for metric in ("iteration", "allreduce"):
         emulated, virtual = (figure(arm, metric, f"job {job}") for figure in (measured, simulated))
         cells += [of(seconds, emulated), of(seconds, virtual), of(apart, virtual, emulated)]
     return cells

@@ -10,7 +10,7 @@ from docs.figures.words import seconds
 
 def all_reduces(titles: Mapping[str, str]) -> list[list[Cell]]:
     """Each arm's, with the arm's title."""
-    return [[title, of(seconds, simulated(arm, "exchange", "job train"))] for arm, title in titles.items()]
+    return [[title, of(seconds, simulated(arm, "allreduce", "job train"))] for arm, title in titles.items()]
 
 
 BLOCKS: dict[str, Block] = {

@@ -49,8 +49,8 @@ def _nine(title: str, arm: str, fabric: str = "") -> list[Cell]:
         title,
         of(str, StepCount("measured", arm, TRAIN)),
         of(lambda times, each: f"{times} times, {seconds(each)} each", *light) if fabric else "",
-        of(seconds, measured(arm, "exchange", TRAIN)),
-        of(seconds, simulated(arm, "exchange", TRAIN)),
+        of(seconds, measured(arm, "allreduce", TRAIN)),
+        of(seconds, simulated(arm, "allreduce", TRAIN)),
         of(apart, *iterations),
         of(truth, measured(arm, "parameters_identical", TRAIN)),
         of(number, measured(arm, "payload_lost", "run")),
@@ -110,7 +110,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "wrht-9": Table(
         "wrht_9",
-        "nine nodes | steps | light set in one | all-reduce, emulated | simulated | iteration, simulated | "
+        "nine nodes | steps | light set in one | all-reduce, emulated | simulated | iteration, difference | "
         "same parameters | bytes lost",
         [
             _nine("WRHT, one wavelength", "wrht", "one"),
