@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from experiments.analysis.statistics import is_number
+from experiments.analysis.published import Mean, means
 from experiments.language.text import ScenarioError
 from experiments.papers import paper
 from experiments.report.view import View
@@ -58,22 +58,23 @@ class StepCount:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """Of a ratio that is published as a mean over points: the paper's, or of ``ours`` the closest one."""
+class MeanRatio:
+    """A ratio that is published as a mean over points, beside the run's own."""
 
     run: Kind
     arm: str
     metric: str
-    ours: bool = False
+    over: str
 
-    def value(self, view: View) -> float:
-        rows = [row for row in view.rows if (row.arm, row.metric) == (self.arm, self.metric)]
-        (theirs,) = (row.value for row in rows if row.label == "published" and is_number(row.value))
-        ours = (row.value for row in rows if row.label != "published" and is_number(row.value))
-        return min(ours, key=lambda value: abs(value - theirs)) if self.ours else theirs
+    def value(self, view: View) -> Mean:
+        asked = (self.arm, self.metric, self.over)
+        for found in means(view.experiment.spec, view.rows):
+            if (found.spec.arm, found.spec.metric, found.spec.over) == asked and found.ours:
+                return found
+        raise ScenarioError(f"{view.name}: no mean of {self.metric} of arm {self.arm} over {self.over}")
 
 
-Source = Figure | StepCount | Mean
+Source = Figure | StepCount | MeanRatio
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from experiments.analysis.published import saved
+
 
 def seconds(value: float) -> str:
     """Three digits, in the unit that fits."""
@@ -33,7 +35,7 @@ def apart(ours: float, measured: float) -> str:
 
 
 def reduced(before: float, after: float) -> str:
-    return percent(100 * (1 - after / before))
+    return percent(saved(after / before))
 
 
 def rise(before: float, after: float) -> str:
@@ -51,4 +53,4 @@ def limit(value: float | str) -> str:
 
 def saving(ratio_of_both: float) -> str:
     """What a ratio below 1 saves, as exactly as papers give it."""
-    return f"{100 * (1 - ratio_of_both):.2f} %".replace("-", "−")
+    return f"{saved(ratio_of_both):.2f} %".replace("-", "−")

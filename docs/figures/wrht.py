@@ -9,7 +9,7 @@ from docs.figures.parts import (
     Block,
     Cell,
     Figure,
-    Mean,
+    MeanRatio,
     Picture,
     StepCount,
     Table,
@@ -87,10 +87,10 @@ def _electrical(arm: str, title: str, faster: Cell) -> list[Cell]:
 
 
 def _percentage(other: str, metric: str = "allreduce") -> list[Cell]:
-    name = f"{metric}_ratio.{other}"
+    mean = MeanRatio("simulated", "wrht", metric, other)
     against = f"{other.replace('-', ' ')}, {'time' if metric == 'allreduce' else 'number of steps'}"
-    theirs, ours = (Mean("simulated", "wrht", name, ours=ours) for ours in (False, True))
-    return [of(saving, theirs), against, of(saving, ours)]
+    theirs, ours = of(lambda m: saving(m.ratio), mean), of(lambda m: saving(m.ours[0][0]), mean)
+    return [theirs, against, ours]
 
 
 BLOCKS: dict[str, Block] = {
