@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,18 @@ def _small(array: Array) -> Array:
 
 
 def _said(one: Collective) -> list[Any]:
-    split = None if one.split is None else [one.split.seed, one.split.skew]
+    split = None if one.split is None else asdict(one.split)
     return [one.kind, one.algorithm, one.root, split, None if one.sizes is None else len(one.sizes)]
+
+
+def split_of(said: object) -> Split:
+    """A split from its fields by their names. Raises ValueError for other fields, or no numbers."""
+    if not isinstance(said, dict) or not set(said) <= {field.name for field in fields(Split)}:
+        raise ValueError("the split of an all-to-all is damaged")
+    for name, value in said.items():
+        if not (value is None or (isinstance(value, int | float) and 0 <= value < 1 << 63)):
+            raise ValueError(f"the split of an all-to-all: {name} is {value!r:.40}")
+    return Split(**said)
 
 
 class _Stream:
@@ -177,7 +187,7 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
     collectives = []
     for one in header["collectives"]:
         sizes = None if one[4] is None else _matrix(array(), _count(one[4]))
-        split = None if one[3] is None else Split(int(one[3][0]), float(one[3][1]))
+        split = None if one[3] is None else split_of(one[3])
         collectives.append(Collective(str(one[0]), str(one[1]), int(one[2]), split, sizes))
     return Workload(
         str(header["name"]),

@@ -61,7 +61,12 @@ MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
 #: Packages of others, by the only rooms that may import them.
-ONLY_IN = {"os_ken": "controller.openflow", "mininet": "testbed.emulation", "numba": "testbed.simulation"}
+ONLY_IN = {
+    "os_ken": "controller.openflow",
+    "mininet": "testbed.emulation",
+    "numba": "testbed.simulation",
+    "google": "workloads.formats",
+}
 #: All that these rooms need of others.
 NEEDS_ONLY = {
     "fabric": {"numpy", "networkx", "pydantic", "scipy"},
