@@ -45,11 +45,16 @@ class Split:
     """How unequally an all-to-all divides what each rank sends, as tokens over experts are.
 
     ``skew``: exponent of a Zipf law over the receivers, in an order drawn anew by each sender for each
-    operation and iteration; 0 divides equally. The same ``seed`` gives the same.
+    operation and iteration; 0 divides equally. The same ``seed`` gives the same. ``same_order``: all senders
+    have one order, so that some receivers are hot. Operations of one ``draw`` send the same tokens; ``back``:
+    they go back to where they came from. ``workloads.splits`` makes bytes of it.
     """
 
     seed: int = 0
     skew: float = 0.0
+    same_order: bool = False
+    draw: int | None = None
+    back: bool = False
 
 
 class Collective(NamedTuple):

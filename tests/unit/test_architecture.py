@@ -17,7 +17,7 @@ ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experime
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fabric": (),
-    "workloads": ("fabric",),
+    "workloads": ("fabric", "workloads.graph"),
     "workloads.graph": ("fabric",),
     "workloads.packed": ("fabric", "workloads.graph"),
     "workloads.formats": ("fabric", "workloads"),

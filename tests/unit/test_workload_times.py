@@ -1,0 +1,153 @@
+"""Seconds: of devices and tables, of whole iterations against closed forms, and scaled for an emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.ideal_network import ideal_run
+from workloads.closed_forms import IdealNetwork, bubble, iteration_time
+from workloads.devices import DEVICES, device_named, measured, scaled, seconds_table, timed
+from workloads.graph import Book, Collective, Kind, Workload, Writer
+from workloads.layers import Transformer
+from workloads.models import MODELS
+from workloads.parallelism import generate, rank_grid
+from workloads.settings import Parallel, Training
+
+A100 = DEVICES["a100"]
+NO_TIME = IdealNetwork(1e30)
+
+
+def transformer(name: str) -> Transformer:
+    model = MODELS[name]
+    assert isinstance(model, Transformer)
+    return model
+
+
+def iteration(model: Transformer, parallel: Parallel, training: Training, network: IdealNetwork) -> float:
+    workload = generate(model, parallel, training, A100)
+    stages = rank_grid(parallel)[:, 0, 0, 0].tolist()
+    return max(map(max, ideal_run(workload, network, stages)))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "micro_batches", "network"),
+    [
+        ("1f1b", 8, NO_TIME),
+        ("1f1b", 32, IdealNetwork(50e9, 2e-6)),
+        ("1f1b", 24, IdealNetwork(5e9, 5e-6)),
+        ("gpipe", 8, IdealNetwork(12.5e9, 5e-6)),
+    ],
+)
+def test_gpt3s_iteration_is_the_closed_forms(
+    schedule: str, micro_batches: int, network: IdealNetwork
+) -> None:
+    """dp 8, tp 8, pp 16: one rank of each stage stands for those that are alike."""
+    model, parallel = transformer("gpt3-175b"), Parallel(dp=8, tp=8, pp=16)
+    training = Training(micro_batches=micro_batches, schedule=schedule)
+    form = iteration_time(model, parallel, training, A100, network)
+    assert iteration(model, parallel, training, network) == pytest.approx(form.seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "training"),
+    [
+        ("llama3-70b", Parallel(8, 8, 4), Training(micro_batches=8, gradient_bytes=4)),
+        ("gpt2-medium", Parallel(8), Training(micro_batches=2)),
+        ("gpt2-medium", Parallel(8), Training(micro_batches=2, zero=1, recompute=True)),
+        ("llama2-7b", Parallel(4, 2), Training(zero=1, sequence_parallel=True)),
+        ("mixtral-8x22b", Parallel(2, 8, 8, 8), Training(micro_batches=16, sequence=4096)),
+        (
+            "mixtral-8x7b", Parallel(2, 4, 4, 8),
+            Training(micro_batches=8, sequence=4096, sequence_parallel=True),
+        ),
+    ],
+)  # fmt: skip
+def test_iterations_are_the_closed_forms(name: str, parallel: Parallel, training: Training) -> None:
+    model, network = transformer(name), IdealNetwork(12.5e9, 5e-6)
+    form = iteration_time(model, parallel, training, A100, network)
+    assert iteration(model, parallel, training, network) == pytest.approx(form.seconds, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual"),
+    [("1f1b", 1), ("gpipe", 1), ("interleaved", 1), ("interleaved", 2), ("interleaved", 4)],
+)
+def test_the_bubble_of_equal_stages_is_the_papers(schedule: str, virtual: int) -> None:
+    """Without the output stages are equal: (p - 1) / (v m) of the useful time."""
+    model = replace(transformer("llama2-7b"), vocabulary=0)
+    training = Training(micro_batches=8, schedule=schedule, virtual_stages=virtual)
+    workload = generate(model, Parallel(pp=4), training, replace(A100, memory_bytes_per_s=1e30))
+    useful = float(np.nansum(workload.programs[0].seconds))
+    total = max(map(max, ideal_run(workload, NO_TIME)))
+    assert total / useful - 1 == pytest.approx(bubble(4, 8, virtual), rel=1e-9)
+
+
+def test_what_the_closed_form_does_not_cover_is_refused() -> None:
+    for name, training in (("bert-large", Training()), ("llama2-7b", Training(zero=3))):
+        with pytest.raises(ValueError, match="the closed form covers decoders"):
+            iteration_time(transformer(name), Parallel(2), training, A100, NO_TIME)
+
+
+def mixed() -> Workload:
+    """A computation in FLOPs, one in seconds, a memory operation, a message and a collective on two ranks."""
+    book = Book()
+    group = book.group([0, 1])
+    programs = []
+    for rank in (0, 1):
+        writer = Writer(book)
+        writer.compute("block 3 mlp forward", flops=312e12)
+        writer.compute("block 12 mlp forward", seconds=0.5)
+        writer.memory("optimiser", 2039 * 10**9)
+        if rank == 0:
+            writer.send("pp activations", 10, 0)
+        else:
+            writer.receive("pp activations", 10, 0)
+        matrix = ((0, 1000), (6, 0))
+        writer.collective("ep dispatch", Collective("all-to-all-v", sizes=matrix), 1000, 0)
+        programs.append(writer.done())
+    return book.workload("mixed", programs, [0, 1], [[group], [group]], [[1], [0]])
+
+
+def test_a_device_fills_in_what_states_no_seconds() -> None:
+    seconds = timed(mixed(), A100).programs[0].seconds
+    assert seconds[:3] == pytest.approx([1 / 0.45, 0.5, 1.0])
+    assert np.isnan(seconds[3:]).all()
+    with pytest.raises(ValueError, match="a100: no rate for elements of 1 bytes, only of 2, 4"):
+        timed(mixed(), A100, element_bytes=1)
+    with pytest.raises(ValueError, match="no device a10; there are v100, a100"):
+        device_named("a10")
+
+
+def test_a_measured_table_fills_in_by_name_with_or_without_the_blocks_number() -> None:
+    table = seconds_table("operation,seconds\nmlp forward,0.25\n\noptimiser,1e-3\n")
+    assert measured(mixed(), table).programs[1].seconds[:3].tolist() == [0.25, 0.5, 1e-3]
+    closer = measured(mixed(), table | {"block 3 mlp forward": 0.125})
+    assert closer.programs[0].seconds[0] == 0.125
+    with pytest.raises(ValueError, match="no seconds for optimiser; the table has mlp forward"):
+        measured(mixed(), {"mlp forward": 1.0})
+
+
+@pytest.mark.parametrize(
+    "line", ["mlp forward", "mlp forward,fast", "mlp forward,-1", ",1", "head,inf", "a,1\na,2"]
+)
+def test_a_line_that_is_none_is_named(line: str) -> None:
+    number = 1 + line.count("\n")
+    with pytest.raises(ValueError, match=f"line {number + 1}: "):
+        seconds_table(f"operation,seconds\n{line}")
+
+
+def test_an_emulation_takes_longer_over_less() -> None:
+    workload = scaled(timed(mixed(), A100), 10, 100)
+    program = workload.programs[0]
+    assert program.seconds[:3] == pytest.approx([10 / 0.45, 5.0, 10.0])
+    assert program.bytes[2] == 2039 * 10**9
+    sizes = program.bytes[program.kind != Kind.MEMORY]
+    assert sizes.tolist() == [0, 0, 4, 12]
+    assert workload.collectives[0].sizes == ((0, 12), (4, 0))
+    with pytest.raises(ValueError, match="block 3 mlp forward has no seconds to be scaled"):
+        scaled(mixed(), 10, 100)
+    with pytest.raises(ValueError, match="both must be above 0"):
+        scaled(timed(mixed(), A100), 0, 1)

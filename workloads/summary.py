@@ -1,0 +1,141 @@
+"""What a workload comes to: operations, bytes by purpose, groups by size."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from fabric.steps import IntArray
+from workloads.graph import FloatArray, Kind, Program, Workload
+
+#: First words of the names that generated workloads give to communication.
+PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables")
+#: Times its bytes that all ranks of a group together send at least, over the group's ranks less one.
+SENT = {"all-reduce": 2}
+
+
+class Traffic(NamedTuple):
+    """Of one purpose: operations of all ranks, and bytes that all ranks send, and the one that sends most."""
+
+    operations: int
+    sent: int
+    most: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``kinds`` and ``collectives``: operations of all ranks. ``groups``: how many there are of each size.
+
+    ``seconds`` [ranks]: of computation and memory, NaN where they are not known; ``flops`` of all ranks.
+    """
+
+    name: str
+    ranks: int
+    programs: int
+    streams: tuple[str, ...]
+    operations: int
+    kinds: dict[str, int]
+    collectives: dict[str, int]
+    traffic: dict[str, Traffic]
+    groups: dict[int, int]
+    flops: float
+    seconds: FloatArray
+
+
+def summary(workload: Workload) -> Summary:
+    """Everything that ``Summary`` has, without looking at ranks one by one."""
+    ranks = np.bincount(workload.program_of, minlength=len(workload.programs))
+    kinds: Counter[str] = Counter()
+    collectives: Counter[str] = Counter()
+    flops, seconds = 0.0, np.zeros(workload.ranks)
+    for number, (program, count) in enumerate(zip(workload.programs, ranks.tolist(), strict=True)):
+        for kind in Kind:
+            kinds[kind.name.lower()] += int((program.kind == kind).sum()) * count
+        called = program.collective[program.kind == Kind.COLLECTIVE]
+        for which, calls in zip(
+            *(part.tolist() for part in np.unique(called, return_counts=True)), strict=True
+        ):
+            collectives[workload.collectives[which].kind] += calls * count
+        flops += float(program.flops.sum()) * count
+        takes_time = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
+        seconds[workload.program_of == number] = program.seconds[takes_time].sum()
+    return Summary(
+        workload.name, workload.ranks, len(workload.programs), workload.streams, workload.operations,
+        {kind: count for kind, count in kinds.items() if count}, dict(collectives), traffic(workload),
+        dict(sorted(Counter(len(group) for group in workload.groups).items())), flops, seconds,
+    )  # fmt: skip
+
+
+def traffic(workload: Workload) -> dict[str, Traffic]:
+    """By purpose: what the ranks send, counting of each collective the least that any algorithm must.
+
+    An all-reduce of S bytes among n ranks: 2 (n - 1) / n S by each; an all-gather, a reduce-scatter, an
+    all-to-all (n - 1) / n S; a broadcast (n - 1) S by all. An unequal split counts as an equal one; sizes
+    that are given count as they are. Purposes are those of generated workloads; of others, the
+    collective's kind and "message".
+    """
+    operations: Counter[str] = Counter()
+    total: defaultdict[str, Fraction] = defaultdict(Fraction)
+    each: defaultdict[str, FloatArray] = defaultdict(lambda: np.zeros(workload.ranks))
+    for part in _parts(workload):
+        operations[part.purpose] += part.operations * len(part.ranks)
+        sizes, counts = np.unique(part.group_ranks, return_counts=True)
+        for n, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+            total[part.purpose] += Fraction(part.sent * count * (n - 1), n) if n else part.sent * count
+        share = np.where(part.group_ranks > 0, (part.group_ranks - 1) / np.maximum(part.group_ranks, 1), 1.0)
+        each[part.purpose][part.ranks] += part.sent * share
+    return {
+        name: Traffic(operations[name], round(total[name]), float(each[name].max())) for name in operations
+    }
+
+
+class _Part(NamedTuple):
+    """Operations of one program and purpose. ``group_ranks`` [ranks]: 0 of messages."""
+
+    purpose: str
+    ranks: IntArray
+    operations: int
+    sent: int
+    group_ranks: IntArray
+
+
+def _parts(workload: Workload) -> Iterator[_Part]:
+    sizes = np.array([len(group) for group in workload.groups] or [0])
+    for number, program in enumerate(workload.programs):
+        ranks = np.flatnonzero(workload.program_of == number)
+        for operation in (Kind.SEND, Kind.COLLECTIVE):
+            mine = np.flatnonzero(program.kind == operation)
+            columns = (program.name, program.slot, program.collective)
+            rows, where = np.unique(np.stack([c[mine] for c in columns]), axis=1, return_inverse=True)
+            for k, (name, slot, which) in enumerate(rows.T.tolist()):
+                chosen = mine[where.ravel() == k]
+                if operation == Kind.SEND:
+                    purpose = _purpose(workload.names[name], "message")
+                    group, sent = np.zeros(len(ranks), dtype=np.int64), int(program.bytes[chosen].sum())
+                else:
+                    kind = workload.collectives[which].kind
+                    purpose = _purpose(workload.names[name], kind)
+                    group = sizes[workload.communicators[ranks, slot]]
+                    sent = _sent(workload, program, chosen, which)
+                yield _Part(purpose, ranks, len(chosen), sent, group)
+
+
+def _purpose(name: str, otherwise: str) -> str:
+    first = name.partition(" ")[0]
+    return first if first in PURPOSES else otherwise
+
+
+def _sent(workload: Workload, program: Program, chosen: IntArray, which: int) -> int:
+    """By one rank, times ranks over ranks less one."""
+    what = workload.collectives[which]
+    if what.sizes is not None:
+        between = np.array(what.sizes)
+        ranks = len(between)
+        away = int(between.sum() - np.trace(between))
+        return len(chosen) * away // max(ranks - 1, 1)
+    return SENT.get(what.kind, 1) * int(program.bytes[chosen].sum())
