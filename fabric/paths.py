@@ -47,15 +47,22 @@ class Hop:
     into: Port
     rate_bps: float
 
+    @cached_property
+    def text(self) -> bytes:
+        """The port by which frames leave; written out once, as thousands of pairs choose among the same."""
+        return str(self.out).encode()
+
 
 def hashed(source_ip: str, destination_ip: str, options: Sequence[Hop]) -> Hop:
     """The option with the highest hash of both addresses and its port (rendezvous hashing)."""
 
-    def weight(hop: Hop) -> tuple[bytes, Port]:
-        text = f"{source_ip} {destination_ip} {hop.out}"
-        return hashlib.blake2b(text.encode(), digest_size=8).digest(), hop.out
-
-    return max(options, key=weight)
+    pair = f"{source_ip} {destination_ip} ".encode()
+    weights = [hashlib.blake2b(pair + hop.text, digest_size=8).digest() for hop in options]
+    most = max(weights)
+    if weights.count(most) == 1:
+        return options[weights.index(most)]
+    same = (hop for weight, hop in zip(weights, options, strict=True) if weight == most)
+    return max(same, key=lambda hop: hop.out)
 
 
 def dealt(number: int, options: Sequence[Hop]) -> tuple[int, Hop]:

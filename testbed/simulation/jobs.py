@@ -17,10 +17,11 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fabric.schedules import steps_named
-from fabric.steps import Step, Steps, check_ranks, frozen
+from fabric.steps import Step, Steps, check_ranks
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.engine import Engine, Flow
-from testbed.simulation.networks import Network
+from testbed.simulation.exchange import Exchange, StepPlan
+from testbed.simulation.networks import Network, Routes
 from testbed.simulation.phases import StepCost, check_cost, check_vector, needs_new_light, synchronous
 
 #: More transfers than this of one job cannot be followed one by one.
@@ -482,20 +483,16 @@ class _JobRun:
         self.flows: dict[Flow, tuple[int, int]] = {}
         self.opened: dict[Hashable, None] = {}
         #: Transfers that have no way for now.
-        self.stranded: list[tuple[_StepPlan, int, Callable[[], None]]] = []
+        self.stranded: list[tuple[StepPlan, int, Callable[[], None]]] = []
         ranks = len(job.ranks)
-        self.plan: list[_StepPlan] = []
-        self.iteration = np.zeros(ranks, dtype=np.int64)
+        self.plan: list[StepPlan] = []
         #: Iterations that each rank has ended.
         self.ended = np.full(ranks, first, dtype=np.int64)
-        self.at_step = [0] * ranks
-        self.pending = [0] * ranks
-        self.early: dict[tuple[int, int, int], int] = {}
+        self.exchanges: dict[int, Exchange] = {}
         self.begun: dict[int, FloatArray] = {}
         self.computed: dict[int, FloatArray] = {}
         self.finished: dict[int, FloatArray] = {}
         self.ended_ranks: dict[int, int] = {}
-        self.ready = 0
         self.left = 0
         self.whole: tuple[Network, float] | None = None
 
@@ -508,8 +505,11 @@ class _JobRun:
                 raise ValueError(f"job {self.job.name}: {error}") from None
             return
         self._plan_steps()
-        for plan in self.plan:
-            plan.route()
+        try:
+            for plan in self.plan:
+                plan.route()
+        except ValueError as error:
+            raise ValueError(f"job {self.job.name}: {error}") from None
 
     def _plan_steps(self) -> None:
         transfers = 0
@@ -520,8 +520,23 @@ class _JobRun:
                     f"job {self.job.name}: more than {MOST_TRANSFERS} transfers cannot be followed one by "
                     "one; use synchronised steps, and nothing else at the same time"
                 )
-        for number, step in enumerate(self.job.steps):
-            self.plan.append(_StepPlan(self, step, number))
+        job, before = self.job, None
+        for number, step in enumerate(job.steps):
+            set_up = True
+            if job.cost.in_steps:
+                set_up = job.cost.in_steps[number]
+            elif job.cost.when == "changed-only" and before is not None:
+                set_up = needs_new_light(step, before, len(job.ranks))
+            sizes = step.count.astype(np.float64) * (job.vector_bytes / job.steps.chunks)
+            cost = job.cost.reduce_s_per_byte
+            self.plan.append(StepPlan(step, number, sizes, self, set_up=set_up, reduce_s_per_byte=cost))
+            before = step
+
+    def routes(self, step: Step, number: int) -> Routes:
+        return self.run.network.routes(self.job.ranks, step, number)
+
+    def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
+        return self.run.links(locals_)
 
     def _whole_s(self) -> float:
         job = self.job
@@ -568,6 +583,9 @@ class _JobRun:
 
     def _drop(self) -> None:
         """Stop everything that is under way."""
+        for exchange in self.exchanges.values():
+            exchange.over = True
+        self.exchanges.clear()
         for flow in list(self.flows):
             self.run.engine.stop(flow)
         self.flows.clear()
@@ -591,6 +609,7 @@ class _JobRun:
             self.ended_ranks[iteration] = 0
 
     def _close(self, iteration: int) -> None:
+        self.exchanges.pop(iteration, None)
         self.result.iterations.append(
             Iteration(self.begun.pop(iteration), self.computed.pop(iteration), self.finished.pop(iteration))
         )
@@ -603,42 +622,22 @@ class _JobRun:
     def _begin_iteration(self, rank: int, iteration: int) -> None:
         self._times(iteration)
         now_s = self.run.engine.now_s
-        self.iteration[rank] = iteration
-        self.at_step[rank] = -1
         self.begun[iteration][rank] = now_s
         done_s = now_s + float(self.computed[iteration][rank])
         self.computed[iteration][rank] = done_s
-        self.run.engine.at(done_s, lambda: self._next_step(rank))
+        self.run.engine.at(done_s, lambda: self._exchange(rank, iteration))
 
-    def _next_step(self, rank: int) -> None:
-        """The rank goes on to the next step that has something for it to do."""
-        while not self.over:
-            number = self.at_step[rank] = self.at_step[rank] + 1
-            if number == len(self.plan):
-                self._rank_ended(rank)
-                return
-            plan = self.plan[number]
-            sends = plan.sends.get(rank, ())
-            receives = plan.receives.get(rank, 0)
-            if not sends and not receives:
-                continue
-            iteration = int(self.iteration[rank])
-            self.pending[rank] = len(sends) + receives - self.early.pop((iteration, number, rank), 0)
-            set_up_s = self.job.cost.set_up_s if plan.set_up else 0.0
-            if set_up_s and sends:
-                now_s = self.run.engine.now_s
-                self.run.engine.at(now_s + set_up_s, lambda: self._send(number, sends, iteration))  # noqa: B023
-            else:
-                self._send(number, sends, iteration)
-            if self.pending[rank] == 0:
-                self._received(rank, plan)
+    def _exchange(self, rank: int, iteration: int) -> None:
+        """The rank comes to the collective."""
+        if self.over:
             return
-
-    def _send(self, number: int, sends: Sequence[int], iteration: int) -> None:
-        for k in sends:
-            if self.over:
-                return
-            self._transfer(number, k, lambda k=k: self._arrived(number, k, iteration))  # type: ignore[misc]
+        exchange = self.exchanges.get(iteration)
+        if exchange is None:
+            exchange = self.exchanges[iteration] = Exchange(
+                self.run.engine, self.plan, len(self.job.ranks), self.job.cost.set_up_s, self._transfer,
+                lambda rank: self._rank_ended(rank, iteration),
+            )  # fmt: skip
+        exchange.begin(rank)
 
     def _transfer(self, number: int, k: int, done: Callable[[], None]) -> None:
         """Starts transfer ``k`` of step ``number``, through the gate if there is one."""
@@ -657,7 +656,9 @@ class _JobRun:
             gate.close(handle[0])
             done()
 
-        source, destination = plan.gpus(k)
+        source, destination = (
+            self.job.ranks[int(of[k])] for of in (plan.step.sources, plan.step.destinations)
+        )
         try:
             handle.append(gate.open(source, destination, lit, lambda reason: self.fail(reason)))
         except ValueError as error:
@@ -665,7 +666,7 @@ class _JobRun:
             return
         self.opened[handle[0]] = None
 
-    def _flow(self, plan: _StepPlan, k: int, done: Callable[[], None]) -> None:
+    def _flow(self, plan: StepPlan, k: int, done: Callable[[], None]) -> None:
         if self.over:
             return
         try:
@@ -685,27 +686,7 @@ class _JobRun:
         flow = self.run.engine.start(links, float(plan.sizes[k]), end, latency_s)
         self.flows[flow] = (plan.number, k)
 
-    def _arrived(self, number: int, k: int, iteration: int) -> None:
-        plan = self.plan[number]
-        source, destination = int(plan.step.sources[k]), int(plan.step.destinations[k])
-        for rank in (source, destination):
-            if self.at_step[rank] == number and self.iteration[rank] == iteration:
-                self.pending[rank] -= 1
-                if self.pending[rank] == 0:
-                    self._received(rank, plan)
-            else:
-                key = (iteration, number, rank)
-                self.early[key] = self.early.get(key, 0) + 1
-
-    def _received(self, rank: int, plan: _StepPlan) -> None:
-        cost_s = plan.reduce_s.get(rank, 0.0)
-        if cost_s:
-            self.run.engine.at(self.run.engine.now_s + cost_s, lambda: self._next_step(rank))
-        else:
-            self._next_step(rank)
-
-    def _rank_ended(self, rank: int) -> None:
-        iteration = int(self.iteration[rank])
+    def _rank_ended(self, rank: int, iteration: int) -> None:
         self.ended[rank] = iteration + 1
         self.finished[iteration][rank] = self.run.engine.now_s
         self.ended_ranks[iteration] += 1
@@ -805,69 +786,3 @@ class _JobRun:
         stranded, self.stranded = self.stranded, []
         for plan, k, done in stranded:
             self._flow(plan, k, done)
-
-
-class _StepPlan:
-    """A step of a job, and the ways of its transfers over the present network."""
-
-    def __init__(self, owner: _JobRun, step: Step, number: int) -> None:
-        job = owner.job
-        self.owner, self.step, self.number = owner, step, number
-        self.sizes = step.count * (job.vector_bytes / job.steps.chunks)
-        self.sends: dict[int, list[int]] = {}
-        self.receives: dict[int, int] = {}
-        self.reduce_s: dict[int, float] = {}
-        cost = job.cost.reduce_s_per_byte if step.op == "reduce" else 0.0
-        for k, (s, d) in enumerate(zip(step.sources.tolist(), step.destinations.tolist(), strict=True)):
-            self.sends.setdefault(s, []).append(k)
-            self.receives[d] = self.receives.get(d, 0) + 1
-            if cost:
-                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(self.sizes[k])
-        self.set_up = True
-        if job.cost.in_steps:
-            self.set_up = job.cost.in_steps[number]
-        elif job.cost.when == "changed-only" and number:
-            self.set_up = needs_new_light(step, owner.plan[number - 1].step, len(job.ranks))
-        self._routes: tuple[list[int], list[int], list[float]] | None = None
-        self._one: dict[int, tuple[tuple[int, ...], float]] = {}
-
-    def gpus(self, k: int) -> tuple[str, str]:
-        ranks = self.owner.job.ranks
-        return ranks[int(self.step.sources[k])], ranks[int(self.step.destinations[k])]
-
-    def route(self) -> None:
-        """Raises ValueError naming job and transfer when one of them has no way."""
-        try:
-            routes = self.owner.run.network.routes(self.owner.job.ranks, self.step, self.number)
-        except ValueError as error:
-            raise ValueError(f"job {self.owner.job.name}: {error}") from None
-        self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
-
-    def forget(self) -> None:
-        self._routes = None
-        self._one.clear()
-
-    def way(self, k: int) -> tuple[tuple[int, ...], float]:
-        """The engine's links of transfer ``k`` and its latency, seconds."""
-        found = self._one.get(k)
-        if found is None:
-            if self._routes is None:
-                self._route_one(k)
-                return self._one[k]
-            offsets, links, latency_s = self._routes
-            found = (self.owner.run.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
-            self._one[k] = found
-        return found
-
-    def _route_one(self, k: int) -> None:
-        """After a change only transfers that still happen need a way."""
-        step = self.step
-        part = {
-            name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
-            for name in ("sources", "destinations", "first", "count", "wavelengths")
-        }
-        clockwise = None if step.clockwise is None else step.clockwise[k : k + 1]
-        one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
-        routes = self.owner.run.network.routes(self.owner.job.ranks, one, self.number)
-        links = self.owner.run.links(routes.links.tolist())
-        self._one[k] = (links, float(routes.latency_s[0]))

@@ -1,0 +1,160 @@
+"""A collective under way, each rank at its own pace: what jobs and workloads are both made of.
+
+A rank begins a step when it has sent and received all of its own step before, as the workers do but for
+their overlap of neighbouring steps. It waits for nobody else: what comes for a step that it has not begun
+counts when it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from fabric.steps import Step, frozen
+from testbed.simulation.arrays import FloatArray
+from testbed.simulation.engine import Engine
+from testbed.simulation.networks import Routes
+
+
+class Ways(Protocol):
+    """The paths of a collective's transfers over the present network."""
+
+    def routes(self, step: Step, number: int) -> Routes:
+        """Of every transfer of step ``number``. Raises ValueError naming a transfer that has no way."""
+        ...
+
+    def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
+        """The engine's numbers of links of the network."""
+        ...
+
+
+class StepPlan:
+    """A step, and the ways of its transfers, ``sizes`` bytes each [transfers].
+
+    ``set_up``: whether it begins with setting up. ``reduce_s_per_byte``: as ``StepCost`` has it.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        number: int,
+        sizes: FloatArray,
+        ways: Ways,
+        *,
+        set_up: bool,
+        reduce_s_per_byte: float,
+    ) -> None:
+        self.step, self.number, self.sizes, self.set_up = step, number, sizes, set_up
+        self.sends: dict[int, list[int]] = {}
+        self.receives: dict[int, int] = {}
+        self.reduce_s: dict[int, float] = {}
+        cost = reduce_s_per_byte if step.op == "reduce" else 0.0
+        for k, (s, d) in enumerate(zip(step.sources.tolist(), step.destinations.tolist(), strict=True)):
+            self.sends.setdefault(s, []).append(k)
+            self.receives[d] = self.receives.get(d, 0) + 1
+            if cost:
+                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(sizes[k])
+        self._ways = ways
+        self._routes: tuple[list[int], list[int], list[float]] | None = None
+        self._one: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def route(self) -> None:
+        """Raises ValueError naming a transfer that has no way."""
+        routes = self._ways.routes(self.step, self.number)
+        self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
+
+    def forget(self) -> None:
+        """The network is another one."""
+        self._routes = None
+        self._one.clear()
+
+    def way(self, k: int) -> tuple[tuple[int, ...], float]:
+        """The engine's links of transfer ``k`` and its latency, seconds. Raises ValueError as ``route``."""
+        found = self._one.get(k)
+        if found is None:
+            if self._routes is None:
+                self._route_one(k)
+                return self._one[k]
+            offsets, links, latency_s = self._routes
+            found = (self._ways.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
+            self._one[k] = found
+        return found
+
+    def _route_one(self, k: int) -> None:
+        """After a change only transfers that still happen need a way."""
+        step = self.step
+        part = {
+            name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
+            for name in ("sources", "destinations", "first", "count", "wavelengths")
+        }
+        clockwise = None if step.clockwise is None else step.clockwise[k : k + 1]
+        one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
+        routes = self._ways.routes(one, self.number)
+        self._one[k] = (self._ways.links(routes.links.tolist()), float(routes.latency_s[0]))
+
+
+class Exchange:
+    """One execution of a plan by ``ranks`` ranks.
+
+    ``transfer(number, k, done)`` starts transfer ``k`` of step ``number`` and calls ``done`` when it is over;
+    ``ended(rank)`` is called when a rank has done all of its steps. ``set_up_s``: of a step that sets up.
+    ``over``: set it, and nothing more is begun.
+    """
+
+    def __init__(
+        self, engine: Engine, plan: Sequence[StepPlan], ranks: int, set_up_s: float,
+        transfer: Callable[[int, int, Callable[[], None]], None], ended: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self.over = False
+        self._engine, self._plan, self._set_up_s = engine, plan, set_up_s
+        self._transfer, self._ended = transfer, ended
+        self._at_step = [-1] * ranks
+        self._pending = [0] * ranks
+        #: Transfers that are over before their rank has come to their step.
+        self._early: dict[tuple[int, int], int] = {}
+
+    def begin(self, rank: int) -> None:
+        """The rank goes on to the next step that has something for it to do."""
+        while not self.over:
+            number = self._at_step[rank] = self._at_step[rank] + 1
+            if number == len(self._plan):
+                self._ended(rank)
+                return
+            plan = self._plan[number]
+            sends = plan.sends.get(rank, ())
+            receives = plan.receives.get(rank, 0)
+            if not sends and not receives:
+                continue
+            self._pending[rank] = len(sends) + receives - self._early.pop((number, rank), 0)
+            if self._set_up_s and plan.set_up and sends:
+                then_s = self._engine.now_s + self._set_up_s
+                self._engine.at(then_s, lambda: self._send(number, sends))  # noqa: B023
+            else:
+                self._send(number, sends)
+            if self._pending[rank] == 0:
+                self._received(rank, plan)
+            return
+
+    def _send(self, number: int, sends: Sequence[int]) -> None:
+        for k in sends:
+            if self.over:
+                return
+            self._transfer(number, k, lambda k=k: self._arrived(number, k))  # type: ignore[misc]
+
+    def _arrived(self, number: int, k: int) -> None:
+        plan = self._plan[number]
+        for rank in (int(plan.step.sources[k]), int(plan.step.destinations[k])):
+            if self._at_step[rank] == number:
+                self._pending[rank] -= 1
+                if self._pending[rank] == 0:
+                    self._received(rank, plan)
+            else:
+                self._early[number, rank] = self._early.get((number, rank), 0) + 1
+
+    def _received(self, rank: int, plan: StepPlan) -> None:
+        cost_s = plan.reduce_s.get(rank, 0.0)
+        if cost_s:
+            self._engine.at(self._engine.now_s + cost_s, lambda: self.begin(rank))
+        else:
+            self.begin(rank)
