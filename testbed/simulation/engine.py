@@ -68,6 +68,7 @@ class Engine:
         self._keys: list[Hashable] = []
         self._touched: dict[int, None] = {}
         self._round = 0
+        self._settling: list[Callable[[], None]] = []
         self._paused = False
 
     # Links.
@@ -104,6 +105,10 @@ class Engine:
         if not time_s >= self.now_s:
             raise ValueError(f"an event at {time_s} s, and it is {self.now_s} s")
         heapq.heappush(self._queue, (time_s, next(self._number), act, 0))
+
+    def settle(self, act: Callable[[], None]) -> None:
+        """Calls ``act`` once all of the present instant has happened; it must begin nothing in it."""
+        self._settling.append(act)
 
     def next_event_s(self) -> float:
         """When something happens next; infinite when nothing is left."""
@@ -201,6 +206,9 @@ class Engine:
 
     def _share(self) -> None:
         """New rates for all flows that the changes of this instant can concern."""
+        settling, self._settling = self._settling, []
+        for act in settling:
+            act()
         touched = self._touched
         if not touched:
             return

@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from fabric.steps import Step, frozen
+import numpy as np
+
+from fabric.steps import Step, Steps, frozen
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.engine import Engine
 from testbed.simulation.networks import Routes
+from testbed.simulation.phases import StepCost, needs_new_light
 
 
 class Ways(Protocol):
@@ -92,6 +95,22 @@ class StepPlan:
         one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
         routes = self._ways.routes(one, self.number)
         self._one[k] = (self._ways.links(routes.links.tolist()), float(routes.latency_s[0]))
+
+
+def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
+    """All steps of a collective whose chunks have ``chunk_bytes`` bytes."""
+    plan: list[StepPlan] = []
+    for number, step in enumerate(steps):
+        set_up = True
+        if cost.in_steps:
+            set_up = cost.in_steps[number]
+        elif cost.when == "changed-only" and plan:
+            set_up = needs_new_light(step, plan[-1].step, steps.world_size)
+        sizes = step.count.astype(np.float64) * chunk_bytes
+        plan.append(
+            StepPlan(step, number, sizes, ways, set_up=set_up, reduce_s_per_byte=cost.reduce_s_per_byte)
+        )
+    return plan
 
 
 class Exchange:

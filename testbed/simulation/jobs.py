@@ -20,9 +20,9 @@ from fabric.schedules import steps_named
 from fabric.steps import Step, Steps, check_ranks
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.engine import Engine, Flow
-from testbed.simulation.exchange import Exchange, StepPlan
+from testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from testbed.simulation.networks import Network, Routes
-from testbed.simulation.phases import StepCost, check_cost, check_vector, needs_new_light, synchronous
+from testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000
@@ -520,17 +520,8 @@ class _JobRun:
                     f"job {self.job.name}: more than {MOST_TRANSFERS} transfers cannot be followed one by "
                     "one; use synchronised steps, and nothing else at the same time"
                 )
-        job, before = self.job, None
-        for number, step in enumerate(job.steps):
-            set_up = True
-            if job.cost.in_steps:
-                set_up = job.cost.in_steps[number]
-            elif job.cost.when == "changed-only" and before is not None:
-                set_up = needs_new_light(step, before, len(job.ranks))
-            sizes = step.count.astype(np.float64) * (job.vector_bytes / job.steps.chunks)
-            cost = job.cost.reduce_s_per_byte
-            self.plan.append(StepPlan(step, number, sizes, self, set_up=set_up, reduce_s_per_byte=cost))
-            before = step
+        chunk_bytes = self.job.vector_bytes / self.job.steps.chunks
+        self.plan = plan_steps(self.job.steps, chunk_bytes, self.job.cost, self)
 
     def routes(self, step: Step, number: int) -> Routes:
         return self.run.network.routes(self.job.ranks, step, number)

@@ -97,6 +97,7 @@ class PacketNetwork:
         self._router = Router(fabric, graph)
         self._keys: list[tuple[Port, Port]] = []
         self._link: dict[Port, int] = {}
+        self._ways: dict[tuple[str, str], list[int]] = {}
         capacity = []
         for tail, head, data in graph.edges(data=True):
             key = (Port(tail, data["out_port"]), Port(head, data["in_port"]))
@@ -110,7 +111,11 @@ class PacketNetwork:
 
     def path(self, source: str, destination: str) -> list[int]:
         """The links from one GPU to another. Raises ValueError naming both when there is no way."""
-        return [self._link[hop.out] for hop in self._router.path(source, destination)]
+        way = self._ways.get((source, destination))
+        if way is None:
+            way = [self._link[hop.out] for hop in self._router.path(source, destination)]
+            self._ways[source, destination] = way
+        return way
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         ways = [
@@ -123,6 +128,34 @@ class PacketNetwork:
 def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     offsets = np.cumsum([0, *(len(way) for way in ways)], dtype=np.int64)
     return offsets, np.fromiter(itertools.chain.from_iterable(ways), np.int64, int(offsets[-1]))
+
+
+class IdealNetwork:
+    """Each GPU has a link of ``rate_bps`` in each direction to a switch that never holds anything up.
+
+    Raises ValueError for a rate that is not above 0.
+    """
+
+    def __init__(
+        self, gpus: Sequence[str], rate_bps: float, *, latency_s: float = 0.0, share: float = 1.0
+    ) -> None:
+        _check_share(share)
+        self._gpus, self._latency_s = tuple(gpus), latency_s
+        self._at = {gpu: index for index, gpu in enumerate(self._gpus)}
+        rate = _positive("of a GPU", rate_bps * share)
+        self.capacity_bps: FloatArray = np.full(2 * len(self._gpus), rate)
+
+    def key(self, link: int) -> Hashable:
+        gpu, down = divmod(link, 2)
+        return ("to" if down else "from", self._gpus[gpu])
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        for rank, gpu in enumerate(ranks):
+            if gpu not in self._at:
+                raise ValueError(f"rank {rank}: there is no GPU {gpu}")
+        at = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
+        links = np.stack((2 * at[step.sources], 2 * at[step.destinations] + 1), axis=1).ravel()
+        return Routes(2 * np.arange(len(step) + 1), links, np.full(len(step), self._latency_s))
 
 
 class GridNetwork:

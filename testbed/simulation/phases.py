@@ -6,11 +6,12 @@ a ring of 4,096 ranks has 8,190 steps, but one phase.
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from fabric.steps import Step, Steps, check_ranks
 from fabric.topology import Reconfigure
 from testbed.simulation.arrays import FloatArray, IntArray
 from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import Network
+from testbed.simulation.networks import Network, Routes
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,8 @@ class Phases:
     def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
         check_ranks(steps, len(ranks))
         self._steps = steps
-        capacity = network.capacity_bps / 8
         # Of each phase: how long its transfers take, and the most chunks that one rank has to add.
-        self._transfers: list[_Transfers] = []
+        self._transfers: list[Transfers] = []
         self._added: list[float] = []
         self.wavelengths: int | None = None
         order: list[int] = []
@@ -104,7 +104,7 @@ class Phases:
         kept: list[Step] = []
         phases: list[Step] = []
         known: dict[object, int] = {}
-        transfers: dict[bytes, _Transfers] = {}
+        transfers: dict[bytes, Transfers] = {}
         lights: dict[tuple[int, int], bool] = {}
         for number, step in enumerate(steps):
             key = _identity(step)
@@ -115,7 +115,7 @@ class Phases:
                     known[content, step.op] = len(phases)
                     phases.append(step)
                     if content not in transfers:
-                        transfers[content] = _transfers(network, ranks, step, number, capacity)
+                        transfers[content] = Transfers(network, ranks, step, number)
                     self._transfers.append(transfers[content])
                     self._added.append(_added(step))
                     if step.wavelengths is not None:
@@ -132,6 +132,17 @@ class Phases:
         self._order = np.array(order, dtype=np.int64)
         self._times = np.bincount(self._order, minlength=len(phases))
         self._new = np.array(new, dtype=np.bool_)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The steps in order, those in a row that are alike as one."""
+        order = self._order
+        begins = np.flatnonzero(np.diff(order, prepend=-1)).tolist()
+        return [
+            Run(self._transfers[k], end - begin, int(self._new[begin:end].sum()), self._added[k])
+            for begin, end in itertools.pairwise([*begins, len(order)])
+            for k in (int(order[begin]),)
+        ]
 
     def time(self, vector_bytes: float, cost: StepCost | None = None) -> CollectiveTime:
         """The collective over ``vector_bytes`` bytes. Raises ValueError for a size that cannot be one."""
@@ -156,30 +167,52 @@ class Phases:
         )
 
 
-#: Seconds until the last transfer of a phase has ended, for a number of bytes in a chunk.
-_Transfers = Callable[[float], float]
+class Transfers:
+    """The transfers of a phase over a network: their ``routes``, and ``chunks`` that each takes [transfers].
+
+    ``capacity``: of the network's links, bytes per second.
+    Called with the bytes of a chunk it says how many seconds pass until the last of them has ended.
+    """
+
+    def __init__(self, network: Network, ranks: Sequence[str], step: Step, number: int) -> None:
+        self.routes = network.routes(ranks, step, number) if len(step) else _NOWHERE
+        self.chunks = step.count.astype(np.float64)
+        self.capacity = network.capacity_bps / 8
+        starts, of = np.unique(self.routes.latency_s, return_inverse=True)
+        self._starts, self._per_byte = starts, None
+        if len(starts) <= 1 or np.bincount(self.routes.links).max() == 1:
+            # Transfers that begin together, or share no link, take times in proportion to their sizes.
+            self._per_byte = np.zeros(len(starts))
+            np.maximum.at(self._per_byte, of, self._drained(1.0, None))
+        self._known: dict[float, float] = {}
+
+    def __call__(self, chunk_bytes: float) -> float:
+        if len(self.chunks) == 0:
+            return 0.0
+        if self._per_byte is not None:
+            return float((self._starts + self._per_byte * chunk_bytes).max())
+        if chunk_bytes not in self._known:
+            self._known[chunk_bytes] = float(self._drained(chunk_bytes, self.routes.latency_s).max())
+        return self._known[chunk_bytes]
+
+    def _drained(self, chunk_bytes: float, starts: FloatArray | None) -> FloatArray:
+        routes = self.routes
+        return drain(routes.offsets, routes.links, self.capacity, self.chunks * chunk_bytes, starts)
 
 
-def _transfers(
-    network: Network, ranks: Sequence[str], step: Step, number: int, capacity: FloatArray
-) -> _Transfers:
-    """``capacity`` in bytes per second."""
-    if len(step) == 0:
-        return lambda chunk_bytes: 0.0
-    routes = network.routes(ranks, step, number)
-    starts, of = np.unique(routes.latency_s, return_inverse=True)
-    counts = step.count.astype(np.float64)
-    if len(starts) > 1 and np.bincount(routes.links).max() > 1:
+_NOWHERE = Routes(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
 
-        def drained(chunk_bytes: float) -> float:
-            ends = drain(routes.offsets, routes.links, capacity, counts * chunk_bytes, routes.latency_s)
-            return float(ends.max())
 
-        return functools.cache(drained)
-    # Transfers that begin together, or share no link, take times in proportion to their sizes.
-    per_byte = np.zeros(len(starts))
-    np.maximum.at(per_byte, of, drain(routes.offsets, routes.links, capacity, counts))
-    return lambda chunk_bytes: float((starts + per_byte * chunk_bytes).max())
+class Run(NamedTuple):
+    """``steps`` steps in a row that are alike: ``set_ups`` of them are set up when only new circuits are.
+
+    ``added``: the most chunks that one rank has to add in each.
+    """
+
+    transfers: Transfers
+    steps: int
+    set_ups: int
+    added: float
 
 
 def _added(step: Step) -> float:

@@ -1,0 +1,229 @@
+"""Bundles: phases of collectives as wholes that share the network, for thousands of ranks.
+
+A bundle is all that the groups of a class send in a phase, steps in a row that are alike as often as they
+come. Alone in the network it takes exactly as long as ``phases`` says. Beside others, all flows of all
+bundles under way get max-min fair rates, as if each lasted as long as its bundle, and a bundle goes as much
+slower as its slowest flow does. Which bundles are under way decides the rates, so they are found once for
+each set of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.simulation.arrays import FloatArray, IntArray
+from testbed.simulation.engine import Engine
+from testbed.simulation.maxmin import rates
+from testbed.simulation.phases import Transfers
+
+
+class Load:
+    """What a kind of bundle puts onto the network: the transfers of its phase.
+
+    ``once``: it is not likely to come again. ``moved``: bytes per chunk that have passed.
+    """
+
+    def __init__(self, number: int, transfers: Transfers, *, once: bool = False) -> None:
+        self.number, self.transfers, self.once = number, transfers, once
+        self.latency_s = (
+            float(transfers.routes.latency_s.min(initial=np.inf)) if len(transfers.chunks) else 0.0
+        )
+        self.moved = 0.0
+
+    @functools.cached_property
+    def links(self) -> int:
+        """The links that it uses, as bits."""
+        bits = np.zeros(int(self.transfers.routes.links.max(initial=0)) + 1, dtype=np.uint8)
+        bits[self.transfers.routes.links] = 1
+        return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+    @functools.cached_property
+    def alone_s(self) -> float:
+        """Seconds of the slowest flow for a chunk of one byte, if all began alone and none ended."""
+        return self.slowest_s(rates_together([self])[0])
+
+    def slowest_s(self, rate: FloatArray) -> float:
+        """Likewise, at these rates [transfers]."""
+        return float((self.transfers.chunks / rate).max())
+
+    def per_link(self, links: int) -> FloatArray:
+        """Chunks that pass each of ``links`` links."""
+        routes = self.transfers.routes
+        chunks = np.repeat(self.transfers.chunks, np.diff(routes.offsets))
+        return np.bincount(routes.links, chunks, minlength=links).astype(np.float64)
+
+
+class Stretch(NamedTuple):
+    """From ``begin_s`` to ``end_s`` chunks of ``moved`` bytes passed of a load, at one rate."""
+
+    load: Load
+    begin_s: float
+    end_s: float
+    moved: float
+
+
+class _Bundle:
+    """One under way: ``left`` of it (from 1 to 0) at ``since_s``."""
+
+    __slots__ = ("alone_s", "done", "fixed_s", "left", "load", "moves", "since_s", "slower", "version")
+
+    def __init__(
+        self, load: Load, fixed_s: float, alone_s: float, moves: float, now_s: float, done: Callable[[], None]
+    ) -> None:
+        self.load, self.fixed_s, self.alone_s, self.moves, self.done = load, fixed_s, alone_s, moves, done
+        self.left, self.since_s, self.slower, self.version = 1.0, now_s, 0.0, 0
+
+
+class Bundles:
+    """The bundles under way on a network of ``links`` links.
+
+    ``stretches`` is kept only when ``trace`` is asked for.
+    """
+
+    def __init__(self, engine: Engine, links: int, *, trace: bool = False) -> None:
+        self.stretches: list[Stretch] | None = [] if trace else None
+        #: Sets of bundles whose rates have been found.
+        self.solved = 0
+        self._engine = engine
+        self._loads: dict[int, Load] = {}
+        self._number = itertools.count()
+        self._moved = np.zeros(links)
+        self._under_way: dict[_Bundle, None] = {}
+        self._slower: dict[tuple[int, ...], dict[int, float]] = {}
+        self._changed = False
+
+    def load(self, transfers: Transfers, *, once: bool = False) -> Load:
+        """A kind of bundle; ``once``: it is not kept when none of it is under way."""
+        return Load(next(self._number), transfers, once=once)
+
+    def moved(self) -> FloatArray:
+        """Bytes that have passed each link."""
+        kept = (load.moved * load.per_link(len(self._moved)) for load in self._loads.values() if load.moved)
+        return sum(kept, start=self._moved.copy())
+
+    def start(
+        self, load: Load, chunk_bytes: float, steps: int, set_up_s: float, reduce_s: float,
+        done: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``steps`` steps of a load; ``set_up_s`` and ``reduce_s`` of all of them together.
+
+        Its fixed seconds come where they belong when it is one step, and spread over it when it is several.
+        """
+        engine = self._engine
+        alone_s = steps * max(load.transfers(chunk_bytes) - load.latency_s, 0.0)
+        fixed_s = set_up_s + steps * load.latency_s
+        moves = steps * chunk_bytes
+
+        def enter(fixed_s: float, done: Callable[[], None]) -> None:
+            if len(load.transfers.chunks) == 0 or alone_s + fixed_s == 0:
+                engine.at(engine.now_s + fixed_s, done)
+                return
+            self._under_way[_Bundle(load, fixed_s, alone_s, moves, engine.now_s, done)] = None
+            self._change()
+
+        def added() -> None:
+            engine.at(engine.now_s + reduce_s, done)
+
+        if steps > 1:
+            enter(fixed_s + reduce_s, done)
+            return
+        then = added if reduce_s else done
+        if fixed_s:
+            engine.at(engine.now_s + fixed_s, lambda: enter(0.0, then))
+        else:
+            enter(0.0, then)
+
+    def _change(self) -> None:
+        if not self._changed:
+            self._changed = True
+            self._engine.settle(self._share)
+
+    def _share(self) -> None:
+        """New rates after what came and went in this instant."""
+        self._changed = False
+        for together in self._sharing():
+            if len(together) == 1:
+                self._set(together[0], 1.0)
+                continue
+            slower = self._solved(tuple(sorted(bundle.load.number for bundle in together)))
+            for bundle in together:
+                self._set(bundle, slower[bundle.load.number])
+
+    def _sharing(self) -> list[list[_Bundle]]:
+        """The bundles under way, those that share links, directly or through others, together."""
+        parts: list[tuple[int, list[_Bundle]]] = []
+        for bundle in self._under_way:
+            links, members, apart = bundle.load.links, [bundle], []
+            for part in parts:
+                if part[0] & links:
+                    links |= part[0]
+                    members = part[1] + members
+                else:
+                    apart.append(part)
+            parts = [*apart, (links, members)]
+        return [members for _, members in parts]
+
+    def _solved(self, numbers: tuple[int, ...]) -> dict[int, float]:
+        """By how much each load's slowest flow is slower among all these than alone."""
+        found = self._slower.get(numbers)
+        if found is None:
+            self.solved += 1
+            by_number = {bundle.load.number: bundle.load for bundle in self._under_way}
+            loads = [by_number[number] for number in numbers]
+            found = {
+                load.number: load.slowest_s(rate) / load.alone_s
+                for load, rate in zip(loads, rates_together(loads), strict=True)
+            }
+            if not any(load.once for load in loads):
+                self._slower[numbers] = found
+        return found
+
+    def _set(self, bundle: _Bundle, slower: float) -> None:
+        if bundle.slower == slower:
+            return
+        self._count(bundle)
+        bundle.slower = slower
+        bundle.version += 1
+        version = bundle.version
+        then_s = self._engine.now_s + bundle.left * (bundle.fixed_s + bundle.alone_s * slower)
+        self._engine.at(then_s, lambda: self._over(bundle, version))
+
+    def _count(self, bundle: _Bundle) -> None:
+        """How far the bundle has come since its rate became what it is."""
+        now_s = self._engine.now_s
+        if bundle.slower and now_s > bundle.since_s:
+            whole_s = bundle.fixed_s + bundle.alone_s * bundle.slower
+            passed = min((now_s - bundle.since_s) / whole_s, bundle.left)
+            if self.stretches is not None:
+                self.stretches.append(Stretch(bundle.load, bundle.since_s, now_s, passed * bundle.moves))
+            bundle.left -= passed
+        bundle.since_s = now_s
+
+    def _over(self, bundle: _Bundle, version: int) -> None:
+        if bundle.version != version:
+            return
+        self._count(bundle)
+        load = bundle.load
+        if load.once:
+            self._moved += bundle.moves * load.per_link(len(self._moved))
+        else:
+            load.moved += bundle.moves
+            self._loads[load.number] = load
+        del self._under_way[bundle]
+        self._change()
+        bundle.done()
+
+
+def rates_together(loads: Sequence[Load]) -> list[FloatArray]:
+    """Rates of the flows of each load, in bytes per second, when all are under way on one network."""
+    routes = [load.transfers.routes for load in loads]
+    links: IntArray = np.concatenate([one.links for one in routes])
+    lengths = np.concatenate([np.diff(one.offsets) for one in routes])
+    capacity = loads[0].transfers.capacity
+    found = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
+    return np.split(found, np.cumsum([len(one.offsets) - 1 for one in routes])[:-1])

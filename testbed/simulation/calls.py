@@ -1,0 +1,72 @@
+"""What the operations that communicate ask for: the schedule of a collective, the ends of a message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from fabric.kinds import collective_steps, matrix_bounds, vector_bytes
+from fabric.steps import Steps
+from testbed.simulation.together import in_bytes
+from workloads.graph import Kind, Workload
+
+
+class Call(NamedTuple):
+    """A collective of one group: its schedule and the bytes of a chunk.
+
+    ``once``: no other call of the group need be the same.
+    """
+
+    steps: Steps
+    chunk_bytes: float
+    once: bool = False
+
+
+class Calls:
+    """The collectives of a workload; each is done in ``splits`` equal parts, one after the other."""
+
+    def __init__(self, workload: Workload, splits: int) -> None:
+        self._workload, self.splits = workload, splits
+        self._steps: dict[tuple[int, int], Steps] = {}
+
+    def call(self, collective: int, size: int, ranks: int, key: tuple[int, int, int]) -> Call:
+        """One part of a collective of ``ranks`` ranks.
+
+        ``key``: the group, which of its calls on the communicator in the iteration, and the iteration, by
+        which an all-to-all-v is drawn. Raises ValueError naming a kind or algorithm.
+        """
+        what = self._workload.collectives[collective]
+        steps = self._steps.get((collective, ranks))
+        if steps is None:
+            steps = collective_steps(what.kind, what.algorithm, ranks, what.root)
+            if what.sizes is not None:
+                steps = in_bytes(steps, matrix_bounds(what.sizes))
+            self._steps[collective, ranks] = steps
+        if what.sizes is not None:
+            return Call(steps, 1 / self.splits)
+        return Call(steps, vector_bytes(what.kind, ranks, size) / steps.chunks / self.splits)
+
+
+class End(NamedTuple):
+    """Of a message: the ``ordinal``-th of an iteration from ``source`` to ``destination`` with a tag."""
+
+    source: int
+    destination: int
+    tag: int
+    ordinal: int
+
+
+def ends_of(workload: Workload, rank: int) -> dict[int, End]:
+    """By operation of a rank's program."""
+    program = workload.programs[int(workload.program_of[rank])]
+    seen: Counter[tuple[int, int, int]] = Counter()
+    found = {}
+    columns = (program.kind, program.slot, program.tag)
+    for k, (kind, slot, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        if kind not in (Kind.SEND, Kind.RECEIVE):
+            continue
+        peer = int(workload.peers[rank, slot])
+        source, destination = (rank, peer) if kind == Kind.SEND else (peer, rank)
+        found[k] = End(source, destination, tag, seen[source, destination, tag])
+        seen[source, destination, tag] += 1
+    return found

@@ -1,0 +1,267 @@
+"""Who does which operation when: the operations of a workload's programs in virtual time.
+
+An *actor* runs a program: a rank, or a class of ranks in lock-step. Its operations begin when what they come
+after has ended, and one at a time on each stream. Computing and memory take their time here; what is
+communicated is handed on, and whoever carries it says when it has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.simulation.arrays import FloatArray
+from testbed.simulation.engine import Engine
+from workloads.graph import Kind, Program, Workload
+
+
+class Plan(NamedTuple):
+    """A program as lists by operation, with what has to end before each and what follows it.
+
+    ``local_s``: seconds of computing or memory. ``purpose``: index into the purposes.
+    """
+
+    kind: list[int]
+    local_s: list[float]
+    bytes: list[int]
+    collective: list[int]
+    slot: list[int]
+    tag: list[int]
+    purpose: list[int]
+    waits: list[int]
+    followers: list[tuple[int, ...]]
+    first: list[int]
+
+
+def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> Plan:
+    """``purposes``: of each of the workload's names.
+
+    Raises ValueError naming an operation that computes or moves memory and has no seconds.
+    """
+    local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
+    unknown = np.flatnonzero(~np.isfinite(program.seconds) & local)
+    if len(unknown):
+        k = int(unknown[0])
+        raise ValueError(
+            f"operation {k} ({workload.names[int(program.name[k])]}) has no seconds; that needs a device"
+        )
+    before: list[set[int]] = [set() for _ in range(len(program))]
+    last: dict[int, int] = {}
+    offsets, after = program.after_offsets.tolist(), program.after.tolist()
+    for k, stream in enumerate(program.stream.tolist()):
+        before[k].update(after[offsets[k] : offsets[k + 1]])
+        if stream in last:
+            before[k].add(last[stream])
+        last[stream] = k
+    followers: list[list[int]] = [[] for _ in range(len(program))]
+    for k, earlier in enumerate(before):
+        for one in earlier:
+            followers[one].append(k)
+    waits = [len(earlier) for earlier in before]
+    return Plan(
+        program.kind.tolist(), program.seconds.tolist(), program.bytes.tolist(), program.collective.tolist(),
+        program.slot.tolist(), program.tag.tolist(), np.asarray(purposes)[program.name].tolist(), waits,
+        [tuple(following) for following in followers], [k for k, count in enumerate(waits) if not count],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Times:
+    """What each actor's time went to, seconds over all iterations.
+
+    ``compute_s``, ``memory_s`` [actors]: at least one such operation was under way. ``exposed_s``,
+    ``overlapped_s`` [actors, purposes]: one of that purpose was, without or with computing or memory beside
+    it; purposes may overlap each other. ``communication_s`` [actors]: any purpose was exposed. ``idle_s``
+    [actors]: nothing was under way. A collective counts from when its rank comes to it, a message from when
+    both its ends have; the wait for a message's other end is idle.
+    """
+
+    compute_s: FloatArray
+    memory_s: FloatArray
+    communication_s: FloatArray
+    idle_s: FloatArray
+    exposed_s: FloatArray
+    overlapped_s: FloatArray
+
+
+class _Tally:
+    """The times of one actor."""
+
+    __slots__ = (
+        "active", "communication_s", "compute_s", "computing", "exposed_s", "idle_s", "memory_s", "moving",
+        "overlapped_s", "since_s",
+    )  # fmt: skip
+
+    def __init__(self, purposes: int) -> None:
+        self.compute_s = self.memory_s = self.communication_s = self.idle_s = self.since_s = 0.0
+        self.computing = self.moving = 0
+        self.active: dict[int, int] = {}
+        self.exposed_s, self.overlapped_s = [0.0] * purposes, [0.0] * purposes
+
+    def count(self, now_s: float) -> None:
+        """What is under way has been since the last change."""
+        passed_s = now_s - self.since_s
+        if passed_s <= 0:
+            return
+        self.since_s = now_s
+        local = self.computing or self.moving
+        if self.computing:
+            self.compute_s += passed_s
+        if self.moving:
+            self.memory_s += passed_s
+        if self.active:
+            into = self.overlapped_s if local else self.exposed_s
+            for purpose in self.active:
+                into[purpose] += passed_s
+            if not local:
+                self.communication_s += passed_s
+        elif not local:
+            self.idle_s += passed_s
+
+
+@dataclass(frozen=True)
+class Record:
+    """When each operation of an actor began and ended, seconds [iterations, operations]."""
+
+    begin_s: FloatArray
+    end_s: FloatArray
+
+
+class Operations:
+    """The actors' operations on an engine; ``plan_of``: index into ``plans`` of each actor.
+
+    ``communicate(actor, iteration, operation)`` begins one that communicates; its carrier calls ``moves``
+    when it counts as communication, and ``ended`` once. ``record``: keep every begin and end.
+    """
+
+    def __init__(
+        self, engine: Engine, plans: Sequence[Plan], plan_of: Sequence[int], iterations: int, purposes: int,
+        communicate: Callable[[int, int, int], None], *, record: bool = False,
+    ) -> None:  # fmt: skip
+        actors = len(plan_of)
+        self.iterations = iterations
+        self.begin_s = np.full((iterations, actors), math.nan)
+        self.end_s = np.full((iterations, actors), math.nan)
+        self._engine, self._communicate = engine, communicate
+        self._plan = [plans[number] for number in plan_of]
+        self._iteration = [-1] * actors
+        self._waits: list[list[int]] = [[] for _ in range(actors)]
+        self._open = [0] * actors
+        self._tally = [_Tally(purposes) for _ in range(actors)]
+        #: Operations that communicate and have not ended: for who asks what everybody waits for.
+        self.under_way: list[dict[int, None]] = [{} for _ in range(actors)]
+        self._over: deque[tuple[int, int]] = deque()
+        self._settling = False
+        self.records: list[Record] | None = None
+        if record:
+            shapes = [(iterations, len(plan.kind)) for plan in self._plan]
+            self.records = [Record(np.full(s, math.nan), np.full(s, math.nan)) for s in shapes]
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Actors that have not ended their last iteration."""
+        return np.flatnonzero(~np.isfinite(self.end_s[-1])).tolist()
+
+    def times(self) -> Times:
+        """Of all actors until the last of them ended."""
+        for tally in self._tally:
+            tally.count(float(self.end_s.max()))
+        return Times(
+            *(
+                np.array([getattr(tally, name) for tally in self._tally], dtype=np.float64)
+                for name in Times.__dataclass_fields__
+            )
+        )
+
+    def begin(self) -> None:
+        """All actors begin their first iteration now."""
+        for actor in range(len(self._plan)):
+            self._next_iteration(actor)
+        self._settle()
+
+    def moves(self, actor: int, operation: int) -> None:
+        """From now on the operation counts as communication."""
+        tally = self._tally[actor]
+        tally.count(self._engine.now_s)
+        purpose = self._plan[actor].purpose[operation]
+        tally.active[purpose] = tally.active.get(purpose, 0) + 1
+
+    def ended(self, actor: int, operation: int) -> None:
+        """An operation that communicated has ended."""
+        tally = self._tally[actor]
+        tally.count(self._engine.now_s)
+        purpose = self._plan[actor].purpose[operation]
+        tally.active[purpose] -= 1
+        if not tally.active[purpose]:
+            del tally.active[purpose]
+        del self.under_way[actor][operation]
+        self._over.append((actor, operation))
+        self._settle()
+
+    def _next_iteration(self, actor: int) -> None:
+        plan = self._plan[actor]
+        while self._iteration[actor] + 1 < self.iterations:
+            self._iteration[actor] += 1
+            self.begin_s[self._iteration[actor], actor] = self._engine.now_s
+            self._open[actor] = len(plan.kind)
+            self._waits[actor] = plan.waits.copy()
+            if plan.kind:
+                for operation in plan.first:
+                    self._begin(actor, operation)
+                return
+            self.end_s[self._iteration[actor], actor] = self._engine.now_s
+
+    def _begin(self, actor: int, operation: int) -> None:
+        plan = self._plan[actor]
+        if self.records is not None:
+            self.records[actor].begin_s[self._iteration[actor], operation] = self._engine.now_s
+        kind = plan.kind[operation]
+        if kind in (Kind.COMPUTE, Kind.MEMORY):
+            seconds = plan.local_s[operation]
+            if seconds == 0:
+                self._over.append((actor, operation))
+                return
+            self._local(actor, kind, 1)
+            then_s = self._engine.now_s + seconds
+            self._engine.at(then_s, lambda: self._done(actor, operation, kind))
+        else:
+            self.under_way[actor][operation] = None
+            self._communicate(actor, self._iteration[actor], operation)
+
+    def _done(self, actor: int, operation: int, kind: int) -> None:
+        self._local(actor, kind, -1)
+        self._over.append((actor, operation))
+        self._settle()
+
+    def _local(self, actor: int, kind: int, change: int) -> None:
+        tally = self._tally[actor]
+        tally.count(self._engine.now_s)
+        if kind == Kind.COMPUTE:
+            tally.computing += change
+        else:
+            tally.moving += change
+
+    def _settle(self) -> None:
+        """What follows from operations that are over; a queue, as thousands may end in one instant."""
+        if self._settling:
+            return
+        self._settling = True
+        while self._over:
+            actor, operation = self._over.popleft()
+            if self.records is not None:
+                self.records[actor].end_s[self._iteration[actor], operation] = self._engine.now_s
+            waits = self._waits[actor]
+            for following in self._plan[actor].followers[operation]:
+                waits[following] -= 1
+                if not waits[following]:
+                    self._begin(actor, following)
+            self._open[actor] -= 1
+            if not self._open[actor]:
+                self.end_s[self._iteration[actor], actor] = self._engine.now_s
+                self._next_iteration(actor)
+        self._settling = False

@@ -1,0 +1,168 @@
+"""Communication rank by rank: every transfer of every collective and every message as a flow of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fabric.steps import Step, frozen
+from testbed.simulation.arrays import FloatArray
+from testbed.simulation.calls import Calls, End, ends_of
+from testbed.simulation.engine import Engine
+from testbed.simulation.exchange import Exchange, StepPlan, plan_steps
+from testbed.simulation.networks import Network, Routes
+from testbed.simulation.operations import Operations
+from testbed.simulation.phases import StepCost
+from testbed.simulation.together import together
+from workloads.graph import Kind, Workload
+
+
+class _Ways:
+    """The paths between some GPUs. The engine's links have the network's numbers."""
+
+    def __init__(self, network: Network, gpus: Sequence[str]) -> None:
+        self._network, self._gpus = network, gpus
+
+    def routes(self, step: Step, number: int) -> Routes:
+        return self._network.routes(self._gpus, step, number)
+
+    def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
+        return tuple(locals_)
+
+
+class _Meeting:
+    """A collective under way on a communicator: its parts, and by group rank who has come to it."""
+
+    __slots__ = ("left", "operation_of", "parts", "plan")
+
+    def __init__(self, plan: list[StepPlan], ranks: int) -> None:
+        self.plan, self.left = plan, ranks
+        self.parts: list[Exchange] = []
+        self.operation_of: dict[int, tuple[int, int]] = {}
+
+
+class RankByRank:
+    """The collectives and messages of a workload, for :class:`Operations` whose actors are ranks."""
+
+    def __init__(
+        self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, calls: Calls,
+        cost: StepCost,
+    ) -> None:  # fmt: skip
+        self.operations: Operations
+        self._engine, self._network, self._gpus = engine, network, gpus
+        self._workload, self._calls, self._cost = workload, calls, cost
+        for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
+            engine.link(network.key(link), capacity)
+        self._sent: dict[tuple[int, ...], float] = {}
+        self._place = [{rank: place for place, rank in enumerate(g.tolist())} for g in workload.groups]
+        self._ways = [_Ways(network, [gpus[rank] for rank in group]) for group in self._place]
+        self._communicators = workload.communicators.tolist()
+        self._ends = [ends_of(workload, rank) for rank in range(workload.ranks)]
+        self._program = [workload.programs[number] for number in workload.program_of.tolist()]
+        self._called: Counter[tuple[int, int, int]] = Counter()
+        self._meetings: dict[tuple[int, int, int, int], _Meeting] = {}
+        self._plans: dict[tuple[int, int, int], list[StepPlan]] = {}
+        #: Ends of messages whose other end nobody has come to, by iteration.
+        self._waiting: dict[tuple[End, int], tuple[int, int]] = {}
+        self._between: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
+
+    def moved(self) -> FloatArray:
+        """Bytes that have been sent over each link."""
+        found = np.zeros(len(self._network.capacity_bps))
+        for links, size in self._sent.items():
+            found[list(links)] += size
+        return found
+
+    def communicate(self, rank: int, iteration: int, operation: int) -> None:
+        """A rank comes to an operation that communicates."""
+        program = self._program[rank]
+        if program.kind[operation] != Kind.COLLECTIVE:
+            self._message(rank, iteration, operation)
+            return
+        slot = int(program.slot[operation])
+        group = self._communicators[rank][slot]
+        ordinal = self._called[rank, slot, iteration]
+        self._called[rank, slot, iteration] += 1
+        key = (group, slot, iteration, ordinal)
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            collective, size = int(program.collective[operation]), int(program.bytes[operation])
+            plan = self._plan(collective, size, group, ordinal, iteration)
+            meeting = self._meetings[key] = _Meeting(plan, len(self._place[group]))
+            for _ in range(self._calls.splits):
+                self._add_part(key, meeting)
+        place = self._place[group][rank]
+        meeting.operation_of[place] = (rank, operation)
+        self.operations.moves(rank, operation)
+        meeting.parts[0].begin(place)
+
+    def _add_part(self, key: tuple[int, int, int, int], meeting: _Meeting) -> None:
+        number, ranks = len(meeting.parts), meeting.left
+
+        def ended(place: int) -> None:
+            if number + 1 < len(meeting.parts):
+                meeting.parts[number + 1].begin(place)
+                return
+            meeting.left -= 1
+            if not meeting.left:
+                del self._meetings[key]
+            self.operations.ended(*meeting.operation_of[place])
+
+        def transfer(step: int, k: int, done: Callable[[], None]) -> None:
+            plan = meeting.plan[step]
+            self._flow(*plan.way(k), float(plan.sizes[k]), done)
+
+        meeting.parts.append(
+            Exchange(self._engine, meeting.plan, ranks, self._cost.set_up_s, transfer, ended)
+        )
+
+    def _plan(self, collective: int, size: int, group: int, ordinal: int, iteration: int) -> list[StepPlan]:
+        key = (collective, size, group)
+        plan = self._plans.get(key)
+        if plan is None:
+            ranks = len(self._place[group])
+            call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
+            steps = together([call.steps], [frozen(np.arange(ranks))], ranks)
+            plan = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
+            for step in plan:
+                step.route()
+            if not call.once:
+                self._plans[key] = plan
+        return plan
+
+    def _message(self, rank: int, iteration: int, operation: int) -> None:
+        end = self._ends[rank][operation]
+        other = self._waiting.pop((end, iteration), None)
+        if other is None:
+            self._waiting[end, iteration] = (rank, operation)
+            return
+        both = ((rank, operation), other)
+        for one in both:
+            self.operations.moves(*one)
+
+        def done() -> None:
+            for one in both:
+                self.operations.ended(*one)
+
+        links, latency_s = self._way(end.source, end.destination)
+        size = float(self._program[rank].bytes[operation])
+        self._flow(links, latency_s + self._cost.set_up_s, size, done)
+
+    def _way(self, source: int, destination: int) -> tuple[tuple[int, ...], float]:
+        way = self._between.get((source, destination))
+        if way is None:
+            gpus = (self._gpus[source], self._gpus[destination])
+            routes = self._network.routes(gpus, ONE_MESSAGE)
+            way = (tuple(routes.links.tolist()), float(routes.latency_s[0]))
+            self._between[source, destination] = way
+        return way
+
+    def _flow(self, links: tuple[int, ...], latency_s: float, size: float, done: Callable[[], None]) -> None:
+        self._sent[links] = self._sent.get(links, 0.0) + size
+        self._engine.start(links, size, done, latency_s)
+
+
+#: From the first of two ranks to the second.
+ONE_MESSAGE = Step(frozen([0]), frozen([1]), frozen([0]), frozen([1]), "replace")

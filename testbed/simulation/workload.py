@@ -1,0 +1,224 @@
+"""Workloads in virtual time: graphs of computation, collectives and messages over a network.
+
+``exact`` follows every transfer of every rank, for up to some hundreds of ranks; ``classes`` takes ranks that
+do the same as one, in lock-step, for thousands. What has one result in both ways is in this module.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from fabric.steps import IntArray
+from testbed.simulation.arrays import FloatArray
+from testbed.simulation.calls import Calls
+from testbed.simulation.classwise import InClasses
+from testbed.simulation.engine import Engine
+from testbed.simulation.lockstep import Classes
+from testbed.simulation.networks import GridNetwork, Network, RingNetwork
+from testbed.simulation.operations import Operations, Record, Times, plan_of
+from testbed.simulation.phases import StepCost
+from testbed.simulation.rankwise import RankByRank
+from testbed.simulation.traffic import Traffic, of_flows, of_stretches
+from workloads.graph import Kind, Workload
+
+How = Literal["exact", "classes"]
+#: Intervals of the traffic over time when no width is given.
+BINS = 100
+
+
+class Span(NamedTuple):
+    """An operation of a rank: from when on it held its stream until it ended, seconds."""
+
+    rank: int
+    stream: str
+    name: str
+    iteration: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """What became of a workload. Rows are its ranks, or its classes: ``row_of`` [ranks] says which.
+
+    ``begin_s``, ``end_s`` [iterations, rows]. ``times``: with columns in the order of ``purposes``.
+    ``link_bytes`` [links]: that passed each, ``link_keys`` what each is called. ``traffic`` and ``records``
+    (by row) only when they were asked for.
+    """
+
+    workload: Workload
+    how: How
+    row_of: IntArray
+    begin_s: FloatArray
+    end_s: FloatArray
+    purposes: tuple[str, ...]
+    times: Times
+    link_keys: tuple[Hashable, ...]
+    link_bytes: FloatArray
+    traffic: Traffic | None = None
+    records: tuple[Record, ...] | None = None
+
+    @property
+    def total_s(self) -> float:
+        """Until the last rank ended its last iteration."""
+        return float(self.end_s.max())
+
+    @property
+    def iteration_s(self) -> FloatArray:
+        """[iterations]: from the first rank's begin of each to the last one's end."""
+        return np.asarray(self.end_s.max(axis=1) - self.begin_s.min(axis=1))
+
+    def timeline(self, ranks: Sequence[int] | None = None) -> Iterator[Span]:
+        """The operations of some ranks, by default of the first rank of each row.
+
+        Raises ValueError when the operations were not recorded.
+        """
+        if self.records is None:
+            raise ValueError("the operations' times were not recorded; ask for operations")
+        if ranks is None:
+            ranks = np.unique(self.row_of, return_index=True)[1].tolist()
+        workload = self.workload
+        for rank in ranks:
+            program, record = workload.programs[workload.program_of[rank]], self.records[self.row_of[rank]]
+            for iteration, (begins, ends) in enumerate(zip(record.begin_s, record.end_s, strict=True)):
+                columns = (program.stream, program.name, begins, ends)
+                for stream, name, begin_s, end_s in zip(*(c.tolist() for c in columns), strict=True):
+                    yield Span(
+                        rank, workload.streams[stream], workload.names[name], iteration, begin_s, end_s
+                    )
+
+
+def purpose(name: str) -> str:
+    """What a communication is for: the first word of its name."""
+    return name.partition(" ")[0]
+
+
+def simulate_workload(
+    network: Network,
+    gpus: Sequence[str],
+    workload: Workload,
+    *,
+    iterations: int = 1,
+    how: How = "exact",
+    cost: StepCost | None = None,
+    splits: int = 1,
+    operations: bool = False,
+    traffic: bool = False,
+    bin_s: float | None = None,
+) -> WorkloadResult:
+    """``iterations`` of the workload, rank i on ``gpus[i]``.
+
+    A rank begins an iteration when all of its operations of the one before have ended. A message begins
+    when both of its ends have come to it. ``cost``: of each step of a collective, and the setting up of each
+    message. ``splits``: each collective is done in so many equal parts, one after the other. ``operations``:
+    keep when each began and ended. ``traffic``: keep what passed each link over time, in intervals of
+    ``bin_s`` seconds, or in 100 of them.
+
+    Raises ValueError naming what does not fit: a GPU that is missing, an operation without seconds, a
+    transfer without a way, a network that is not simulated here; and who waits for each other in what.
+    """
+    _check(network, gpus, workload, iterations, how, splits, bin_s)
+    cost = cost or StepCost()
+    if cost.in_steps:
+        raise ValueError("in_steps is of one schedule; a workload has collectives of several")
+    purposes = tuple(dict.fromkeys(map(purpose, _communications(workload))))
+    number = {name: k for k, name in enumerate(purposes)}
+    of_name = [number.get(purpose(name), -1) for name in workload.names]
+    plans = [plan_of(workload, program, of_name) for program in workload.programs]
+    engine = Engine(trace=traffic and how == "exact")
+    calls = Calls(workload, splits)
+    carrier: RankByRank | InClasses
+    if how == "exact":
+        carrier = RankByRank(engine, network, gpus, workload, calls, cost)
+        row_of, firsts = np.arange(workload.ranks), np.arange(workload.ranks)
+    else:
+        classes = Classes(workload)
+        carrier = InClasses(engine, network, gpus, workload, classes, calls, cost, trace=traffic)
+        row_of, firsts = classes.of, np.array([int(members[0]) for members in classes.members])
+    of = workload.program_of[firsts].tolist()
+    run = Operations(engine, plans, of, iterations, len(purposes), carrier.communicate, record=operations)
+    carrier.operations = run
+    _run(engine, run)
+    if run.unfinished:
+        raise ValueError(_standstill(workload, run, firsts.tolist()))
+    end_s = float(run.end_s.max())
+    found = None
+    if traffic:
+        links, width_s = len(network.capacity_bps), bin_s or max(end_s, 1e-300) / BINS
+        found = (
+            of_flows(engine.passed or [], links, width_s, end_s) if isinstance(carrier, RankByRank)
+            else of_stretches(carrier.bundles.stretches or [], links, width_s, end_s)
+        )  # fmt: skip
+    return WorkloadResult(
+        workload, how, row_of, run.begin_s, run.end_s, purposes, run.times(),
+        tuple(network.key(link) for link in range(len(network.capacity_bps))), carrier.moved(), found,
+        tuple(run.records) if run.records is not None else None,
+    )  # fmt: skip
+
+
+def _check(
+    network: Network, gpus: Sequence[str], workload: Workload, iterations: int, how: str, splits: int,
+    bin_s: float | None,
+) -> None:  # fmt: skip
+    if isinstance(network, GridNetwork | RingNetwork):
+        kind = "a grid of O-NICs" if isinstance(network, GridNetwork) else "a ring of wavelengths"
+        raise ValueError(f"a workload on {kind} is not simulated: its light is set for one collective")
+    if how not in get_args(How):
+        raise ValueError(f"how is {how!r}; there are {', '.join(get_args(How))}")
+    if len(gpus) != workload.ranks:
+        raise ValueError(f"{len(gpus)} GPUs for the {workload.ranks} ranks of {workload.name}")
+    if len(set(gpus)) < len(gpus):
+        twice = next(gpu for gpu in gpus if list(gpus).count(gpu) > 1)
+        raise ValueError(f"GPU {twice} has two ranks of {workload.name}")
+    for name, value in (("iterations", iterations), ("splits", splits)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    if bin_s is not None and not 0 < bin_s < np.inf:
+        raise ValueError(f"bin_s is {bin_s}; it must be above 0")
+
+
+def _communications(workload: Workload) -> Iterator[str]:
+    """Names of the operations that communicate."""
+    used = np.zeros(len(workload.names), dtype=np.bool_)
+    for program in workload.programs:
+        local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
+        used[program.name[~local]] = True
+    return (workload.names[k] for k in np.flatnonzero(used))
+
+
+def _run(engine: Engine, run: Operations) -> None:
+    # As in jobs: millions of small objects live for a moment, and none of them in a cycle.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        run.begin()
+        engine.run()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _standstill(workload: Workload, run: Operations, firsts: Sequence[int]) -> str:
+    """Who waits in what, when nothing happens any more."""
+    waits = [
+        f"rank {firsts[row]} in operation {operation} ({_described(workload, firsts[row], operation)})"
+        for row in run.unfinished
+        for operation in run.under_way[row]
+    ]
+    more = f" and {len(waits) - 4} more" if len(waits) > 4 else ""
+    return f"{workload.name}: nobody can go on: {', '.join(waits[:4])}{more}"
+
+
+def _described(workload: Workload, rank: int, operation: int) -> str:
+    program = workload.programs[workload.program_of[rank]]
+    name, slot = workload.names[program.name[operation]], int(program.slot[operation])
+    if program.kind[operation] == Kind.COLLECTIVE:
+        what = workload.collectives[program.collective[operation]]
+        return f"{name}: {what.kind} of group {workload.communicators[rank, slot]}"
+    way = "to" if program.kind[operation] == Kind.SEND else "from"
+    return f"{name}: message {way} rank {workload.peers[rank, slot]} with tag {program.tag[operation]}"
