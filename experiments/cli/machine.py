@@ -91,8 +91,8 @@ def test(context: typer.Context) -> None:
             [*python, "mypy"],
             # One process more than there are processors, as some tests wait.
             [*python, "pytest", "-q", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order],
-            # They wait more than they compute: two side by side, each with labs of its own.
-            [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "not alone", "-n", "2", *in_order],
+            # They wait as long as they compute: three side by side, each with labs of its own.
+            [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "not alone", "-n", "3", *in_order],
             [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "alone"],
         ]
     with ExitStack() as stack:

@@ -11,12 +11,13 @@ import pytest
 from tests.integration.figures import Figures
 from tests.integration.test_run import assert_gone, running_command
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 MINI = Path(__file__).parents[1] / "data" / "mini_oddl.yaml"
 TWO_JOBS = MINI.with_name("mini_two_jobs.yaml")
 
 
+@pytest.mark.alone
 def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as running:
         code, output = running.end()
