@@ -136,7 +136,7 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
     assert seen["uid"] == NOBODY
     assert int(seen["capabilities"], 16) == 0
     assert seen["writable"] == ["/job"]
-    assert seen["ours"] == ["containers", "fabric"]
+    assert seen["ours"] == ["containers", "fabric", "workloads"]
     assert [name for name in seen["fabric"] if name.endswith(".py")] == [
         "__init__.py",
         "collectives.py",
