@@ -100,7 +100,7 @@ def measured(workload: Workload, seconds: Mapping[str, float]) -> Workload:
 
 def without_number(name: str) -> str:
     """The name of an operation without the number of its block."""
-    return re.sub(r"^block \d+ ", "", name)
+    return re.sub(r"^(block|encoder) \d+ ", "", name)
 
 
 def seconds_table(text: str) -> dict[str, float]:

@@ -64,7 +64,7 @@ def _llama(
 _GPT2 = "Radford et al., Language Models are Unsupervised Multitask Learners, table 2"
 _GPT3 = "Brown et al., arXiv:2005.14165, table 2.1; attention is dense here in each layer"
 _LLAMA2 = "Touvron et al., arXiv:2307.09288, table 1; widths of its model card's params.json"
-_LLAMA3 = "Dubey et al., arXiv:2407.21783, table 3; feed-forward width as in the model card"
+_LLAMA3 = "Dubey et al., arXiv:2407.21783, table 3; vocabulary of the model card"
 _MIXTRAL = "Jiang et al., arXiv:2401.04088, table 1"
 
 _MODELS: tuple[Model, ...] = (

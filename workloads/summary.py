@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fabric.steps import IntArray
-from workloads.graph import FloatArray, Kind, Program, Workload
+from workloads.graph import Collective, FloatArray, Kind, Workload
 
 #: First words of the names that generated workloads give to communication.
 PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables")
@@ -83,59 +83,65 @@ def traffic(workload: Workload) -> dict[str, Traffic]:
     total: defaultdict[str, Fraction] = defaultdict(Fraction)
     each: defaultdict[str, FloatArray] = defaultdict(lambda: np.zeros(workload.ranks))
     for part in _parts(workload):
-        operations[part.purpose] += part.operations * len(part.ranks)
-        sizes, counts = np.unique(part.group_ranks, return_counts=True)
-        for n, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-            total[part.purpose] += Fraction(part.sent * count * (n - 1), n) if n else part.sent * count
-        share = np.where(part.group_ranks > 0, (part.group_ranks - 1) / np.maximum(part.group_ranks, 1), 1.0)
-        each[part.purpose][part.ranks] += part.sent * share
+        operations[part.purpose] += part.operations
+        total[part.purpose] += part.total
+        each[part.purpose][part.ranks] += part.each
     return {
         name: Traffic(operations[name], round(total[name]), float(each[name].max())) for name in operations
     }
 
 
 class _Part(NamedTuple):
-    """Operations of one program and purpose. ``group_ranks`` [ranks]: 0 of messages."""
+    """Of one purpose and program: what each of its ``ranks`` sends, and all of them, to the last byte."""
 
     purpose: str
     ranks: IntArray
     operations: int
-    sent: int
-    group_ranks: IntArray
+    each: FloatArray
+    total: Fraction
 
 
 def _parts(workload: Workload) -> Iterator[_Part]:
-    sizes = np.array([len(group) for group in workload.groups] or [0])
     for number, program in enumerate(workload.programs):
         ranks = np.flatnonzero(workload.program_of == number)
-        for operation in (Kind.SEND, Kind.COLLECTIVE):
-            mine = np.flatnonzero(program.kind == operation)
+        for kind in (Kind.SEND, Kind.COLLECTIVE):
+            mine = np.flatnonzero(program.kind == kind)
             columns = (program.name, program.slot, program.collective)
             rows, where = np.unique(np.stack([c[mine] for c in columns]), axis=1, return_inverse=True)
             for k, (name, slot, which) in enumerate(rows.T.tolist()):
                 chosen = mine[where.ravel() == k]
-                if operation == Kind.SEND:
-                    purpose = _purpose(workload.names[name], "message")
-                    group, sent = np.zeros(len(ranks), dtype=np.int64), int(program.bytes[chosen].sum())
+                size, calls = int(program.bytes[chosen].sum()), len(chosen) * len(ranks)
+                if kind == Kind.SEND:
+                    each, total = np.full(len(ranks), float(size)), Fraction(size * len(ranks))
+                    yield _Part(_purpose(workload.names[name], "message"), ranks, calls, each, total)
+                    continue
+                what = workload.collectives[which]
+                groups = workload.communicators[ranks, slot]
+                if what.sizes is None:
+                    each, total = _divided(workload, groups, size * SENT.get(what.kind, 1))
                 else:
-                    kind = workload.collectives[which].kind
-                    purpose = _purpose(workload.names[name], kind)
-                    group = sizes[workload.communicators[ranks, slot]]
-                    sent = _sent(workload, program, chosen, which)
-                yield _Part(purpose, ranks, len(chosen), sent, group)
+                    each = len(chosen) * _given(workload, what, ranks, groups)
+                    total = Fraction(int(each.sum()))
+                yield _Part(_purpose(workload.names[name], what.kind), ranks, calls, each, total)
+
+
+def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArray, Fraction]:
+    """``size`` (n - 1) / n by each rank, n being the ranks of its group."""
+    n = np.array([len(group) for group in workload.groups])[groups]
+    counted = zip(*(part.tolist() for part in np.unique(n, return_counts=True)), strict=True)
+    return size * (n - 1) / n, sum(
+        (Fraction(size * (ranks - 1) * c, ranks) for ranks, c in counted), Fraction()
+    )
+
+
+def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArray) -> FloatArray:
+    """Of an all-to-all-v whose sizes are stated: what each rank sends to others."""
+    between = np.array(what.sizes, dtype=np.float64)
+    away = between.sum(axis=1) - np.diag(between)
+    pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
+    return np.array([away[workload.groups[group].tolist().index(rank)] for rank, group in pairs])
 
 
 def _purpose(name: str, otherwise: str) -> str:
     first = name.partition(" ")[0]
     return first if first in PURPOSES else otherwise
-
-
-def _sent(workload: Workload, program: Program, chosen: IntArray, which: int) -> int:
-    """By one rank, times ranks over ranks less one."""
-    what = workload.collectives[which]
-    if what.sizes is not None:
-        between = np.array(what.sizes)
-        ranks = len(between)
-        away = int(between.sum() - np.trace(between))
-        return len(chosen) * away // max(ranks - 1, 1)
-    return SENT.get(what.kind, 1) * int(program.bytes[chosen].sum())

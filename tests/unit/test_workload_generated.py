@@ -179,6 +179,25 @@ def test_parameters_of_zero_3_are_fetched_one_layer_ahead() -> None:
         assert after == ([computed[number - 2]] if number > 1 else [])
 
 
+def test_tokens_come_back_from_where_they_went() -> None:
+    """Each block and micro-batch draws once: there and back, forward and, the gradients, backward."""
+    model = small("mixtral-8x7b", 4)
+    training = Training(micro_batches=3, sequence=8, split=Split(5, 1.0, same_order=True))
+    workload = generate(model, Parallel(ep=4), training)
+    program = workload.programs[0]
+    called: dict[int, list[tuple[str, bool]]] = {}
+    for k in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist():
+        split = workload.collectives[program.collective[k]].split
+        if split is not None:
+            assert (split.seed, split.skew, split.same_order) == (5, 1.0, True)
+            assert split.draw is not None
+            called.setdefault(split.draw, []).append((workload.names[program.name[k]], split.back))
+    forward = [("ep dispatch", False), ("ep combine", True)]
+    backward = [("ep combine gradients", False), ("ep dispatch gradients", True)]
+    assert len(called) == 4 * 3
+    assert all(calls == forward + backward for calls in called.values())
+
+
 def test_the_training_loop_is_a_workload() -> None:
     workload = data_parallel_loop(4, 0.25, 1 << 20, "ring")
     assert workload.operations == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from containers.image import ROOT
 from workloads.layers import (
     Recommender,
     Transformer,
@@ -115,3 +116,9 @@ def test_every_model_says_where_its_figures_stand() -> None:
     )
     with pytest.raises(ValueError, match="no model vgg17; there are vgg16, "):
         model_named("vgg17")
+
+
+def test_the_page_has_every_model_with_its_parameters_and_flops() -> None:
+    page = (ROOT / "docs/workloads.md").read_text()
+    for name, model in MODELS.items():
+        assert f"| `{name}` | {parameters(model):,} | {forward_flops(model):.4g} |" in page
