@@ -1,0 +1,424 @@
+"""Workload text of ASTRA-sim 1.0 and of SimAI: a header, the number of layers, a line for each layer.
+
+``docs/workloads-formats.md`` says how each field is read, and what such a text does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fabric.steps import IntArray
+from workloads.formats.files import printable, read_text
+from workloads.graph import Book, Collective, Handle, Workload, Writer
+
+LAYERS_LIMIT = 1_000_000
+RANKS_LIMIT = 1 << 17
+#: A computation's time is in these, as ASTRA-sim's and SimAI's clock is.
+NANOSECOND = 1e-9
+
+_KINDS = {
+    "ALLREDUCE": "all-reduce",
+    "ALLGATHER": "all-gather",
+    "REDUCESCATTER": "reduce-scatter",
+    "ALLTOALL": "all-to-all",
+}
+#: What a type says of the group, the longest ending first; without an ending it is the phase's own group.
+_ENDINGS = {"_DP_EP": "expert data", "_EP": "expert"}
+_FIELDS = 12
+
+#: A group by what it is for; ``outer`` and ``inner``: model parallelism along the network's later dimensions.
+WORLD, TENSOR, DATA, OUTER_TENSOR, INNER_DATA = "world", "tensor", "data", "outer tensor", "inner data"
+
+
+class Policy(NamedTuple):
+    """How a header's first word has its layers run, and along which groups gradients and activations go.
+
+    ``forward_waits``: the next layer begins after the forward collective. ``backward``: ``weights`` computes
+    the gradients of weights first and sends no other; ``overlapped`` sends the input's gradient while it
+    computes that of the weights; ``blocking`` waits for it before; ``none``: there is no backward pass.
+    """
+
+    model: str
+    data: str
+    forward_waits: bool
+    backward: str
+
+
+POLICIES = {
+    "DATA": Policy("", WORLD, False, "weights"),
+    "MODEL": Policy(WORLD, "", True, "overlapped"),
+    "HYBRID_DATA_MODEL": Policy(TENSOR, DATA, True, "overlapped"),
+    "HYBRID_MODEL_DATA": Policy(OUTER_TENSOR, INNER_DATA, True, "overlapped"),
+    "HYBRID_TRANSFORMER": Policy(TENSOR, DATA, True, "blocking"),
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD": Policy(TENSOR, DATA, True, "blocking"),
+    "HYBRID_DLRM": Policy(WORLD, WORLD, False, "dlrm"),
+    "HYBRID_DLRM_ENHANCED": Policy(WORLD, WORLD, False, "dlrm"),
+    "DISTRIBUTED_INFERENCE": Policy(WORLD, "", True, "none"),
+    "MICRO": Policy("", WORLD, False, "micro"),
+}
+#: Each layer names one of the others.
+CUSTOMIZED = "HYBRID_CUSTOMIZED"
+
+
+class Phase(NamedTuple):
+    """What one pass does at one layer; no ``kind``: nothing is sent. ``group``: by the type's ending."""
+
+    seconds: float
+    kind: str
+    group: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A line. ``delay_s`` passes after each of its collectives before that counts as over."""
+
+    line: int
+    name: str
+    forward: Phase
+    input: Phase
+    weights: Phase
+    delay_s: float
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line: its word, its numbers by key."""
+
+    word: str
+    said: Mapping[str, Sequence[int]]
+
+    def number(self, *keys: str, default: int = 1) -> int:
+        """The first of these that is there."""
+        return next((self.said[key][0] for key in keys if self.said.get(key)), default)
+
+    @property
+    def is_simai(self) -> bool:
+        """SimAI's header has what ASTRA-sim's has no word for."""
+        return bool({"ep", "pp", "ga", "all_gpus"} & self.said.keys())
+
+
+def read(
+    path: Path, ranks: int | None = None, model_ranks: int | None = None, unit_s: float = NANOSECOND
+) -> Workload:
+    """One iteration. ``ranks`` and ``model_ranks`` (of one group of model parallelism): if the text has none.
+
+    ``unit_s``: seconds of one unit of its computing times. Raises ValueError with file and line.
+    """
+    try:
+        header, layers = _parse(read_text(path), unit_s)
+        places = _places(header, ranks, model_ranks)
+        return _workload(path.stem, header, layers, places)
+    except _Mistake as mistake:
+        raise ValueError(f"{path}, line {mistake.line}: {mistake}") from None
+
+
+class _Mistake(Exception):
+    """What is wrong, and in which line."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def looks_like(text: str) -> bool:
+    """Whether a text begins as such a workload."""
+    word = text.split(maxsplit=1)[:1]
+    return bool(word) and (word[0] in POLICIES or word[0] == CUSTOMIZED)
+
+
+def _parse(text: str, unit_s: float) -> tuple[Header, list[Layer]]:
+    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if len(lines) < 2:
+        raise _Mistake(1, "a header and the number of layers are missing")
+    header = _header(*lines[0])
+    number, words = lines[1]
+    count = _whole(number, "the number of layers", words[0], LAYERS_LIMIT)
+    if len(words) > 1:
+        raise _Mistake(number, f"the number of layers stands alone, not {printable(' '.join(words))}")
+    body = lines[2:]
+    if len(body) != count:
+        last = body[-1][0] if body else number
+        raise _Mistake(last, f"{count} layers were announced, {len(body)} are there")
+    return header, [_layer(header, number, words, unit_s) for number, words in body]
+
+
+def _header(number: int, words: list[str]) -> Header:
+    word, *rest = words
+    if word not in POLICIES and word != CUSTOMIZED:
+        raise _Mistake(
+            number, f"{printable(word)} is no parallelism; there are {', '.join(POLICIES)}, {CUSTOMIZED}"
+        )
+    said: dict[str, list[int]] = {}
+    key = "DLRM_LAST_BOTTOM_LAYER" if word.startswith("HYBRID_DLRM") else ""
+    for one in rest:
+        if one.endswith(":") or one == "pp_comm":
+            key = one.removesuffix(":")
+            said[key] = []
+        elif key:
+            said.setdefault(key, []).append(_whole(number, printable(key), one, 1 << 50))
+        else:
+            raise _Mistake(number, f"{printable(one)} belongs to nothing")
+    return Header(word, said)
+
+
+def _whole(line: int, what: str, word: str, limit: int) -> int:
+    """A number of something; ``6.0`` is one, too, as some programs write them."""
+    try:
+        value = float(word) if "." in word else int(word)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= limit or value != int(value):
+        raise _Mistake(line, f"{what}: {printable(word)} is no whole number from 0 to {limit}")
+    return int(value)
+
+
+def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
+    customized = header.word == CUSTOMIZED
+    if len(words) != _FIELDS + customized:
+        raise _Mistake(line, f"a layer has {_FIELDS + customized} fields, not {len(words)}")
+    policy = POLICIES.get(words[_FIELDS] if customized else header.word)
+    if policy is None:
+        raise _Mistake(line, f"{printable(words[_FIELDS])} is no parallelism")
+
+    def phase(at: int) -> Phase:
+        seconds = _whole(line, "a time", words[at], 1 << 50) * unit_s
+        kind, group = _type(line, words[at + 1])
+        return Phase(seconds, kind, group, _whole(line, "a size", words[at + 2], 1 << 49))
+
+    delay_s = _whole(line, "the delay", words[11], 1 << 50) * unit_s
+    return Layer(line, words[0], phase(2), phase(5), phase(8), delay_s, policy)
+
+
+def _type(line: int, word: str) -> tuple[str, str]:
+    """Kind and group of a type of communication."""
+    if word == "NONE":
+        return "", ""
+    ending = next((one for one in _ENDINGS if word.endswith(one)), "")
+    kind = _KINDS.get(word.removesuffix(ending))
+    if kind is None:
+        raise _Mistake(
+            line, f"{printable(word)} is no type; there are NONE, {', '.join(_KINDS)}, with _EP or _DP_EP"
+        )
+    return kind, _ENDINGS.get(ending, "")
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Which rank is where: ``stages`` of ``data`` times ``tensor`` ranks each, the last varying fastest."""
+
+    ranks: int
+    tensor: int
+    expert: int
+    stages: int
+
+    @property
+    def data(self) -> int:
+        return self.ranks // (self.tensor * self.stages)
+
+    def groups(self, role: str) -> IntArray:
+        """Each group's ranks [groups, ranks of one]. Raises ValueError when the numbers do not divide."""
+        if role == WORLD:
+            return np.arange(self.ranks)[None, :]
+        if role in (OUTER_TENSOR, INNER_DATA):
+            grid = np.arange(self.ranks).reshape(self.tensor, -1)
+            return grid.T if role == OUTER_TENSOR else grid
+        cube = np.arange(self.ranks).reshape(self.stages, self.data, self.tensor)
+        if role == TENSOR:
+            return cube.reshape(-1, self.tensor)
+        if role == DATA:
+            return cube.transpose(0, 2, 1).reshape(-1, self.data)
+        if self.data % self.expert:
+            raise ValueError(
+                f"its {self.data} ranks of data parallelism do not divide into {self.expert} experts"
+            )
+        parts = cube.reshape(self.stages, self.data // self.expert, self.expert, self.tensor)
+        if role == "expert":
+            return parts.transpose(0, 1, 3, 2).reshape(-1, self.expert)
+        return parts.transpose(0, 2, 3, 1).reshape(-1, self.data // self.expert)
+
+
+def _places(header: Header, ranks: int | None, model_ranks: int | None) -> _Places:
+    stated = header.number("all_gpus", default=0)
+    if ranks is not None and stated and ranks != stated:
+        raise _Mistake(1, f"it is for {stated} ranks, not {ranks}")
+    ranks = stated or ranks or 0
+    if not ranks:
+        raise _Mistake(1, "the text does not say how many ranks there are; say it")
+    if ranks > RANKS_LIMIT:
+        raise _Mistake(1, f"it has {ranks} ranks, {RANKS_LIMIT} are allowed")
+    tensor = header.number("model_parallel_NPU_group", default=0) or model_ranks or 1
+    stages, expert = header.number("pp"), header.number("ep", "expert_parallel_npu_group")
+    if min(tensor, stages, expert) < 1 or ranks % (tensor * stages):
+        raise _Mistake(1, f"{ranks} ranks do not divide into {stages} stages of groups of {tensor}")
+    return _Places(ranks, tensor, expert, stages)
+
+
+class _Iteration:
+    """The operations of one iteration; what is begun next comes after all of ``front``."""
+
+    def __init__(self, header: Header, places: _Places) -> None:
+        self.book = Book()
+        self.writer = Writer(self.book)
+        self.header = header
+        self.places = places
+        self.front: list[Handle] = []
+        #: Group -> its slot: that of the communicators of all ranks.
+        self.slots: dict[str, int] = {}
+        self.groups: dict[str, IntArray] = {}
+
+    def compute(self, layer: Layer, what: str, phase: Phase) -> None:
+        """Computes, when it takes any time."""
+        if phase.seconds:
+            name = f"{layer.name} {what}"
+            self.front = [self.writer.compute(name, seconds=phase.seconds, after=self.front)]
+
+    def send(self, layer: Layer, what: str, phase: Phase, own: str) -> list[Handle]:
+        """Begins what a phase sends; what it is over with. ``own``: the group of a type without an ending."""
+        role = phase.group or own
+        if not phase.kind or not phase.size or not role:
+            return []
+        members = self._members(layer, role)
+        if members < 2:
+            return []
+        # ASTRA-sim states of an all-gather what each rank puts in, SimAI what each has in the end.
+        size = phase.size * (members if phase.kind == "all-gather" and not self.header.is_simai else 1)
+        slot = self.slots.setdefault(role, len(self.slots))
+        name = f"{layer.name} {what} {phase.kind}"
+        sent = self.writer.collective(name, Collective(phase.kind), size, slot, stream=role, after=self.front)
+        if not layer.delay_s:
+            return [sent]
+        return [
+            self.writer.compute(f"{name} delay", seconds=layer.delay_s, stream=f"{role} delay", after=[sent])
+        ]
+
+    def _members(self, layer: Layer, role: str) -> int:
+        if role not in self.groups:
+            try:
+                self.groups[role] = self.places.groups(role)
+            except ValueError as error:
+                raise _Mistake(layer.line, str(error)) from None
+        return int(self.groups[role].shape[1])
+
+    def wait(self, sent: list[Handle]) -> None:
+        self.front = [*self.front, *sent]
+
+
+def _workload(name: str, header: Header, layers: Sequence[Layer], places: _Places) -> Workload:
+    run = _Iteration(header, places)
+    backward = layers[0].policy.backward if layers and header.word != CUSTOMIZED else "overlapped"
+    _PASSES[backward](run, layers)
+    if not run.writer.rows:
+        raise _Mistake(2, "there is nothing to do in it")
+    communicators = np.full((places.ranks, len(run.slots)), -1)
+    for role, slot in run.slots.items():
+        for ranks in run.groups[role]:
+            communicators[ranks, slot] = run.book.group(ranks.tolist())
+    peers = np.zeros((places.ranks, 0), dtype=np.int64)
+    try:
+        return run.book.workload(name, [run.writer.done()], np.zeros(places.ranks), communicators, peers)
+    except ValueError as error:
+        raise _Mistake(1, str(error)) from None
+
+
+def _forward(run: _Iteration, layer: Layer) -> None:
+    run.compute(layer, "forward", layer.forward)
+    if layer.policy.forward_waits:
+        run.wait(run.send(layer, "forward", layer.forward, layer.policy.model))
+
+
+def _micro(run: _Iteration, layers: Sequence[Layer]) -> None:
+    for layer in layers:
+        run.send(layer, "weight gradient", layer.weights, layer.policy.data)
+
+
+def _inference(run: _Iteration, layers: Sequence[Layer]) -> None:
+    for layer in layers:
+        _forward(run, layer)
+
+
+def _weights_first(run: _Iteration, layers: Sequence[Layer]) -> None:
+    _inference(run, layers)
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        run.compute(layer, "weight gradient", layer.weights)
+        run.send(layer, "weight gradient", layer.weights, layer.policy.data)
+        if number:
+            run.compute(layer, "input gradient", layer.input)
+
+
+def _overlapped(run: _Iteration, layers: Sequence[Layer]) -> None:
+    _inference(run, layers)
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        run.compute(layer, "input gradient", layer.input)
+        sent = run.send(layer, "input gradient", layer.input, layer.policy.model) if number else []
+        run.compute(layer, "weight gradient", layer.weights)
+        run.send(layer, "weight gradient", layer.weights, layer.policy.data)
+        run.wait(sent)
+
+
+def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
+    """With checkpoints, forward passes are made again from a checkpoint up to the layer that asks for it."""
+    checkpoints = _listed(run.header, "checkpoints", len(layers))
+    asking = _listed(run.header, "checkpoint_initiates", len(layers))
+    _inference(run, layers)
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        if number in asking:
+            begin = max((one for one in checkpoints if one <= number), default=None)
+            if begin is None:
+                raise _Mistake(1, f"layer {number} is to begin at a checkpoint, and there is none before it")
+            for again in layers[begin:number]:
+                _forward(run, again)
+        run.compute(layer, "input gradient", layer.input)
+        run.wait(run.send(layer, "input gradient", layer.input, layer.policy.model))
+        run.compute(layer, "weight gradient", layer.weights)
+        run.send(layer, "weight gradient", layer.weights, layer.policy.data)
+
+
+def _listed(header: Header, key: str, layers: int) -> set[int]:
+    """Layers that a header lists after their number."""
+    count, *listed = header.said.get(key) or [0]
+    if count != len(listed) or any(one >= layers for one in listed):
+        raise _Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
+    return set(listed)
+
+
+def _dlrm(run: _Iteration, layers: Sequence[Layer]) -> None:
+    """Layer 0 is the embedding: its all-to-all goes on while the bottom layers compute."""
+    last = run.header.number("DLRM_LAST_BOTTOM_LAYER", default=0)
+    if last >= len(layers):
+        raise _Mistake(1, f"its last bottom layer is {last}, of {len(layers)}")
+    looked_up: list[Handle] = []
+    for number, layer in enumerate(layers):
+        run.compute(layer, "forward", layer.forward)
+        if layer.forward.kind == "all-to-all":
+            sent = run.send(layer, "forward", layer.forward, layer.policy.model)
+            looked_up = sent if number == 0 else looked_up
+        if number == last:
+            run.wait(looked_up)
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        run.compute(layer, "weight gradient", layer.weights)
+        run.send(layer, "weight gradient", layer.weights, layer.policy.data)
+        if number:
+            run.compute(layer, "input gradient", layer.input)
+        if number == last + 1:
+            run.send(layers[0], "input gradient", layers[0].input, layers[0].policy.model)
+
+
+_PASSES: dict[str, Callable[[_Iteration, Sequence[Layer]], None]] = {
+    "micro": _micro,
+    "none": _inference,
+    "weights": _weights_first,
+    "overlapped": _overlapped,
+    "blocking": _blocking,
+    "dlrm": _dlrm,
+}
