@@ -68,7 +68,7 @@ class MeanRatio:
 
     def value(self, view: View) -> Mean:
         asked = (self.arm, self.metric, self.over)
-        for found in means(view.experiment.spec, view.rows):
+        for found in means(view.experiment.spec, view.table):
             if (found.spec.arm, found.spec.metric, found.spec.over) == asked and found.ours:
                 return found
         raise ScenarioError(f"{view.name}: no mean of {self.metric} of arm {self.arm} over {self.over}")

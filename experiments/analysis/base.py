@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.analysis.rows import Row
+from experiments.analysis.table import Table
 from experiments.language.expand import Experiment
 from experiments.language.text import parse_yaml, resolved
 
@@ -14,19 +14,12 @@ AS_WRITTEN: Mapping[str, Any] = {}
 
 
 class AtBase:
-    """Of ``rows`` of an experiment."""
+    """Of the rows of an experiment."""
 
-    def __init__(self, experiment: Experiment, rows: Sequence[Row]) -> None:
-        self.experiment, self.all, self.titles = experiment, rows, experiment.titles
+    def __init__(self, experiment: Experiment, table: Table) -> None:
+        self.experiment, self.table, self.titles = experiment, table, experiment.titles
         self._raw = parse_yaml(experiment.text, experiment.path)
         self._values: dict[str, Any] = {}
-
-    @cached_property
-    def _index(self) -> Mapping[tuple[str, str], list[Row]]:
-        found: dict[tuple[str, str], list[Row]] = {}
-        for row in self.all:
-            found.setdefault((row.arm, row.metric), []).append(row)
-        return found
 
     def value(self, path: str) -> Any:
         """What the file has at a dotted path; None where it has nothing."""
@@ -48,16 +41,16 @@ class AtBase:
     ) -> Row | None:
         """The first figure of all repeats where only these dotted paths have other values: of any subject
         where none is named, the run's own or the ``published`` one."""
-        for row in self._index.get((arm, metric), ()):
-            if subject not in (None, row.subject) or (row.label == "published") != published:
-                continue
-            if row.repeat is None and changed.items() <= row.point.items() and self._is_there(row, changed):
-                return row
+        for at in self.table.of(arm):
+            if changed.items() <= at.point.items() and self._is_there(at.point, changed):
+                for row in at.each(metric):
+                    if subject in (None, row.subject) and (row.label == "published") == published:
+                        return row
         return None
 
-    def _is_there(self, row: Row, changed: Mapping[str, Any]) -> bool:
+    def _is_there(self, point: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
         # An empty section is as good as none.
         return all(
             path in changed or value == (own := self.value(path)) or (value == {} and own is None)
-            for path, value in row.point.items()
+            for path, value in point.items()
         )

@@ -41,7 +41,7 @@ def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
     """All rows of a comparison. ``table``: rows of one label's runs, or published."""
     for mine, base in _pairs(spec, table):
         for number, metric in enumerate(spec.metrics):
-            for row in mine.of(metric):
+            for row in mine.defined(metric):
                 if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job ")):
                     yield from _ratio(row, mine, base, limit=spec.limit if number == 0 else None)
                     if row.metric == f"{UTILISATION}.compute" and metric == UTILISATION:
@@ -101,7 +101,7 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
         for job in plan.jobs
     }
     for mine, base in _pairs(spec, table):
-        for row in mine.of("parameters_sha256"):
+        for row in mine.each("parameters_sha256"):
             how = [trained.get((at.arm, key_of(at.point), row.subject)) for at in (mine, base)]
             other = base.row(row.subject, row.metric)
             if other is not None and how[0] == how[1] is not None:
@@ -169,7 +169,7 @@ def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> I
         mine = [at for at in table.of(spec.arm) if table.under(spec.baseline, at.point) is base]
         points = [at.point for at in mine]
         of_arm = [run for run in runs if run.plan.arm == spec.arm and run.plan.point in points]
-        figure = next((row for row in base.of(spec.metric) if row.subject.startswith("job ")), None)
+        figure = next((row for row in base.each(spec.metric) if row.subject.startswith("job ")), None)
         if figure is not None and of_arm:
             name = of_arm[0].plan.setting.name
             # Of the arm that computes longest there: iterations of the sweep may be short on purpose.

@@ -96,14 +96,14 @@ class Mean:
         return any(f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}" for ratio, _ in self.ours)
 
 
-def means(spec: FileSpec, rows: Iterable[Row]) -> Iterator[Mean]:
+def means(spec: FileSpec, table: Table) -> Iterator[Mean]:
     """Each published mean beside what :func:`mean_rows` made of the run's rows."""
-    found = [row for row in rows if row.label != "published" and row.repeat is None]
     for figure in spec.published:
         if not figure.at or figure.over is None or figure.value is None:
             continue
         name, ratio = f"{name_of(figure)}.{figure.over}", _in("1", figure.value)
-        mine = [(row.value, row) for row in where(found, arm=figure.arm, metric=name) if is_number(row.value)]
+        rows = (row for row in table.each(figure.arm, name) if row.label != "published")
+        mine = [(row.value, row) for row in rows if is_number(row.value)]
         yield Mean(figure, ratio, sorted(mine, key=lambda one: abs(one[0] - ratio)))
 
 

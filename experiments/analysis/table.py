@@ -34,12 +34,14 @@ class At:
         found = self.row(subject, metric, repeat)
         return found.value if found is not None and is_number(found.value) else None
 
-    def of(self, metric: str) -> Iterator[Row]:
-        """A metric of all subjects, over all repeats, and what is called after it with a dot: its
-        definitions."""
-        for name, subjects in self._rows.items():
-            if defines(name, metric):
-                yield from (row for rows in subjects.values() for row in rows if row.repeat is None)
+    def each(self, metric: str) -> Iterator[Row]:
+        """A metric of all subjects, over all repeats."""
+        subjects = self._rows.get(metric, {}).values()
+        return (row for rows in subjects for row in rows if row.repeat is None)
+
+    def defined(self, metric: str) -> Iterator[Row]:
+        """The same with the metric's definitions."""
+        return (row for name in self._rows if defines(name, metric) for row in self.each(name))
 
 
 class Table:
@@ -69,6 +71,10 @@ class Table:
     def of(self, arm: str) -> list[At]:
         """An arm at each of its points."""
         return [at for at in self if at.arm == arm]
+
+    def each(self, arm: str, metric: str) -> Iterator[Row]:
+        """A metric of an arm at each of its points, over all repeats."""
+        return (row for at in self.of(arm) for row in at.each(metric))
 
     def under(self, arm: str, point: Point) -> At | None:
         """A baseline for another arm's point: at the point that says most and nothing else; what is not swept

@@ -232,7 +232,7 @@ def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_W
 
 def _models(base: AtBase) -> dict[str, float]:
     """Bytes of the gradients that the file has a parameter for, by its name."""
-    swept = {row.point[GRADIENT] for row in base.all if row.metric == "allreduce" and GRADIENT in row.point}
+    swept = {at.point[GRADIENT] for at in base.table if GRADIENT in at.point}
     named = {
         name: spec.value for name, spec in base.experiment.spec.parameters.items() if spec.value in swept
     }
@@ -344,10 +344,10 @@ def _on_memory(base: AtBase) -> Iterator[Finding]:
         f"{format_size(held.value)}, and needs as many receivers."
     )
     steps = base.at("wrht", "steps", {GRADIENT: written})
-    for row in base.all:
+    for row in base.table.each("wrht", "steps"):
         group = row.point.get(COLLECTIVE)
-        smaller = (row.arm, row.metric) == ("wrht", "steps") and group not in (None, "wrht")
-        if smaller and steps is not None and row.value == steps.value and row.point[GRADIENT] == written:
+        smaller = group not in (None, "wrht") and row.point[GRADIENT] == written
+        if smaller and steps is not None and row.value == steps.value:
             less = base.at("wrht", "received_at_once", {GRADIENT: written, COLLECTIVE: group})
             if less is not None and is_number(less.value):
                 text += f" As {group} it takes as many steps and needs {format_size(less.value)}."
@@ -361,9 +361,9 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
         return
     written = base.experiment.spec.parameters[model].value
     before = base.at("wrht", "allreduce", {GRADIENT: written})
-    for row in base.all:
+    for row in base.table.each("wrht", "allreduce"):
         costs = row.point.get("costs") or {}
-        if (row.arm, row.metric, row.point.get(GRADIENT)) != ("wrht", "allreduce", written) or before is None:
+        if row.point.get(GRADIENT) != written or before is None:
             continue
         each = row.point.get(RECONFIGURE, "each-step") == "each-step"
         if set(costs) == {"addition"} and each and is_number(row.value) and is_number(before.value):
@@ -378,8 +378,8 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
 def _on_loss(base: AtBase) -> Iterator[Finding]:
     found = {
         row.point[LOSS]: row.value
-        for row in base.all
-        if (row.arm, row.metric) == ("wrht", "steps") and LOSS in row.point and is_number(row.value)
+        for row in base.table.each("wrht", "steps")
+        if LOSS in row.point and is_number(row.value)
     }
     longest = base.at("wrht", "longest_lightpath")
     if len(found) < 2 or longest is None:
@@ -395,7 +395,7 @@ def _on_loss(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_figures(base: AtBase) -> Iterator[Finding]:
-    found = [mean for mean in means(base.experiment.spec, base.all) if mean.ours]
+    found = [mean for mean in means(base.experiment.spec, base.table) if mean.ours]
     exact, missed = (
         [f"{saved(mean.ratio):.2f} %" for mean in found if mean.reproduced == wanted]
         for wanted in (True, False)

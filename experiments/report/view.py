@@ -214,7 +214,7 @@ class View:
     @cached_property
     def base(self) -> AtBase:
         """Figures looked up from the values that the file has."""
-        return AtBase(self.experiment, self.rows)
+        return AtBase(self.experiment, self.table)
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Without ``point`` at the arm's first."""

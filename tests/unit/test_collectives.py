@@ -21,6 +21,7 @@ from experiments.analysis.crossover import crossing
 from experiments.analysis.published import means
 from experiments.analysis.result import Analysis, analyse, document
 from experiments.analysis.rows import Row, where
+from experiments.analysis.table import Table
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.backends.simulation.collectives import Around, alone
 from experiments.language.expand import Experiment, parse
@@ -504,7 +505,7 @@ def small() -> Analysis:
 
 
 def test_the_verdict_follows_the_rows(small: Analysis) -> None:
-    found = {finding.text: finding.kind for finding in verdict(AtBase(small.experiment, small.rows))}
+    found = {finding.text: finding.kind for finding in verdict(AtBase(small.experiment, Table(small.rows)))}
     texts = " ".join(found)
     for title in ("Bidirectional ring", "Binary tree", "Electrical ring", "Hierarchical ring"):
         assert f"{title}: " in texts
@@ -515,7 +516,7 @@ def test_the_verdict_follows_the_rows(small: Analysis) -> None:
     # Nothing is said of figures that no paper has.
     assert "note" not in found.values()
     gone = [row for row in small.rows if not row.metric.startswith("faster_")]
-    assert not any("is faster" in f.text for f in verdict(AtBase(small.experiment, gone)))
+    assert not any("is faster" in f.text for f in verdict(AtBase(small.experiment, Table(gone))))
 
 
 def test_a_figure_that_comes_out_exactly_is_said_to_be_one() -> None:
@@ -525,7 +526,7 @@ def test_a_figure_that_comes_out_exactly_is_said_to_be_one() -> None:
         for figure in experiment.spec.published
         for value in ([0.178788] if figure.metric == "steps" else [0.5])
     ]
-    (note,) = [f for f in verdict(AtBase(experiment, ours)) if f.kind == "note"]
+    (note,) = [f for f in verdict(AtBase(experiment, Table(ours))) if f.kind == "note"]
     assert note.text.startswith("Reproduced to the last digit: 82.12 %;")
     assert "Not reproduced: 80.81 %, 64.36 %, 92.42 % and 91.31 %" in note.text
 
@@ -621,7 +622,7 @@ def test_a_published_mean_is_over_its_points_alone() -> None:
     assert [row.value for row in steps] == pytest.approx([mean] * 4, rel=1e-12)
     (theirs,) = where(rows, metric="steps_ratio.electrical-ring", label="published")
     assert theirs.value == pytest.approx(0.3)
-    assert [mean.ratio for mean in means(experiment.spec, rows)] == [0.5, pytest.approx(0.3)]
+    assert [mean.ratio for mean in means(experiment.spec, Table(rows))] == [0.5, pytest.approx(0.3)]
 
 
 @pytest.mark.parametrize(
@@ -663,7 +664,7 @@ def test_nothing_in_the_file_is_not_zero() -> None:
     loss = RING + "wss.loss_db"
     del raw["fabrics"]["light"]["rings"]["n"]["wss"]["loss_db"]
     rows = [Row("ring", "job train", "jct", 1.0, "s", "simulated", {loss: 0, "costs": {}})]
-    base = AtBase(of(raw), rows)
+    base = AtBase(of(raw), Table(rows))
     assert base.at("ring", "jct") is None
     assert base.at("ring", "jct", {loss: 0}) == rows[0]
     assert base.at("ring", "jct", {loss: 0, "training.gradient": "1 MB"}) is None
@@ -706,7 +707,7 @@ def test_the_page_stands_alone_and_says_what_the_rows_say(small: Analysis, tmp_p
         ),
     ):
         assert heading in said, heading
-    for finding in verdict(AtBase(small.experiment, small.rows)):
+    for finding in verdict(AtBase(small.experiment, Table(small.rows))):
         assert finding.text in said
     titled = [sweep.title for sweep in small.experiment.spec.sweep]
     assert len(list(tmp_path.glob("series-*.svg"))) == len(titled) == 10

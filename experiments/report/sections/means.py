@@ -16,7 +16,7 @@ def wanted(view: View) -> bool:
 
 
 def render(view: View, draw: Draw) -> str:
-    found = list(means(view.experiment.spec, view.rows))
+    found = list(means(view.experiment.spec, view.table))
     columns: Columns[Mean] = [
         ("published", lambda one: f"<b>{saved(one.ratio):.2f} %</b> {tag(_worth(view, one))}"),
         ("what it is taken for", lambda one: text(one.spec.words or "")),
@@ -35,7 +35,7 @@ def render(view: View, draw: Draw) -> str:
 
 def _worth(view: View, one: Mean) -> str:
     name = f"{name_of(one.spec)}.{one.spec.over}"
-    rows = (row for row in view.rows if row.label == "published" and row.metric == name)
+    rows = (row for row in view.table.each(one.spec.arm, name) if row.label == "published")
     return next((row.standing for row in rows), "published")
 
 
