@@ -43,19 +43,13 @@ def describe_setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-#: In place of a runtime where nothing ran: the runs were computed in virtual time.
-SIMULATED = "simulated"
-
-
-def describe_machine(runtime: str) -> dict[str, Any]:
-    """Machine and versions. ``runtime``: docker, namespace or simulated."""
-    # What a simulation would have been emulated with has no bearing on it.
-    programs = {} if runtime == SIMULATED else _PROGRAMS
+def describe_machine(simulated: bool) -> dict[str, Any]:
+    """Machine and versions; of what is ``simulated`` not those that it would have been emulated with."""
+    programs = {} if simulated else _PROGRAMS
     return {
         **({"commit": commit} if (commit := _commit()) else {}),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_clock_minus_monotonic_s": time.time() - time.monotonic(),
-        "runtime": runtime,
         "kernel": platform.release(),
         "distribution": platform.freedesktop_os_release().get("PRETTY_NAME", "unknown"),
         "python": platform.python_version(),

@@ -88,7 +88,7 @@ def carry_out(
         "arms": list(dict.fromkeys(plan.arm for plan in chosen.plans)),
         "not_run": dict(chosen.refused),
     }
-    folder.describe(**{**facts, **describe_machine(backend.label), **backend.facts()})
+    folder.describe(**{**facts, **describe_machine(backend.label == "simulated"), **backend.facts()})
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
     # Virtual time is nobody's to take.
@@ -154,29 +154,28 @@ def _spread(
 ) -> Iterator[str]:
     """Each task's records are written in one piece, so that a killed sweep goes on where it was."""
     began = last = time.monotonic()
-    runs = {
-        executor.submit(one_elsewhere, backend, task, code_version()): (
-            1 if isinstance(task, RunPlan) else len(task.runs)
-        )
-        for task in tasks
-    }
-    done, count = 0, sum(runs.values())
-    for future in as_completed(runs):
-        try:
+    done, count = 0, sum(map(_runs_of, tasks))
+    try:
+        under_way = {executor.submit(one_elsewhere, backend, task, code_version()): task for task in tasks}
+        for future in as_completed(under_way):
             records, failures = future.result()
-        except (BrokenExecutor, BackendError) as error:
-            why = "a process that computed runs was killed; was there too little memory?"
-            if isinstance(error, BackendError):
-                why = f"a worker was refused: {error}; give it the same."
-            raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
-        folder.write(records)
-        yield from failures
-        now = time.monotonic()
-        done += runs[future]
-        if now - last >= _LINE_S or done == count:
-            last = now
-            left_s = (now - began) / done * (count - done)
-            reporter.say(f"{done:,} of {count:,} runs, about {left_s:.0f} s left")
+            folder.write(records)
+            yield from failures
+            now = time.monotonic()
+            done += _runs_of(under_way[future])
+            if now - last >= _LINE_S or done == count:
+                last = now
+                left_s = (now - began) / done * (count - done)
+                reporter.say(f"{done:,} of {count:,} runs, about {left_s:.0f} s left")
+    except (BrokenExecutor, BackendError) as error:
+        why = "a process that computed runs was killed; was there too little memory?"
+        if isinstance(error, BackendError):
+            why = f"a worker was refused: {error}; give it the same."
+        raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
+
+
+def _runs_of(task: Any) -> int:
+    return 1 if isinstance(task, RunPlan) else len(task.runs)
 
 
 def runs_in(path: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from experiments.analysis.prediction import expected_s
@@ -56,8 +57,10 @@ def run_group(
 
     ``repeats``: says which runs are made once more. Raises BackendError.
     """
-    lab = backend.open(plans[0].setting, lambda record: write([record]))
-    try:
+    with ExitStack() as undo:
+        lab = backend.open(plans[0].setting, lambda record: write([record]))
+        undo.callback(lab.close)
+        undo.callback(reporter.end_run)
         for plan in plans:
             outcome = _Run(lab, plan, write, reporter).to_the_end()
             # What failed is never made again.
@@ -69,9 +72,6 @@ def run_group(
                 write([repeats.settled(plan, why, outcome.records, second.records)])
                 outcome = replace(outcome, failures=second.failures)
             yield outcome
-    finally:
-        reporter.end_run()
-        lab.close()
 
 
 @dataclass
@@ -241,7 +241,8 @@ class _Run:
     def _next_time_s(self) -> float:
         """When the runner has to do something by itself; infinite when only records can tell."""
         times = [self._arrival_s(name) for name in self._to_come]
-        times += [self._zero_s + event.when.at_s for event in self._pending.values() if event.when.at_s]
+        of_events = (event.when.at_s for event in self._pending.values())
+        times += [self._zero_s + at_s for at_s in of_events if at_s is not None]
         return min((t for t in times if t > self._now_s), default=math.inf)
 
     def _has_come(self, when: When) -> bool:

@@ -283,11 +283,13 @@ class Since:
         ([(0.8, 0.01)], 80, None),
         ([(0.8, 0.3), (0.99, 0.0)], 99, "second"),
         ([(0.9, 0.3), (0.8, 0.4)], 90, "first"),
+        # Nothing got through.
+        ([(0.9, 0.3), (None, 0.0)], 90, "first"),
     ],
 )
 @pytest.mark.parametrize("meanwhile", [[0.0], [0.3, 0.0], [0.3, 0.3, 0.3]])
 def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the_end(
-    found: list[tuple[float, float]], rate: float, counts: str | None, meanwhile: list[float]
+    found: list[tuple[float | None, float]], rate: float, counts: str | None, meanwhile: list[float]
 ) -> None:
     setting = load(BUNDLED).plans[0].setting
     records: list[Record] = []
@@ -296,8 +298,9 @@ def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the
     class Canned(LinkTest):
         def _attempt(self, part: Part) -> Attempt:
             ratio, others = left.pop(0)
-            rate = {"link": "l", "direction": "g0 to g1", "set_bps": 100.0, "measured_bps": 100.0 * ratio}
-            return Attempt([rate], machine.Shares(0.5, 0.0, others))
+            rate = {"link": "l", "direction": "g0 to g1", "set_bps": 100.0}
+            rates = [] if ratio is None else [{**rate, "measured_bps": 100.0 * ratio}]
+            return Attempt(rates, machine.Shares(0.5, 0.0, others))
 
     processes = LabProcesses({}, "namespace", Addresses())
     test = Canned(setting, processes, Api("127.0.0.1:9"), records.append, print)
@@ -311,5 +314,5 @@ def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the
     assert measured.measured_bps == pytest.approx(rate)
     # What was measured is on record at once, should the run not come to its end.
     disturbed = [r.measured_bps for r in records if isinstance(r, LinkRateDisturbed)]
-    assert disturbed == ([] if counts is None else [pytest.approx(100 * found[0][0])])
+    assert disturbed == ([] if counts is None else [pytest.approx(100 * (found[0][0] or 0.0))])
     assert [r.counts for r in records if isinstance(r, Repeated)] == ([] if counts is None else [counts])

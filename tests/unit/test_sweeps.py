@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import BrokenExecutor, Executor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -151,6 +151,20 @@ def test_a_killed_process_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> 
         pytest.raises(BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"),
     ):
         carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), processes(1))
+
+
+def test_a_process_that_is_killed_before_it_has_work_is_the_same_line(tmp_path: Path) -> None:
+    experiment, backend = swept(), SimulationBackend()
+    with processes(1) as executor:
+        with pytest.raises(BrokenExecutor):
+            executor.submit(signal.raise_signal, signal.SIGKILL).result(30)
+        with (
+            RunFolder.new(tmp_path, "swept", experiment.text) as folder,
+            pytest.raises(BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"),
+        ):
+            carry_out(
+                experiment, choose(experiment, backend), backend, folder, Reporter(), nullcontext(executor)
+            )
 
 
 ONE_WORKER = """

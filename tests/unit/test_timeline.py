@@ -26,6 +26,8 @@ from experiments.record.events import (
     RunEnded,
 )
 from experiments.runner.experiment import choose, one_alone
+from experiments.runner.progress import Reporter
+from experiments.runner.timeline import run_group
 from tests.simulated import SIX_GPUS, bundled
 
 
@@ -50,7 +52,10 @@ def released(records: list[Record], job: str) -> float:
     return next(r.at for r in records if isinstance(r, Released) and job in r.jobs)
 
 
-def test_times_count_from_the_common_start_not_from_the_call_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_s", [0.1, 0.0])
+def test_times_count_from_the_common_start_not_from_the_call_for_it(
+    monkeypatch: pytest.MonkeyPatch, at_s: float
+) -> None:
     """An emulation lets jobs go a moment after it was asked to."""
     usual = SimulatedLab.next
 
@@ -60,12 +65,12 @@ def test_times_count_from_the_common_start_not_from_the_call_for_it(monkeypatch:
 
     monkeypatch.setattr(SimulatedLab, "next", later)
     records = records_of(
-        """
-jobs: {red: {ranks: [g0, g1]}, blue: {ranks: [g2, g3], start: {at: 50 ms}}}
-events: [{when: {at: 100 ms}, do: cut, target: link tor0:4 tor1:4}]
+        f"""
+jobs: {{red: {{ranks: [g0, g1]}}, blue: {{ranks: [g2, g3], start: {{at: 50 ms}}}}}}
+events: [{{when: {{at: {at_s} s}}, do: cut, target: link tor0:4 tor1:4}}]
 """
     )
-    assert [r.t for r in records if isinstance(r, ActionBegun)] == pytest.approx([0.4])
+    assert [r.t for r in records if isinstance(r, ActionBegun)] == pytest.approx([0.3 + at_s])
     assert [r.t for r in records if isinstance(r, JobArrived)] == pytest.approx([0.0, 0.35])
 
 
@@ -332,3 +337,26 @@ def test_a_run_that_takes_too_long_is_given_up() -> None:
     )
     _, (failure,) = one_alone(InRealTime(), found.plans[0])
     assert failure == "base: red had not ended after 62 s"
+
+
+def test_a_lab_is_taken_down_though_nobody_reads_the_progress() -> None:
+    """A terminal may be gone, which ends the run, and then its bars cannot be taken off it."""
+
+    class Gone(Reporter):
+        def end_run(self) -> None:
+            raise BrokenPipeError
+
+    closed = []
+
+    class Watched(SimulatedLab):
+        def close(self) -> None:
+            closed.append(self)
+
+    class Backend(SimulationBackend):
+        def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+            return Watched(setting, 1.0, 0.0, lambda events: None)
+
+    found = experiment("jobs: {red: {ranks: [g0, g1]}}\n")
+    with pytest.raises(BrokenPipeError):
+        list(run_group(Backend(), found.plans, lambda records: None, Gone(quiet=True)))
+    assert len(closed) == 1

@@ -62,7 +62,7 @@ class Attempt:
 
     def figures(self) -> dict[str, Any]:
         ratios = [rate["measured_bps"] / rate["set_bps"] for rate in self.rates]
-        return {"taken": self.load.taken, "least": min(ratios), "most": max(ratios)}
+        return {"taken": self.load.taken, **({"least": min(ratios), "most": max(ratios)} if ratios else {})}
 
 
 class LinkTest:
@@ -117,7 +117,7 @@ class LinkTest:
             set_circuits(self._api, self._circuits)
         for part, first in self._doubts:
             second = self._attempt(part)
-            better = second.load.taken < first.load.taken
+            better = bool(second.rates) and second.load.taken < first.load.taken
             self._emit(
                 Repeated(
                     t=time.monotonic(),

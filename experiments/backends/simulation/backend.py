@@ -118,6 +118,7 @@ class SimulationBackend:
 
     def facts(self) -> Mapping[str, Any]:
         return {
+            "runtime": "simulated",
             "assumptions": [
                 {"what": what, "value": "; ".join(values), "why": why}
                 for what, (values, why) in self._assumed.items()
