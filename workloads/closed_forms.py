@@ -111,7 +111,7 @@ def _replicated_parameters(m: Transformer) -> int:
 class IdealNetwork:
     """Each rank sends and receives ``bytes_per_s`` in each of its collectives and messages at once.
 
-    ``latency_s`` of each step of a ring, and of a message.
+    ``latency_s`` of each step of a ring, and of a message. Where several share a link, it is slower.
     """
 
     bytes_per_s: float

@@ -18,7 +18,7 @@ class Parallel:
 
     ``ep`` multiplies: each of ``dp`` replicas of the experts is spread over ``ep`` ranks, each of which
     has samples of its own. So everything but the experts is replicated ``dp * ep`` times, which is what
-    Megatron-LM calls its data-parallel size (there ep divides it) and DeepSpeed's world is counted by.
+    Megatron-LM and DeepSpeed call the data-parallel size; there ep divides it.
 
     Ranks count tp fastest, then ep, then dp, then pp: rank = tp_i + tp (ep_i + ep (dp_i + dp pp_i)).
     """
@@ -42,7 +42,7 @@ class Parallel:
 class Training:
     """One iteration: ``micro_batches`` of ``micro_batch`` samples for each replica.
 
-    ``sequence``: tokens of a sample (0: the model's).     ``schedule`` of the pipeline, with
+    ``sequence``: tokens of a sample (0: the model's). ``schedule`` of the pipeline, with
     ``virtual_stages`` chunks a stage where interleaved. ``bucket_bytes``: a bucket of gradients is
     reduced once it has so many, the first of a backward pass once it has ``first_bucket_bytes``
     (PyTorch's DistributedDataParallel). ``zero``: ZeRO's stage. ``sequence_parallel``: Korthikanti et al.

@@ -78,7 +78,8 @@ def stage_program(book: Book, plan: Plan, stage: int, turns: Sequence[Turn]) -> 
         else:
             # Gradients of ZeRO's stages 2 and 3 have no place where they could be summed up before.
             one.backward(turn, reduce=turn is last[turn.chunk] or plan.training.zero >= 2)
-            one.sum_up(turn is last[turn.chunk])
+            if turn is last[turn.chunk]:
+                one.divide()
     one.finish()
     return one.writer.done()
 
@@ -136,10 +137,8 @@ class _Stage:
         if turn.chunk > 0:
             self._send("pp gradients", Peer.PREVIOUS, Tag.GRADIENTS, self.plan.parts[turn.chunk - 1])
 
-    def sum_up(self, final: bool) -> None:
-        """After the last backward pass of a chunk: which parameters are divided as its buckets are."""
-        if not final:
-            return
+    def divide(self) -> None:
+        """Behind a chunk's last backward pass: its parameters are divided as its buckets are."""
         for buckets, stream, slot in zip(
             self.buckets,
             ("parameters", "expert parameters"),
