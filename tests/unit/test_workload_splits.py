@@ -54,3 +54,10 @@ def test_what_goes_back_is_what_came() -> None:
 def test_a_size_of_no_whole_elements_is_refused() -> None:
     with pytest.raises(ValueError, match="an all-to-all-v of 10 bytes: it must be a multiple of 4"):
         split_bytes(Split(), 2, 10, (0, 0, 0))
+
+
+def test_the_second_gets_half_of_the_first_by_a_skew_of_1() -> None:
+    assert shares(1.0, 3) == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    assert shares(0.0, 4).tolist() == [0.25] * 4
+    sent = split_bytes(Split(0, 1.0), 3, 4400, (0, 0, 0))
+    assert [sorted(row) for row in sent.tolist()] == [[800, 1200, 2400]] * 3
