@@ -52,3 +52,14 @@ def test_a_workload_that_sends_nothing_has_no_traffic() -> None:
     workload = book.workload("alone", [writer.done()], [0], [[]], [[]])
     assert traffic(workload) == {}
     assert summary(workload).seconds == pytest.approx([0.25])
+
+
+def test_a_given_matrix_counts_by_its_rows() -> None:
+    book = Book()
+    group = book.group([2, 0, 1])
+    writer = Writer(book)
+    matrix = ((3, 8, 8), (1, 0, 1), (1, 1, 0))
+    for _ in range(2):
+        writer.collective("ep dispatch", Collective("all-to-all-v", sizes=matrix), 19, 0)
+    workload = book.workload("given", [writer.done()], [0, 0, 0], [[group]] * 3, [[]] * 3)
+    assert traffic(workload) == {"ep": Traffic(6, 2 * 20, 2 * 16.0)}
