@@ -209,7 +209,7 @@ def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], obj
     with listen(spec, time.monotonic() + 10) as listener:
         connections = connect_all(spec, peers_of(schedule, options.rank), listener)
     transport = Transport(schedule, options.rank, connections, len(vector))
-    return lambda: transport.all_reduce(vector)
+    return lambda: transport.run(vector)
 
 
 def gloo_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], object]:

@@ -1,10 +1,10 @@
 """Collectives as schedules: who sends which chunk to whom in which step.
 
-A vector is cut into ``chunks`` nearly equal parts. A schedule is a list of transfers; in each step a
-transfer takes the sender's present value of one chunk and at the receiver either adds it to what is
-there (``reduce``) or puts it in its place (``replace``). Worker, simulator and planner all read the same
-schedule: a collective is one function in ``fabric.schedules``, and here it is written out transfer by
-transfer. Nothing but numpy is imported.
+A vector is cut into ``chunks`` parts, nearly equal ones unless the caller says. A schedule is a list of
+transfers; in each step a transfer takes the sender's present value of one chunk and at the receiver either
+adds it to what is there (``reduce``) or puts it in its place (``replace``). Worker, simulator and planner all
+read the same schedule: a collective is one function in ``fabric.schedules``, ``fabric.gathers`` or
+``fabric.alltoall``, and here it is written out transfer by transfer. Nothing but numpy is imported.
 """
 
 from __future__ import annotations
@@ -49,11 +49,20 @@ class Schedule:
         return 1 + max((t.step for t in self.transfers), default=-1)
 
 
-def chunk_bounds(length: int, chunks: int) -> list[tuple[int, int]]:
+def chunk_bounds(length: int, chunks: int, bounds: Sequence[int] | None = None) -> list[tuple[int, int]]:
     """Half-open element ranges that cut ``length`` elements into ``chunks`` parts.
 
-    Sizes differ by at most one element; the first parts are the longer ones.
+    Sizes differ by at most one element; the first parts are the longer ones. Or chunk k is from the k-th of
+    ``bounds``, chunks + 1 offsets from 0 to ``length``, to the next, and may be empty. Raises ValueError for
+    bounds that are no such offsets.
     """
+    if bounds is not None:
+        offsets = [int(bound) for bound in bounds]
+        if len(offsets) != chunks + 1 or offsets != sorted(offsets):
+            raise ValueError(f"bounds of {chunks} chunks are {chunks + 1} numbers in order, not {offsets}")
+        if (offsets[0], offsets[-1]) != (0, length):
+            raise ValueError(f"bounds from {offsets[0]} to {offsets[-1]} of a vector of {length} elements")
+        return list(itertools.pairwise(offsets))
     size, longer = divmod(length, chunks)
     starts = [k * size + min(k, longer) for k in range(chunks + 1)]
     return list(itertools.pairwise(starts))
@@ -76,13 +85,26 @@ def schedule_of(steps: Steps) -> Schedule:
     return Schedule(steps.world_size, steps.chunks, tuple(transfers), steps.step_by_step)
 
 
+def local_bounds(
+    schedule: Schedule, rank: int, bounds: Sequence[int], keep: npt.NDArray[np.bool_]
+) -> list[int]:
+    """``bounds`` for a vector of which ``rank`` has only what it transfers and ``keep``, [chunks]; others are
+    empty there. Of an all-to-all each rank so has its row and its column instead of all rows."""
+    touched = {t.chunk for t in schedule.transfers if rank in (t.source, t.destination)}
+    touched |= set(np.flatnonzero(keep).tolist())
+    spans = enumerate(itertools.pairwise(bounds))
+    sizes = (end - start if chunk in touched else 0 for chunk, (start, end) in spans)
+    return [0, *itertools.accumulate(sizes)]
+
+
 def apply_schedule(
-    schedule: Schedule, vectors: Sequence[npt.NDArray[np.float32]]
+    schedule: Schedule, vectors: Sequence[npt.NDArray[np.float32]], bounds: Sequence[int] | None = None
 ) -> list[npt.NDArray[np.float32]]:
     """What every rank holds afterwards, computed in one process with the schedule's order of summation.
 
-    ``vectors``: one 1-D array of equal length per rank; they are not changed. Raises ValueError when
-    their number is not the schedule's world size or their lengths differ.
+    ``vectors``: one 1-D array of equal length per rank; they are not changed. ``bounds``: of the chunks, as
+    in :func:`chunk_bounds`. Raises ValueError when there are not as many as the schedule has ranks, their
+    lengths differ, or the bounds do not fit.
     """
     if len(vectors) != schedule.world_size:
         raise ValueError(f"{len(vectors)} vectors for a schedule of {schedule.world_size} ranks")
@@ -90,12 +112,12 @@ def apply_schedule(
     if len(lengths) > 1:
         raise ValueError(f"vectors of {lengths[0]} and of {lengths[-1]} elements; all must be equally long")
     held = [np.array(vector, copy=True) for vector in vectors]
-    bounds = chunk_bounds(len(held[0]), schedule.chunks)
+    spans = chunk_bounds(len(held[0]), schedule.chunks, bounds)
     for _, transfers in itertools.groupby(schedule.transfers, key=lambda t: t.step):
         now = list(transfers)
-        in_flight = [held[t.source][slice(*bounds[t.chunk])].copy() for t in now]
+        in_flight = [held[t.source][slice(*spans[t.chunk])].copy() for t in now]
         for transfer, values in zip(now, in_flight, strict=True):
-            part = held[transfer.destination][slice(*bounds[transfer.chunk])]
+            part = held[transfer.destination][slice(*spans[transfer.chunk])]
             if transfer.op == "reduce":
                 part += values
             else:

@@ -43,11 +43,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """A collective of ``world_size`` ranks over a vector of ``chunks`` equal parts in ``steps`` steps.
+    """A collective of ``world_size`` ranks over a vector of ``chunks`` parts in ``steps`` steps.
 
-    Iterating makes the steps anew, one at a time. ``step_by_step``: a rank sends nothing of a step before it
-    has received all of the earlier ones, as an exchange with one partner after another does (MPI_Sendrecv);
-    otherwise it passes on at once what it has received.
+    The parts are equal unless who runs it says otherwise. Iterating makes the steps anew, one at a time.
+    ``step_by_step``: a rank sends nothing of a step before it has received all of the earlier ones, as an
+    exchange with one partner after another does (MPI_Sendrecv); otherwise it passes on at once what it has
+    received.
     """
 
     name: str

@@ -16,7 +16,7 @@ from containers.worker.model import Replica, fingerprint
 from containers.worker.release import wait_for_release
 from containers.worker.rendezvous import connect_all, describe, listen, onic, part
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import AllReduceReport, Transport, peers_of
+from containers.worker.transport import RunReport, Transport, peers_of
 from fabric.collectives import all_reduce
 
 #: tcpi_total_retrans in Linux's struct tcp_info.
@@ -94,7 +94,7 @@ def _iterate(
         while (left := compute_due - time.monotonic()) > 0:
             time.sleep(left)
         compute_end = time.monotonic()
-        report = transport.all_reduce(replica.buffer)
+        report = transport.run(replica.buffer)
         allreduce_end = time.monotonic()
         # What follows takes its time from the next iteration's emulated compute.
         replica.update(iteration)
@@ -119,7 +119,7 @@ def _iterate(
     return sent, received, lent
 
 
-def _flow_figures(report: AllReduceReport) -> dict[str, object]:
+def _flow_figures(report: RunReport) -> dict[str, object]:
     """Flows of one all-reduce and how long they waited for light (seconds), as in the iteration's event."""
     wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
     return {"flows": report.flows, "flow_wait_s": wait}

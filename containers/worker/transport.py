@@ -72,8 +72,8 @@ _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I"
 
 
 @dataclass(frozen=True)
-class AllReduceReport:
-    """What one all-reduce moved. ``bytes_lent``: those of ``bytes_sent`` that were not copied to be sent.
+class RunReport:
+    """What one run moved. ``bytes_lent``: those of ``bytes_sent`` that were not copied to be sent.
 
     ``max_stall_s``: longest time, seconds, in which no byte moved in either direction. ``stalls``: when such
     times of at least STALL_S began and ended (CLOCK_MONOTONIC, seconds). With an O-NIC: ``flows`` opened,
@@ -263,8 +263,9 @@ class Transport:
     ``connections``: a connected stream socket for each peer that ``peers_of`` names; they become
     non-blocking and stay the caller's to close, as does the transport. ``length``: elements (float32) of the
     vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the
-    O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's. Raises
-    ValueError when a connection is missing.
+    O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's. ``bounds``: of
+    the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk is as long at
+    every rank that transfers it. Raises ValueError when a connection is missing or the bounds do not fit.
     """
 
     def __init__(
@@ -276,6 +277,7 @@ class Transport:
         peer_timeout_s: float = 15.0,
         flows: Flows | None = None,
         addresses: Sequence[str] = (),
+        bounds: Sequence[int] | None = None,
     ) -> None:
         missing = peers_of(schedule, rank) - connections.keys()
         if missing:
@@ -288,7 +290,7 @@ class Transport:
         self._word = memoryview(bytearray(len(READY)))
         self._steps, self._steps_before = schedule.steps, 0
         self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
-        self._assign(schedule, rank)
+        self._assign(schedule, rank, bounds)
         for link in self._links:
             link.make_scratch()
             link.socket.setblocking(False)
@@ -297,9 +299,10 @@ class Transport:
             if flows is not None:
                 link.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _SOFTWARE | _TSONLY)
 
-    def _assign(self, schedule: Schedule, rank: int) -> None:
+    def _assign(self, schedule: Schedule, rank: int, offsets: Sequence[int] | None) -> None:
         link_of = {link.peer: link for link in self._links}
-        bounds = [(a * ITEM_BYTES, b * ITEM_BYTES) for a, b in chunk_bounds(self._length, schedule.chunks)]
+        elements = chunk_bounds(self._length, schedule.chunks, offsets)
+        bounds = [(a * ITEM_BYTES, b * ITEM_BYTES) for a, b in elements]
         steps = defaultdict(list)
         # A receipt would need light of its own.
         lent = lendable(schedule) if self._flows is None else [False] * len(schedule.transfers)
@@ -351,7 +354,7 @@ class Transport:
             awaits[peer] = (*so_far, link_of[peer].receives[-1])
         return awaits
 
-    def all_reduce(self, vector: npt.NDArray[np.float32]) -> AllReduceReport:
+    def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
         """Run the schedule in place on ``vector``, a contiguous 1-D float32 array.
 
         Returns when the peers have received what this rank sent (with an O-NIC: when their hosts have
@@ -407,7 +410,7 @@ class Transport:
         self._steps_before += self._steps
         sends = [send for link in links for send in link.sends if not send.is_word]
         receives = [receive for link in links for receive in link.receives if not receive.is_word]
-        return AllReduceReport(
+        return RunReport(
             sum(send.end - send.start for send in sends),
             sum(receive.end - receive.start for receive in receives),
             sum(send.end - send.start for link in links if link.lender for send in link.sends if send.lent),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from collections import Counter
@@ -21,47 +20,10 @@ from fabric.cost import ring_edge_bytes
 from tests.unit.fabrics import COLLECTIVES
 
 
-def contributions(schedule: Schedule) -> list[list[Counter[int]]]:
-    """How often each rank's own value is in [rank][chunk] afterwards; written apart from apply_schedule."""
-    held = [[Counter({rank: 1}) for _ in range(schedule.chunks)] for rank in range(schedule.world_size)]
-    for step in range(schedule.steps):
-        before = [[Counter(c) for c in chunks] for chunks in held]
-        for t in schedule.transfers:
-            if t.step == step:
-                sent = before[t.source][t.chunk]
-                # A rank may add what several send it in one step.
-                now = held[t.destination][t.chunk]
-                held[t.destination][t.chunk] = now + sent if t.op == "reduce" else sent
-    return held
-
-
-def sums_once(schedule: Schedule) -> bool:
-    once = Counter(range(schedule.world_size))
-    return all(chunk == once for chunks in contributions(schedule) for chunk in chunks)
-
-
 def vectors_sent(schedule: Schedule) -> list[float]:
     """Vectors that each rank sends, taking chunks as equal."""
     sent = Counter(t.source for t in schedule.transfers)
     return [sent[rank] / schedule.chunks for rank in range(schedule.world_size)]
-
-
-@pytest.mark.parametrize("name", COLLECTIVES)
-@pytest.mark.parametrize("n", range(1, 18))
-def test_every_chunk_is_summed_exactly_once(name: str, n: int) -> None:
-    assert sums_once(all_reduce(name, n))
-
-
-@pytest.mark.parametrize("name", COLLECTIVES)
-@pytest.mark.parametrize("n", [2, 3, 4, 6, 8])
-def test_an_off_by_one_is_noticed(name: str, n: int) -> None:
-    right = all_reduce(name, n)
-    for i, transfer in enumerate(right.transfers):
-        wrong = [*right.transfers]
-        wrong[i] = dataclasses.replace(transfer, chunk=(transfer.chunk + 1) % right.chunks)
-        if right.chunks > 1:
-            assert not sums_once(Schedule(n, right.chunks, tuple(wrong)))
-        assert not sums_once(Schedule(n, right.chunks, (*right.transfers[:i], *right.transfers[i + 1 :])))
 
 
 @pytest.mark.parametrize("n", range(1, 18))
@@ -96,7 +58,6 @@ def test_halving_doubling_of_a_power_of_two_is_its_closed_form(rounds: int) -> N
 def test_halving_doubling_folds_the_other_ranks_in_and_out(n: int) -> None:
     core = 1 << (n.bit_length() - 1)
     schedule = all_reduce("halving-doubling", n)
-    assert sums_once(schedule)
     assert schedule.steps == 2 * (core.bit_length() - 1) + 2
     exchange = 2 * (core - 1) / core
     for rank, sent in enumerate(vectors_sent(schedule)):
@@ -138,7 +99,6 @@ def test_all_ranks_end_with_the_sum_and_the_same_bits(name: str, n: int, length:
 
 def test_a_sender_sends_what_it_had_before_the_step() -> None:
     exchange = Schedule(2, 1, (Transfer(0, 0, 1, 0, "reduce"), Transfer(0, 1, 0, 0, "reduce")))
-    assert sums_once(exchange)
     results = apply_schedule(exchange, [np.array([1], np.float32), np.array([2], np.float32)])
     assert [result.tolist() for result in results] == [[3], [3]]
 

@@ -132,7 +132,7 @@ def all_reduced(schedule: Schedule, vectors: Vectors, rounds: int) -> tuple[list
         with closing(Transport(schedule, rank, own, len(vector), peer_timeout_s=20)) as engine:
             for _ in range(rounds):
                 vector[:] = vectors[rank]
-                lent[rank] += engine.all_reduce(vector).bytes_lent
+                lent[rank] += engine.run(vector).bytes_lent
                 sums[rank].append(vector.copy())
                 vector[:] = np.nan
 
@@ -175,9 +175,9 @@ def test_without_a_pipe_everything_is_copied() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         held = [vector.copy() for vector in vectors]
-        other = threading.Thread(target=engines[1].all_reduce, args=(held[1],), daemon=True)
+        other = threading.Thread(target=engines[1].run, args=(held[1],), daemon=True)
         other.start()
-        report = engines[0].all_reduce(held[0])
+        report = engines[0].run(held[0])
         other.join(timeout=20)
     assert (report.bytes_sent, report.bytes_lent) == (LONG * 4, 0)
     assert same_bits(held, apply_schedule(schedule, vectors))
@@ -208,7 +208,7 @@ def test_a_receipt_does_not_overtake_what_is_held() -> None:
         other = threading.Thread(target=peer, daemon=True)
         other.start()
         held = mine.copy()
-        engine.all_reduce(held)
+        engine.run(held)
         other.join(timeout=20)
     assert held.tobytes() == total.tobytes()
     assert got == mine[:half].tobytes() + total[half:].tobytes() + RECEIPT

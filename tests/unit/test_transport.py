@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import get_args
@@ -69,16 +69,21 @@ def small_pair(buffer_bytes: int) -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def run(schedule: Schedule, vectors: Vectors, rounds: int = 1, buffer_bytes: int = 0) -> Vectors:
-    """One thread per rank; what each holds after ``rounds`` runs of the schedule."""
+def run(
+    schedule: Schedule, vectors: Vectors, rounds: int = 1, buffer_bytes: int = 0,
+    bounds: Sequence[Sequence[int] | None] = (),
+) -> Vectors:  # fmt: skip
+    """One thread per rank; what each holds after ``rounds`` runs of the schedule. ``bounds``: each rank's."""
     held = [vector.copy() for vector in vectors]
     errors: list[BaseException] = []
 
     def work(rank: int, own: dict[int, socket.socket]) -> None:
         try:
-            with closing(Transport(schedule, rank, own, len(held[rank]), peer_timeout_s=20)) as engine:
+            cut = bounds[rank] if bounds else None
+            engine = Transport(schedule, rank, own, len(held[rank]), peer_timeout_s=20, bounds=cut)
+            with closing(engine):
                 for _ in range(rounds):
-                    engine.all_reduce(held[rank])
+                    engine.run(held[rank])
         except (PeerLost, ValueError, AssertionError) as error:
             errors.append(error)
 
@@ -188,7 +193,7 @@ def test_an_exchange_begins_when_the_peer_is_ready() -> None:
     near, far = socket.socketpair()
     with near, far:
         transport = Transport(all_reduce("halving-doubling", 2), 0, {1: near}, 1000, peer_timeout_s=5)
-        thread = threading.Thread(target=transport.all_reduce, args=(np.ones(1000, dtype=np.float32),))
+        thread = threading.Thread(target=transport.run, args=(np.ones(1000, dtype=np.float32),))
         thread.start()
         far.settimeout(0.2)
         assert far.recv(100) == READY
@@ -209,9 +214,9 @@ def test_report_counts_bytes_and_stall() -> None:
     schedule = all_reduce("ring", 2)
     with connected(schedule) as connections:
         slow = Transport(schedule, 1, connections[1], 1000)
-        late = threading.Timer(0.2, slow.all_reduce, (np.ones(1000, dtype=np.float32),))
+        late = threading.Timer(0.2, slow.run, (np.ones(1000, dtype=np.float32),))
         late.start()
-        report = Transport(schedule, 0, connections[0], 1000).all_reduce(np.ones(1000, dtype=np.float32))
+        report = Transport(schedule, 0, connections[0], 1000).run(np.ones(1000, dtype=np.float32))
         late.join(timeout=5)
     assert (report.bytes_sent, report.bytes_received) == (4000, 4000)
     assert 0.15 < report.max_stall_s < 2.0
@@ -252,7 +257,7 @@ def test_done_means_received_by_the_peer() -> None:
         reader = threading.Thread(target=peer, daemon=True)
         begin = time.monotonic()
         reader.start()
-        report = engine.all_reduce(np.ones(50_000, dtype=np.float32))
+        report = engine.run(np.ones(50_000, dtype=np.float32))
         assert time.monotonic() - begin >= 0.6
         # Nothing was left to send or to add meanwhile: the wait is none for a byte of the vector.
         assert report.max_stall_s < 0.3
@@ -272,7 +277,7 @@ def test_a_peer_that_takes_what_was_sent_slowly_is_not_lost() -> None:
         reader = threading.Thread(target=peer, daemon=True)
         begin = time.monotonic()
         reader.start()
-        engine.all_reduce(np.ones(200_000, dtype=np.float32))
+        engine.run(np.ones(200_000, dtype=np.float32))
         assert time.monotonic() - begin > 1.0
         reader.join(timeout=5)
 
@@ -287,7 +292,7 @@ def read_slowly(connection: socket.socket, length: int, after_s: float) -> None:
 def test_a_peer_that_does_not_take_what_was_sent_is_named() -> None:
     with towards_a_small_buffer() as (engine, _, far):
         with pytest.raises(PeerLost, match=r"rank 1 lost: it did not take what was sent for 0\.5 s"):
-            engine.all_reduce(np.ones(50_000, dtype=np.float32))
+            engine.run(np.ones(50_000, dtype=np.float32))
         read_slowly(far, 200_000, 0.0)
 
 
@@ -376,10 +381,19 @@ def test_wrong_vector_and_missing_connection_are_refused() -> None:
     with pytest.raises(ValueError, match="rank 0 has no connection to ranks \\[1\\]"):
         Transport(schedule, 0, {}, 10)
     with connected(schedule) as connections:
+        for bounds, said in (
+            ([0, 10], r"bounds of 2 chunks are 3 numbers in order, not \[0, 10\]"),
+            ([0, 6, 5], r"bounds of 2 chunks are 3 numbers in order, not \[0, 6, 5\]"),
+            ([0, 6, 9], "bounds from 0 to 9 of a vector of 10 elements"),
+            ([1, 6, 10], "bounds from 1 to 10 of a vector of 10 elements"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                Transport(schedule, 0, connections[0], 10, bounds=bounds)
+    with connected(schedule) as connections:
         engine = Transport(schedule, 0, connections[0], 10)
         for wrong in (np.ones(9, dtype=np.float32), np.ones(10), np.ones(20, dtype=np.float32)[::2]):
             with pytest.raises(ValueError, match="expected 10 contiguous float32"):
-                engine.all_reduce(wrong)  # type: ignore[arg-type]
+                engine.run(wrong)  # type: ignore[arg-type]
 
 
 def test_silent_peer_is_named_at_the_deadline() -> None:
@@ -389,7 +403,7 @@ def test_silent_peer_is_named_at_the_deadline() -> None:
         started = time.monotonic()
         # Rank 1 takes what its buffers hold and then no more; rank 2 never sends a byte.
         with pytest.raises(PeerLost, match=r"rank 2 lost: no byte moved for 0\.3 s") as caught:
-            engine.all_reduce(np.ones(300_000, dtype=np.float32))
+            engine.run(np.ones(300_000, dtype=np.float32))
     assert caught.value.rank == 2
     assert 0.3 <= time.monotonic() - started < 3.0
 
@@ -399,7 +413,7 @@ def test_closed_peer_is_named() -> None:
     with connected(schedule) as connections:
         connections[2][0].close()
         with pytest.raises(PeerLost) as caught:
-            Transport(schedule, 0, connections[0], 300).all_reduce(np.ones(300, dtype=np.float32))
+            Transport(schedule, 0, connections[0], 300).run(np.ones(300, dtype=np.float32))
     assert caught.value.rank == 2
 
 
@@ -432,7 +446,7 @@ def test_killed_peer_process_is_named() -> None:
             killer.start()
             engine = Transport(schedule, 0, {1: connection}, 4_000_000)
             with connection, pytest.raises(PeerLost) as caught:
-                engine.all_reduce(np.ones(4_000_000, dtype=np.float32))
+                engine.run(np.ones(4_000_000, dtype=np.float32))
             killer.join(timeout=5)
     assert caught.value.rank == 1
     assert peer.returncode == -signal.SIGKILL

@@ -29,7 +29,7 @@ from containers.worker.flows import Flows
 from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import part
 from containers.worker.spec import BadSpec, parse_spec
-from containers.worker.transport import AllReduceReport, Transport, peers_of, unacknowledged
+from containers.worker.transport import RunReport, Transport, peers_of, unacknowledged
 from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
@@ -304,10 +304,10 @@ def ranks(
 
 def run(
     made: Sequence[Rank], schedule: Schedule, vectors: Vectors, rounds: int = 1, late_s: Sequence[float] = ()
-) -> tuple[Vectors, list[list[AllReduceReport]]]:
+) -> tuple[Vectors, list[list[RunReport]]]:
     """What each rank holds after ``rounds`` all-reduces, and its reports; ``late_s``: when each starts."""
     held = [vector.copy() for vector in vectors]
-    reports: list[list[AllReduceReport]] = [[] for _ in made]
+    reports: list[list[RunReport]] = [[] for _ in made]
     errors: list[BaseException] = []
 
     def work(rank: int) -> None:
@@ -315,7 +315,7 @@ def run(
             engine = made[rank].engine(schedule, rank, len(held[rank]))
             time.sleep(late_s[rank] if late_s else 0.0)
             for _ in range(rounds):
-                reports[rank].append(engine.all_reduce(held[rank]))
+                reports[rank].append(engine.run(held[rank]))
         except (PeerLost, OSError, ValueError, AssertionError) as error:
             errors.append(error)
 
@@ -488,8 +488,8 @@ def test_a_peer_that_has_finished_may_part(tmp_path: Path) -> None:
     assert same_bits([vectors[0]], expected(schedule, [before, vectors[1], vectors[2]], 1)[:1])
 
 
-def run_one(own: Rank, schedule: Schedule, rank: int, vector: npt.NDArray[np.float32]) -> AllReduceReport:
-    return own.engine(schedule, rank, len(vector)).all_reduce(vector)
+def run_one(own: Rank, schedule: Schedule, rank: int, vector: npt.NDArray[np.float32]) -> RunReport:
+    return own.engine(schedule, rank, len(vector)).run(vector)
 
 
 ONE_WAY = Schedule(2, 1, (Transfer(0, 0, 1, 0, "replace"),))
@@ -526,7 +526,7 @@ def test_light_stays_on_until_the_last_byte_is_acknowledged(tmp_path: Path) -> N
         reader = threading.Thread(target=read_all, args=(far, 400_000, 0.4), daemon=True)
         cpu, begin = time.thread_time(), time.monotonic()
         reader.start()
-        report = transport.all_reduce(np.ones(100_000, dtype=np.float32))
+        report = transport.run(np.ones(100_000, dtype=np.float32))
         cpu = time.thread_time() - cpu
         assert 0.4 <= time.monotonic() - begin < 5.0
         assert unacknowledged(rank.connections[1]) == 0
@@ -541,7 +541,7 @@ def test_light_stays_on_until_the_last_byte_is_acknowledged(tmp_path: Path) -> N
 def test_waiting_for_light_takes_no_processor(tmp_path: Path) -> None:
     with one_way(tmp_path, Manners(delay_s=0.5), 100, 10.0) as (rank, transport, _):
         cpu = time.thread_time()
-        report = transport.all_reduce(np.ones(100, dtype=np.float32))
+        report = transport.run(np.ones(100, dtype=np.float32))
         assert time.thread_time() - cpu < 0.25
         assert report.flow_wait_longest_s >= 0.5
         assert (report.flows, report.flow_wait_sum_s) == (1, report.flow_wait_longest_s)
@@ -555,7 +555,7 @@ def test_an_agent_that_is_away_takes_no_processor_and_is_named(tmp_path: Path) -
         transport = Transport(ONE_WAY, 0, rank.connections, 100, 0.6, flows, [address(0), address(1)])
         cpu = time.thread_time()
         with pytest.raises(ConnectionError, match=r"no light for 0\.6 s: .*none\.sock cannot be reached"):
-            transport.all_reduce(np.ones(100, dtype=np.float32))
+            transport.run(np.ones(100, dtype=np.float32))
         assert time.thread_time() - cpu < 0.3
 
 
@@ -564,7 +564,7 @@ def test_light_that_never_comes_is_told_with_its_reason(tmp_path: Path) -> None:
         one_way(tmp_path, Manners(never=True, fail=1), 100, 0.3) as (_, transport, _),
         pytest.raises(PeerLost, match=r"rank 1 lost: no light to it for 0\.3 s: no wavelength"),
     ):
-        transport.all_reduce(np.ones(100, dtype=np.float32))
+        transport.run(np.ones(100, dtype=np.float32))
 
 
 def test_a_peer_that_dies_before_its_light_comes_is_named(tmp_path: Path) -> None:
@@ -574,7 +574,7 @@ def test_a_peer_that_dies_before_its_light_comes_is_named(tmp_path: Path) -> Non
         far.close()
         begin = time.monotonic()
         with pytest.raises(PeerLost) as caught:
-            transport.all_reduce(np.ones(100, dtype=np.float32))
+            transport.run(np.ones(100, dtype=np.float32))
     assert caught.value.rank == 1
     assert time.monotonic() - begin < 5.0
 
