@@ -1,0 +1,49 @@
+"""Where the chunks of a collective are in MSCCL's buffers, before it and after it.
+
+Chunks are those of ``fabric.kinds``: of one vector, numbered alike at every rank. MSCCL numbers what a GPU
+has in its input and in its output, so an all-gather's input begins at 0 at every GPU.
+"""
+
+from __future__ import annotations
+
+from workloads.formats.msccl.elements import Place, Program
+
+EXCHANGES = ("all-to-all", "all-to-all-v")
+
+
+def chunks_of(program: Program) -> int:
+    """Of the whole vector. Raises ValueError when the file's number of chunks cannot be divided so."""
+    n = program.ranks
+    if program.kind not in ("all-reduce", "broadcast", "reduce") and program.chunks % n:
+        what = f"nchunksperloop {program.chunks} cannot be divided among {n} GPUs"
+        program.wrong(program.line, what)
+    return program.chunks * (n if program.kind in EXCHANGES else 1)
+
+
+def before(program: Program, chunk: int) -> Place:
+    """Where a rank has a chunk that it holds."""
+    if program.kind == "all-gather":
+        return Place("i", chunk % (program.chunks // program.ranks))
+    return Place("i", chunk % program.chunks)
+
+
+def after(program: Program, chunk: int) -> Place:
+    """Where a rank must have a chunk that it needs."""
+    part = program.chunks // program.ranks
+    if program.kind == "reduce-scatter":
+        return Place("o", chunk % part)
+    if program.kind in EXCHANGES:
+        return Place("o", chunk // program.chunks * part + chunk % part)
+    return Place("o", chunk)
+
+
+def memory(program: Program, rank: int, place: Place) -> Place:
+    """The place under which its memory is known: in place, input and output are one."""
+    if not program.in_place or place.buffer == "s":
+        return place
+    own = rank * (program.chunks // program.ranks)
+    if program.kind == "all-gather":
+        return Place("o", own + place.offset) if place.buffer == "i" else place
+    if program.kind == "reduce-scatter":
+        return Place("i", own + place.offset) if place.buffer == "o" else place
+    return Place("i", place.offset)

@@ -1,0 +1,200 @@
+"""Doing what an MSCCL file says, with ranks for numbers: whose values are in each chunk of each buffer.
+
+Thread blocks run beside each other, as far as messages and dependencies let them. A message takes what is in
+the buffer when it is sent, and waits for its receiver as long as it must.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import NamedTuple
+
+import numpy as np
+
+from fabric.kinds import holds, needs
+from workloads.formats.msccl.buffers import after, before, chunks_of, memory
+from workloads.formats.msccl.elements import RECEIVES, SENDS, Action, Block, Place, Program
+
+
+class Value(NamedTuple):
+    """Of ``chunk`` the sum of the values of some ranks: bit r of ``of`` is rank r.
+
+    Bit k of ``through`` is the chunk's k-th piece, and says that this was in it. ``piece``: the one that
+    brought it here, -1 when it has been added to what was here, or was here from the beginning.
+    """
+
+    chunk: int
+    of: int
+    through: int
+    piece: int
+
+
+class Piece(NamedTuple):
+    """A chunk in a message, the ``bit``-th of its chunk; ``of`` and ``through`` as in :class:`Value`.
+
+    ``at``: the step that the file says, -1 for none.
+    """
+
+    source: int
+    destination: int
+    chunk: int
+    of: int
+    at: int
+    message: int
+    bit: int
+    through: int
+
+
+class Played(NamedTuple):
+    """All that was sent, and for each piece whether its receiver added it to what it had."""
+
+    pieces: list[Piece]
+    added: list[bool]
+
+    def facts(self) -> list[tuple[int, ...]]:
+        """What does not depend on the order in which thread blocks ran."""
+        return sorted((*p[:5], a) for p, a in zip(self.pieces, self.added, strict=True))
+
+
+def play(program: Program) -> Played:
+    """Raises ValueError, in one line with the file's, for what cannot be done and for a wrong end.
+
+    It is done twice, with the thread blocks in opposite orders; where a dependency is missing the two mostly
+    differ, which is an error, too.
+    """
+    first, second = (_Play(program, backwards).run() for backwards in (False, True))
+    if first.facts() != second.facts():
+        program.wrong(program.line, "what it does depends on which thread block is faster")
+    return first
+
+
+class _Play:
+    def __init__(self, program: Program, backwards: bool) -> None:
+        self._program = program
+        n, chunks = program.ranks, chunks_of(program)
+        self._held = holds(program.kind, n, chunks, program.root)
+        self._needed = needs(program.kind, n, chunks, program.root)
+        self._cells: dict[tuple[int, Place], Value] = {}
+        for rank, chunk in np.argwhere(self._held).tolist():
+            place = memory(program, rank, before(program, chunk))
+            self._cells[rank, place] = Value(chunk, 1 << rank, 0, -1)
+        self._blocks = [(gpu.number, block) for gpu in program.gpus.values() for block in gpu.blocks.values()]
+        if backwards:
+            self._blocks.reverse()
+        #: By sender, receiver and channel: the values of each message, and its line.
+        self._under_way: dict[tuple[int, int, int], deque[tuple[list[Value], int]]] = {}
+        self._ended: set[tuple[int, int, int]] = set()
+        self._messages = 0
+        self._pieces_of: Counter[int] = Counter()
+        self._played = Played([], [])
+
+    def run(self) -> Played:
+        next_of = [0] * len(self._blocks)
+        progress = True
+        while progress:
+            progress = False
+            for k, (rank, block) in enumerate(self._blocks):
+                while next_of[k] < len(block.actions) and self._can(rank, block, block.actions[next_of[k]]):
+                    action = block.actions[next_of[k]]
+                    self._do(rank, block, action)
+                    self._ended.add((rank, block.number, action.number))
+                    next_of[k] += 1
+                    progress = True
+        for k, (rank, block) in enumerate(self._blocks):
+            if next_of[k] < len(block.actions):
+                waits = block.actions[next_of[k]]
+                what = f"gpu {rank}, tb {block.number}, step {waits.number} waits for ever"
+                self._program.wrong(waits.line, what)
+        for (source, destination, _), messages in self._under_way.items():
+            for _, line in messages:
+                self._program.wrong(line, f"gpu {destination} never receives what gpu {source} sends here")
+        self._check_end()
+        return self._played
+
+    def _can(self, rank: int, block: Block, action: Action) -> bool:
+        if action.after is not None and (rank, *action.after) not in self._ended:
+            return False
+        return action.type not in RECEIVES or bool(self._under_way.get((block.recv, rank, block.channel)))
+
+    def _do(self, rank: int, block: Block, action: Action) -> None:
+        kind = action.type
+        if kind == "nop":
+            return
+        came = self._receive(rank, block, action) if kind in RECEIVES else []
+        if kind in ("r", "rcs"):
+            values = came
+        elif kind in ("s", "cpy"):
+            values = self._read(rank, action.source, action)
+        elif kind == "re":
+            added = self._read(rank, action.source, action)
+            values = self._sums(self._read(rank, action.target, action), added, action)
+        else:
+            values = self._sums(self._read(rank, action.source, action), came, action)
+        if kind not in ("s", "rrs"):
+            for k, value in enumerate(values):
+                self._cells[rank, self._memory(rank, action.target, k)] = value
+        if kind in SENDS:
+            self._send(rank, block, action, values)
+
+    def _memory(self, rank: int, place: Place, k: int) -> Place:
+        return memory(self._program, rank, Place(place.buffer, place.offset + k))
+
+    def _read(self, rank: int, place: Place, action: Action) -> list[Value]:
+        values = []
+        for k in range(action.count):
+            value = self._cells.get((rank, self._memory(rank, place, k)))
+            if value is None:
+                what = f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
+                self._program.wrong(action.line, f"there is nothing in {what}")
+            values.append(value)
+        return values
+
+    def _sums(self, mine: list[Value], others: list[Value], action: Action) -> list[Value]:
+        sums = []
+        for a, b in zip(mine, others, strict=True):
+            if a.chunk != b.chunk:
+                self._program.wrong(action.line, f"it adds chunk {b.chunk} to chunk {a.chunk}")
+            if twice := a.of & b.of:
+                again = twice.bit_length() - 1
+                self._program.wrong(action.line, f"it adds the value of gpu {again} a second time")
+            # Where neither was here from the beginning, one of them stays what is added to.
+            added = b.piece if b.piece >= 0 else a.piece
+            if added >= 0:
+                self._played.added[added] = True
+            stays = a.piece if b.piece >= 0 else -1
+            sums.append(Value(a.chunk, a.of | b.of, a.through | b.through, stays))
+        return sums
+
+    def _send(self, rank: int, block: Block, action: Action, values: list[Value]) -> None:
+        brought = []
+        for value in values:
+            chunk, bit = value.chunk, self._pieces_of[value.chunk]
+            self._pieces_of[chunk] += 1
+            brought.append(Value(chunk, value.of, value.through | 1 << bit, len(self._played.pieces)))
+            at = -1 if action.at is None else action.at
+            way = (rank, block.send)
+            piece = Piece(*way, chunk, value.of, at, self._messages, bit, value.through)
+            self._played.pieces.append(piece)
+            self._played.added.append(False)
+        self._messages += 1
+        channel = (rank, block.send, block.channel)
+        self._under_way.setdefault(channel, deque()).append((brought, action.line))
+
+    def _receive(self, rank: int, block: Block, action: Action) -> list[Value]:
+        values, line = self._under_way[block.recv, rank, block.channel].popleft()
+        if len(values) != action.count:
+            what = f"it receives {action.count} chunks of the {len(values)} that are sent in line {line}"
+            self._program.wrong(action.line, what)
+        return values
+
+    def _check_end(self) -> None:
+        program = self._program
+        everyone = [sum(1 << rank for rank in np.flatnonzero(row).tolist()) for row in self._held.T]
+        for rank, chunk in np.argwhere(self._needed).tolist():
+            place = after(program, chunk)
+            value = self._cells.get((rank, memory(program, rank, place)))
+            if value is None or (value.chunk, value.of) != (chunk, everyone[chunk]):
+                where = f"chunk {place.offset} of buffer {place.buffer} of gpu {rank}"
+                program.wrong(
+                    program.gpus[rank].line, f"{where} does not end with what {program.kind} puts there"
+                )

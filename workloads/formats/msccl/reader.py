@@ -1,0 +1,117 @@
+"""An MSCCL file as a schedule of ours, judged by the checker that judges our own (``fabric.verify``).
+
+MSCCL has an input, an output and scratch; a schedule has one vector, in which what arrives is added or put in
+its place at once. So what a file keeps in scratch and adds later, the schedule adds when it comes. It comes
+in the first step in which that is right: a rank sends a chunk when all that is in it has come, and before
+anything else of that chunk has. A file of ours says its own steps. What does not fit in place, such as two
+sums of a chunk that pass through a rank at once, is refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fabric.steps import Step, Steps, frozen
+from fabric.verify import verify
+from workloads.formats.msccl.buffers import chunks_of
+from workloads.formats.msccl.elements import Program, parse
+from workloads.formats.msccl.play import Piece, Played, play
+
+#: Bytes of a file; the largest that we know has 0.6 MB.
+FILE_LIMIT = 64 << 20
+#: Numbers that the checker may need: those of an all-reduce of 256 ranks in 256 chunks.
+CHECK_LIMIT = 1 << 24
+Row = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A schedule for a kind of collective (``fabric.kinds``); ``root`` of a broadcast or a reduce."""
+
+    kind: str
+    steps: Steps
+    root: int = 0
+
+
+def read_msccl(path: Path) -> Algorithm:
+    """The algorithm of a file. Raises ValueError, in one line with the file's name, also for a wrong one."""
+    try:
+        size = path.stat().st_size
+        if size > FILE_LIMIT:
+            raise ValueError(f"{path}: it has {size} bytes, {FILE_LIMIT} are allowed")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    return algorithm_of(data, str(path))
+
+
+def algorithm_of(data: bytes, file: str) -> Algorithm:
+    """The algorithm in ``data``, which is called ``file``. Raises ValueError likewise."""
+    program = parse(data, file)
+    n, chunks = program.ranks, chunks_of(program)
+    contributors = n if program.kind in ("all-reduce", "reduce-scatter", "reduce") else 1
+    if n * chunks * contributors > CHECK_LIMIT:
+        program.wrong(program.line, f"{n} GPUs and {chunks} chunks are more than can be checked")
+    steps = _steps(program, chunks, play(program))
+    try:
+        verify(program.kind, steps, program.root)
+    except ValueError as error:
+        raise ValueError(f"{file}: as a schedule in place, {error}") from None
+    return Algorithm(program.kind, steps, program.root)
+
+
+def _steps(program: Program, chunks: int, played: Played) -> Steps:
+    """What was sent, step by step; of a level first what is added, then what takes a place."""
+    pieces = played.pieces
+    said = all(piece.at >= 0 for piece in pieces)
+    levels = [piece.at for piece in pieces] if said else _levels(program, pieces)
+    rows: defaultdict[tuple[int, bool], list[Row]] = defaultdict(list)
+    last = (-1, -1, -1, False)
+    for piece, level, added in zip(pieces, levels, played.added, strict=True):
+        key = (level, not added)
+        if last == (piece.message, level, piece.chunk - 1, added):
+            source, destination, first, count = rows[key][-1]
+            rows[key][-1] = (source, destination, first, count + 1)
+        else:
+            rows[key].append((piece.source, piece.destination, piece.chunk, 1))
+        last = (piece.message, level, piece.chunk, added)
+    made = []
+    for (_, replaces), found in sorted(rows.items()):
+        columns = (frozen(column) for column in np.array(sorted(found), dtype=np.int64).T)
+        made.append(Step(*columns, op="replace" if replaces else "reduce"))  # type: ignore[misc, arg-type]
+    name, together = program.name, program.step_by_step
+    return Steps(name, program.ranks, chunks, len(made), lambda: iter(made), step_by_step=together)
+
+
+def _levels(program: Program, pieces: list[Piece]) -> list[int]:
+    """The earliest step of each piece such that its sender has in place what is in it, and nothing else."""
+    levels = [0] * len(pieces)
+    of_chunk: defaultdict[int, list[int]] = defaultdict(list)
+    for k, piece in enumerate(pieces):
+        of_chunk[piece.chunk].append(k)
+    for chunk, members in of_chunk.items():
+        came: defaultdict[int, list[int]] = defaultdict(list)
+        for k in members:
+            came[pieces[k].destination].append(k)
+        # The first not before the second, or after it.
+        later: list[tuple[int, int, int]] = []
+        for sent in members:
+            for arrived in came[pieces[sent].source]:
+                if pieces[sent].through >> pieces[arrived].bit & 1:
+                    later.append((sent, arrived, 1))
+                else:
+                    later.append((arrived, sent, 0))
+        changed = True
+        while changed:
+            changed = False
+            for one, other, more in later:
+                if levels[one] < levels[other] + more:
+                    levels[one], changed = levels[other] + more, True
+                    if levels[one] > len(members):
+                        what = f"two sums of chunk {chunk} are at gpu {pieces[one].source} at once"
+                        program.wrong(program.line, f"{what}, which does not fit in place")
+    return levels
