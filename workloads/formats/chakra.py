@@ -6,6 +6,7 @@ operation. ``docs/workloads-formats.md`` says how each field is read.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import heapq
 import json
@@ -73,7 +74,7 @@ def files_of(path: Path) -> list[Path]:
     else:
         match = _NAME.fullmatch(path.name)
         name = match[1] if match else path.name
-        found = [one for one in path.parent.glob(f"{glob_safe(name)}.*.et") if _is(one, name)]
+        found = [one for one in path.parent.glob(f"{glob.escape(name)}.*.et") if _is(one, name)]
     if not found:
         raise ValueError(f"{path}: there are no files NAME.RANK.et")
     by_rank = {int(_NAME.fullmatch(one.name)[2]): one for one in found}  # type: ignore[index]
@@ -82,11 +83,6 @@ def files_of(path: Path) -> list[Path]:
         sibling = found[0].with_name(f"{_NAME.fullmatch(found[0].name)[1]}.{missing}.et")  # type: ignore[index]
         raise ValueError(f"{sibling}: it is missing, there are {len(found)} files of its trace")
     return [by_rank[rank] for rank in range(len(found))]
-
-
-def glob_safe(name: str) -> str:
-    """A name as a pattern that only it matches."""
-    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _is(path: Path, name: str) -> bool:

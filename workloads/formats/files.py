@@ -10,10 +10,11 @@ from pathlib import Path
 TEXT_LIMIT = 64 << 20
 
 
-def read_bytes(path: Path) -> bytes:
-    """What is in a file. Raises ValueError."""
+def read_bytes(path: Path, count: int = -1) -> bytes:
+    """What is in a file, or its first ``count`` bytes. Raises ValueError."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(count)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
 

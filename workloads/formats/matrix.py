@@ -1,0 +1,136 @@
+"""Traffic matrices as CSV: row i, column j has the bytes that rank i sends to rank j.
+
+In: one all-to-all-v. Out: of any workload, what each rank sends to each other in one iteration.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.kinds import collective_steps, matrix_bounds, vector_bytes
+from fabric.steps import IntArray
+from workloads.formats.files import printable, read_text, write_bytes
+from workloads.graph import TOO_MUCH, Book, Collective, FloatArray, Kind, Program, Workload, Writer
+from workloads.splits import split_bytes
+
+#: A workload keeps each number of a matrix that is read.
+READ_LIMIT = 2048
+WRITE_LIMIT = 4096
+
+
+def read(path: Path) -> Workload:
+    """The matrix as one all-to-all-v of all ranks. Empty lines and those that begin with # are passed over.
+
+    Raises ValueError with file, line and column.
+    """
+    rows: list[tuple[int, tuple[int, ...]]] = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if len(rows) == READ_LIMIT:
+            raise ValueError(f"{path}, line {number}: a matrix may have {READ_LIMIT} ranks")
+        rows.append((number, _row(path, number, line)))
+    if not rows:
+        raise ValueError(f"{path}: it has no rows")
+    for number, row in rows:
+        if len(row) != len(rows):
+            raise ValueError(f"{path}, line {number}: it has {len(row)} columns, there are {len(rows)} rows")
+    book = Book()
+    writer = Writer(book)
+    group = book.group(range(len(rows)))
+    sizes = tuple(row for _, row in rows)
+    size = max(map(sum, sizes))
+    if size >= TOO_MUCH:
+        raise ValueError(f"{path}: a rank sends {size} bytes, less than {TOO_MUCH} are allowed")
+    writer.collective("traffic", Collective("all-to-all-v", sizes=sizes), size, 0)
+    return book.workload(
+        path.stem, [writer.done()], np.zeros(len(rows)), [[group]] * len(rows), [[]] * len(rows)
+    )
+
+
+def _row(path: Path, number: int, line: str) -> tuple[int, ...]:
+    words = line.split(",")
+    if len(words) > READ_LIMIT:
+        raise ValueError(f"{path}, line {number}: a matrix may have {READ_LIMIT} ranks")
+    row = []
+    for column, word in enumerate(words, 1):
+        try:
+            value = int(word)
+        except ValueError:
+            value = -1
+        if not 0 <= value < TOO_MUCH:
+            raise ValueError(
+                f"{path}, line {number}, column {column}: {printable(word.strip())} is no number of bytes"
+            )
+        row.append(value)
+    return tuple(row)
+
+
+def write(workload: Workload, path: Path) -> None:
+    """Writes :func:`traffic`. Raises ValueError."""
+    lines = [",".join(map(str, row)) for row in traffic(workload).tolist()]
+    write_bytes(path, ("\n".join(lines) + "\n").encode())
+
+
+def traffic(workload: Workload) -> IntArray:
+    """[ranks, ranks]: bytes that each rank (row) sends to each (column) in one iteration.
+
+    Collectives send by their schedules, unequal all-to-alls as those of iteration 0. Raises ValueError for
+    more than ``WRITE_LIMIT`` ranks, and for a kind or an algorithm that there is not.
+    """
+    if workload.ranks > WRITE_LIMIT:
+        raise ValueError(f"a matrix may have {WRITE_LIMIT} ranks, not {workload.ranks}")
+    found = np.zeros((workload.ranks, workload.ranks))
+    for rank, number in enumerate(workload.program_of.tolist()):
+        program = workload.programs[number]
+        sends = program.kind == Kind.SEND
+        np.add.at(found[rank], workload.peers[rank, program.slot[sends]], program.bytes[sends])
+    shares: dict[tuple[int, int], FloatArray] = {}
+    done = set()
+    for rank, number in enumerate(workload.program_of.tolist()):
+        program = workload.programs[number]
+        for slot in np.unique(program.slot[program.kind == Kind.COLLECTIVE]).tolist():
+            group = int(workload.communicators[rank, slot])
+            if (group, slot) not in done:
+                done.add((group, slot))
+                members = workload.groups[group]
+                found[np.ix_(members, members)] += _collectives(workload, program, slot, group, shares)
+    return np.rint(found).astype(np.int64)
+
+
+def _collectives(
+    workload: Workload, program: Program, slot: int, group: int, shares: dict[tuple[int, int], FloatArray]
+) -> FloatArray:
+    """[group ranks, group ranks]: bytes of all collectives of one group on one communicator."""
+    calls = np.flatnonzero((program.kind == Kind.COLLECTIVE) & (program.slot == slot))
+    ranks = len(workload.groups[group])
+    found = np.zeros((ranks, ranks))
+    for which in np.unique(program.collective[calls]).tolist():
+        what = workload.collectives[which]
+        mine = calls[program.collective[calls] == which]
+        if what.sizes is not None:
+            found += len(mine) * _sent(what, ranks, matrix_bounds(what.sizes))
+        elif what.split is not None and what.split.skew:
+            for ordinal in np.searchsorted(calls, mine).tolist():
+                size = int(program.bytes[calls[ordinal]])
+                parts = split_bytes(what.split, ranks, size, (group, ordinal, 0))
+                found += _sent(what, ranks, matrix_bounds(parts.tolist()))
+        else:
+            if (which, ranks) not in shares:
+                shares[which, ranks] = _sent(what, ranks)
+            found += shares[which, ranks] * float(program.bytes[mine].sum())
+    return found
+
+
+def _sent(what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = None) -> FloatArray:
+    """[ranks, ranks]: bytes by a collective's schedule; without ``bounds`` those of a size of one byte."""
+    steps = collective_steps(what.kind, what.algorithm, ranks, what.root)
+    chunk = vector_bytes(what.kind, ranks, 1) / steps.chunks
+    found = np.zeros((ranks, ranks))
+    for step in steps:
+        size = chunk * step.count if bounds is None else bounds[step.first + step.count] - bounds[step.first]
+        np.add.at(found, (step.sources, step.destinations), size)
+    return found
