@@ -197,7 +197,7 @@ def enter_own_network(algorithm: str) -> None:
 
 
 def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], object]:
-    from containers.worker.rendezvous import connect_all, listen
+    from containers.worker.rendezvous import Line, connect_all, listen
     from containers.worker.spec import WorkerSpec
     from containers.worker.transport import Transport, peers_of
     from fabric.collectives import all_reduce
@@ -207,7 +207,8 @@ def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], obj
     spec = WorkerSpec("benchmark", options.rank, n, peers, port=options.port)
     schedule = all_reduce("ring", n)
     with listen(spec, time.monotonic() + 10) as listener:
-        connections = connect_all(spec, peers_of(schedule, options.rank), listener)
+        lines = connect_all(spec, map(Line, peers_of(schedule, options.rank)), listener)
+        connections = {line.peer: connection for line, connection in lines.items()}
     transport = Transport(schedule, options.rank, connections, len(vector))
     return lambda: transport.run(vector)
 

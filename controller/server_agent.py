@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,10 +42,16 @@ class AgentClient:
     def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
         """Start all these workers or none.
 
-        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint"}``.
+        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph"}``; ``graph``: the SHA-256
+        of a workload that was put before, or None.
         """
         started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=timeout_s)
         return list(started)
+
+    def put_workload(self, digest: str, data: bytes, *, timeout_s: float = 30.0) -> None:
+        """Give the agent a packed workload for workers that it is to start."""
+        body = {"packed": base64.b64encode(data).decode()}
+        self._call("PUT", f"/v1/workloads/{digest}", json=body, timeout_s=timeout_s)
 
     def release(self, ids: Sequence[str], at: float, *, timeout_s: float = 10.0) -> None:
         """Let these workers start at ``at`` (CLOCK_MONOTONIC seconds)."""

@@ -18,6 +18,7 @@ from controller.grids.arbiter import Arbiter
 from controller.grids.onics import OnicSite
 from controller.inventory import Inventory
 from controller.jobs.manager import JobManager
+from controller.jobs.workloads import WorkloadFiles
 from controller.openflow.errors import NotConnectedError
 from controller.openflow.plane import OpenFlowPlane
 from controller.optical.registry import make_driver
@@ -65,6 +66,7 @@ class Controller:
             store,
             self.bus,
             self._switch_of,
+            workloads=WorkloadFiles(state / "controller" / "workloads"),
             lights={"ring": self.rings, "grid": self.arbiter},
             reaches=self._reaches,
             flow_sockets={gpu: inventory.onics[gpu].flow for gpu in fabric.onics},

@@ -8,9 +8,10 @@ has for rank j. Chunks are equal parts unless the caller hands in bounds.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from fabric import alltoall, gathers
 from fabric.schedules import STEPS, steps_named
@@ -92,7 +93,7 @@ def vector_bytes(kind: str, ranks: int, size: int) -> int:
     return ranks * size if kind in _EXCHANGING else size
 
 
-def matrix_bounds(sizes: Sequence[Sequence[int]]) -> IntArray:
+def matrix_bounds(sizes: npt.ArrayLike) -> IntArray:
     """Bounds of an all-to-all-v's chunks, [n * n + 1], from what rank i (row) sends to rank j (column)."""
     return frozen(np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64).ravel()))))
 

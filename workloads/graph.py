@@ -125,6 +125,30 @@ class Workload:
         return int(sum(len(self.programs[p]) for p in self.program_of.tolist()))
 
 
+def calls(program: Program) -> IntArray:
+    """[operations]: of a collective how many come before it on its communicator, of others -1.
+
+    So ranks know the same collective by the same number, whatever else their programs hold.
+    """
+    found = np.full(len(program), -1, dtype=np.int64)
+    collective = program.kind == Kind.COLLECTIVE
+    for slot in np.unique(program.slot[collective]).tolist():
+        mine = np.flatnonzero(collective & (program.slot == slot))
+        found[mine] = np.arange(len(mine))
+    return frozen(found)
+
+
+def covered_s(times_s: FloatArray) -> float:
+    """Seconds that at least one of the intervals ``times_s`` [intervals, 2] covers."""
+    ordered = times_s[np.argsort(times_s[:, 0], kind="stable")]
+    until = np.concatenate(([-np.inf], np.maximum.accumulate(ordered[:, 1])[:-1]))
+    return (
+        float(np.maximum(ordered[:, 1] - np.maximum(ordered[:, 0], until), 0.0).sum())
+        if len(ordered)
+        else 0.0
+    )
+
+
 class Handle(NamedTuple):
     """An operation of a program under construction."""
 

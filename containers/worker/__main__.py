@@ -40,9 +40,13 @@ def main(directory: Path) -> int:
         # Imported here, so that a bad spec is told at once and a link test loads no model.
         if spec.workload == "train":
             from containers.worker.train import train as workload
+        elif spec.workload == "graph":
+            from containers.worker.graph import run_graph as workload
         else:
             from containers.worker.linktest import linktest as workload
         workload(spec, directory, events)
+    except BadSpec as error:
+        return _fail(events, EXIT_BAD_SPEC, str(error), None)
     except PeerLost as error:
         return _fail(events, EXIT_PEER_LOST, str(error), error.rank)
     except (NoConnection, ArithmeticError, TimeoutError, OSError) as error:

@@ -49,7 +49,7 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         if spec.linktest.to is not None:
             outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline)
         events.write("ready", local=spec.address, connections=describe(outgoing))
-        started = wait_for_release(directory / "go", outgoing, spec.go_timeout_s)
+        started = wait_for_release(directory / "go", outgoing.items(), spec.go_timeout_s)
         stop.set()
         doorman.join(timeout=5.0)
     events.write("started", at=started)
@@ -84,7 +84,7 @@ def _accept_all(
         # Once more after the stop: who has connected may not have been accepted yet.
         stopped = stop.is_set()
         while (accepted := accept(listener, spec, time.monotonic() + 0.02)) is not None:
-            incoming[accepted[0]] = accepted[1]
+            incoming[accepted[0].peer] = accepted[1]
 
 
 def _exchange(

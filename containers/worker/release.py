@@ -6,7 +6,7 @@ import json
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from containers.worker.peer import PeerLost
@@ -14,15 +14,17 @@ from containers.worker.peer import PeerLost
 _POLL_S = 0.005
 
 
-def wait_for_release(go: Path, connections: Mapping[int, socket.socket], timeout_s: float) -> float:
+def wait_for_release(go: Path, connections: Iterable[tuple[int, socket.socket]], timeout_s: float) -> float:
     """Return at the start time that ``go`` names (CLOCK_MONOTONIC, seconds), or at once when it is past.
 
-    Returns the start time. Raises PeerLost when a peer closes meanwhile, TimeoutError after ``timeout_s``.
+    ``connections``: each with its peer's rank. Returns the start time. Raises PeerLost when a peer closes
+    meanwhile, TimeoutError after ``timeout_s``.
     """
     poller = select.poll()
-    for connection in connections.values():
+    rank_of = {}
+    for rank, connection in connections:
         poller.register(connection, select.POLLRDHUP)
-    rank_of = {connection.fileno(): rank for rank, connection in connections.items()}
+        rank_of[connection.fileno()] = rank
     deadline = time.monotonic() + timeout_s
     at: float | None = None
     while (now := time.monotonic()) < deadline:

@@ -1,6 +1,7 @@
 """Listening, connecting to the peers, and parting from them.
 
-A connection begins with a hello in both directions, which says who is there and for which job. With an
+A connection begins with a hello in both directions, which says who is there, for which job and for which
+channel: a pair of ranks has a connection for each channel that they share. With an
 O-NIC nothing is said: a hello would be payload, so it would need light, and a ring's lightpaths lead only
 where the collective sends. There a peer is known by its address, which is its GPU's, and a GPU works for
 one job at a time.
@@ -17,16 +18,19 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from containers.worker.flows import Flows
 from containers.worker.peer import PeerLost, read_notes
 from containers.worker.spec import WorkerSpec
 
-_HELLO = struct.Struct("!4s8sI")
-_MAGIC = b"RLw1"
+_HELLO = struct.Struct("!4s8sII")
+_MAGIC = b"RLw2"
 #: Asked for each direction of a connection. With the kernel's own sizing up to 32 MiB are under way on a
 #: fast path, which then come from memory instead of the cache: a quarter slower (benchmarks/allreduce.py).
 SOCKET_BUFFER_BYTES = 768 * 1024
+#: Connections that may wait to be accepted; a rank may have several to each peer.
+_BACKLOG = 128
 _RETRY_S = 0.02
 #: Shortest and longest attempt; between them, this share of the time since the first. Whoever is early sends
 #: into a switch that has no rule for it yet, and the kernel would send again only after a second.
@@ -35,6 +39,13 @@ _SHORT_S, _ATTEMPT_S, _SHARE = 0.05, 1.0, 0.25
 
 class NoConnection(Exception):
     """The own address or a peer did not come up in time."""
+
+
+class Line(NamedTuple):
+    """A connection as one end sees it: to rank ``peer``, for what ``channel`` is for."""
+
+    peer: int
+    channel: int = 0
 
 
 def tune(connection: socket.socket, peer_timeout_s: float) -> None:
@@ -56,7 +67,7 @@ def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((spec.address, spec.port))
-            listener.listen(spec.world_size)
+            listener.listen(max(spec.world_size, _BACKLOG))
         except OSError as error:
             listener.close()
             if error.errno != errno.EADDRNOTAVAIL or time.monotonic() >= deadline:
@@ -80,7 +91,7 @@ def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
         flows.shut()
 
 
-def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
+def connect(spec: WorkerSpec, peer: int, deadline: float, channel: int = 0) -> socket.socket:
     """A connection to ``peer``, which has answered (without an O-NIC). Raises PeerLost at ``deadline``."""
     last = "no answer"
     began = time.monotonic()
@@ -95,8 +106,8 @@ def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
             connection.settimeout(left)
             if spec.onic is not None:
                 return connection
-            connection.sendall(_hello(spec))
-            if _read_hello(connection, spec) == peer:
+            connection.sendall(_hello(spec, channel))
+            if _read_hello(connection, spec) == (peer, channel):
                 return connection
             last = "another job or rank answered"
         except OSError as error:
@@ -108,8 +119,8 @@ def connect(spec: WorkerSpec, peer: int, deadline: float) -> socket.socket:
     )
 
 
-def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[int, socket.socket] | None:
-    """The next peer's rank and connection, or None when nobody (or a stranger) came by ``deadline``."""
+def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[Line, socket.socket] | None:
+    """The next peer's line and connection, or None when nobody (or a stranger) came by ``deadline``."""
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
         connection, (address, _) = listener.accept()
@@ -119,11 +130,11 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
         tune(connection, spec.peer_timeout_s)
         connection.settimeout(_ATTEMPT_S)
         if spec.onic is not None:
-            peer = spec.peers.index(address) if address in spec.peers else None
-        elif (peer := _read_hello(connection, spec)) is not None:
-            connection.sendall(_hello(spec))
-        if peer is not None:
-            return peer, connection
+            line = Line(spec.peers.index(address)) if address in spec.peers else None
+        elif (line := _read_hello(connection, spec)) is not None:
+            connection.sendall(_hello(spec, line.channel))
+        if line is not None:
+            return line, connection
     except OSError:
         # It is gone again.
         pass
@@ -131,24 +142,29 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
     return None
 
 
-def connect_all(spec: WorkerSpec, peers: Iterable[int], listener: socket.socket) -> dict[int, socket.socket]:
-    """One connection to each of ``peers``: the lower rank of a pair connects, the higher accepts.
+def connect_all(
+    spec: WorkerSpec, lines: Iterable[Line], listener: socket.socket
+) -> dict[Line, socket.socket]:
+    """A connection for each of ``lines``: the lower rank of a pair connects, the higher accepts.
 
     Raises PeerLost naming the first peer that is missing after ``connect_timeout_s``.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
-    connections = {peer: connect(spec, peer, deadline) for peer in sorted(peers) if peer > spec.rank}
-    lower = {peer for peer in peers if peer < spec.rank}
+    wanted = sorted(lines)
+    connections = {
+        line: connect(spec, line.peer, deadline, line.channel) for line in wanted if line.peer > spec.rank
+    }
+    lower = {line for line in wanted if line.peer < spec.rank}
     while waiting := lower - connections.keys():
         if time.monotonic() >= deadline:
-            raise PeerLost(min(waiting), f"it did not connect in {spec.connect_timeout_s:g} s")
+            raise PeerLost(min(waiting).peer, f"it did not connect in {spec.connect_timeout_s:g} s")
         accepted = accept(listener, spec, deadline)
         if accepted is not None:
-            peer, connection = accepted
+            line, connection = accepted
             # A peer that came again has given its earlier connection up.
-            if peer in connections:
-                connections[peer].close()
-            connections[peer] = connection
+            if line in connections:
+                connections[line].close()
+            connections[line] = connection
     return connections
 
 
@@ -191,17 +207,17 @@ def describe(connections: dict[int, socket.socket]) -> list[dict[str, int]]:
     ]
 
 
-def _hello(spec: WorkerSpec) -> bytes:
-    return _HELLO.pack(_MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank)
+def _hello(spec: WorkerSpec, channel: int) -> bytes:
+    return _HELLO.pack(_MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank, channel)
 
 
-def _read_hello(connection: socket.socket, spec: WorkerSpec) -> int | None:
+def _read_hello(connection: socket.socket, spec: WorkerSpec) -> Line | None:
     data = b""
     while len(data) < _HELLO.size:
         more = connection.recv(_HELLO.size - len(data))
         if not more:
             return None
         data += more
-    magic, job, rank = _HELLO.unpack(data)
-    expected = _HELLO.unpack(_hello(spec))
-    return rank if (magic, job) == expected[:2] and 0 <= rank < spec.world_size else None
+    magic, job, rank, channel = _HELLO.unpack(data)
+    expected = _HELLO.unpack(_hello(spec, channel))
+    return Line(rank, channel) if (magic, job) == expected[:2] and 0 <= rank < spec.world_size else None

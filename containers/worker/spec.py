@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = ("train", "linktest")
+WORKLOADS = ("train", "graph", "linktest")
 
 
 class BadSpec(Exception):
@@ -27,11 +27,12 @@ class LinkTest:
 class WorkerSpec:
     """One rank of one job. Names end in their unit; ``gradient_bytes`` is what each rank all-reduces.
 
-    ``compute_s``: emulated GPU time per iteration. ``beacon_interval_s``: 0 sends no beacons.
-    ``go_timeout_s``: how long a ready worker waits for its release. ``onic``: the socket of its O-NIC's
-    agent, without whose light it sends no payload; None without an O-NIC. ``checkpoint``: the directory for
-    its state, written after every ``checkpoint_every``-th iteration; None writes none. ``resume``: the
-    iteration to begin at, from the state that is there; 0 begins anew.
+    ``workload``: what it does; ``graph`` executes the graph of operations in the file ``workload`` beside the
+    spec, each computation ``slower`` times as long. ``compute_s``: emulated GPU time per iteration.
+    ``beacon_interval_s``: 0 sends no beacons. ``go_timeout_s``: how long a ready worker waits for its start.
+    ``onic``: the socket of its O-NIC's agent, without whose light it sends no payload; None without an O-NIC.
+    ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
+    writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
     """
 
     job: str
@@ -43,6 +44,7 @@ class WorkerSpec:
     collective: str = "ring"
     gradient_bytes: int = 16384
     compute_s: float = 0.0
+    slower: float = 1.0
     iterations: int = 1
     batch: int = 28
     seed: int = 0
@@ -93,6 +95,8 @@ def parse_spec(raw: Any) -> WorkerSpec:
             f"gradient_bytes must be a multiple of 4 from {parameter_bytes}, not {spec.gradient_bytes}",
         ),
         (spec.compute_s >= 0, "compute_s must not be negative"),
+        (spec.slower > 0, "slower must be positive"),
+        (spec.workload != "graph" or spec.onic is None, "workload graph: it cannot ask an O-NIC for light"),
         (spec.iterations >= 1, "iterations must be at least 1"),
         (spec.batch >= 1, "batch must be at least 1"),
         (spec.connect_timeout_s > 0, "connect_timeout_s must be positive"),

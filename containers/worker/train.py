@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import struct
 import time
 from pathlib import Path
 
@@ -14,13 +12,10 @@ from containers.worker.events import EventLog
 from containers.worker.flows import Flows
 from containers.worker.model import Replica, fingerprint
 from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import connect_all, describe, listen, onic, part
+from containers.worker.rendezvous import Line, connect_all, describe, listen, onic, part
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import RunReport, Transport, peers_of
+from containers.worker.transport import RunReport, Transport, peers_of, retransmits
 from fabric.collectives import all_reduce
-
-#: tcpi_total_retrans in Linux's struct tcp_info.
-_TCP_INFO_RETRANSMITS = struct.Struct("100xI")
 
 
 def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
@@ -47,13 +42,14 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
             replica.parameters = checkpoint.read(spec.resume)
     deadline = time.monotonic() + spec.connect_timeout_s
     with listen(spec, deadline) as listener:
-        connections = connect_all(spec, peers_of(schedule, spec.rank), listener)
+        lines = connect_all(spec, map(Line, peers_of(schedule, spec.rank)), listener)
+    connections = {line.peer: connection for line, connection in lines.items()}
     transport = Transport(
         schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s, flows, spec.peers
     )
     with contextlib.closing(transport), Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=describe(connections))
-        started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
+        started = wait_for_release(directory / "go", connections.items(), spec.go_timeout_s)
         events.write("started", at=started)
         sent, received, lent = _iterate(spec, replica, transport, events, started, checkpoint)
         loss_last = replica.loss()
@@ -69,7 +65,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         bytes_received=received,
         bytes_lent=lent,
         connections=held,
-        retransmits=sum(_retransmits(connection) for connection in connections.values()),
+        retransmits=sum(retransmits(connection) for connection in connections.values()),
         max_beacon_gap_s=beacons.max_gap_s,
         beacon_gaps=beacons.gaps,
     )
@@ -123,9 +119,3 @@ def _flow_figures(report: RunReport) -> dict[str, object]:
     """Flows of one all-reduce and how long they waited for light (seconds), as in the iteration's event."""
     wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
     return {"flows": report.flows, "flow_wait_s": wait}
-
-
-def _retransmits(connection: socket.socket) -> int:
-    size = _TCP_INFO_RETRANSMITS.size
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-    return int(_TCP_INFO_RETRANSMITS.unpack(info)[0]) if len(info) == size else 0

@@ -68,6 +68,8 @@ _AHEAD_BYTES = 256 * 1024
 #: Linux's names for a note in the error queue once all that was sent is acknowledged; Python has none.
 _SO_TIMESTAMPING = 37
 _TX_ACK, _SOFTWARE, _TSONLY = 1 << 9, 1 << 4, 1 << 11
+#: tcpi_total_retrans in Linux's struct tcp_info.
+_TCP_INFO_RETRANSMITS = struct.Struct("100xI")
 _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I", _TX_ACK))]
 
 
@@ -679,6 +681,13 @@ def lender_for(connection: socket.socket) -> Lender | None:
 def unacknowledged(connection: socket.socket) -> int:
     """Bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def retransmits(connection: socket.socket) -> int:
+    """Segments that TCP sent again on a connection."""
+    size = _TCP_INFO_RETRANSMITS.size
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    return int(_TCP_INFO_RETRANSMITS.unpack(info)[0]) if len(info) == size else 0
 
 
 def peers_of(schedule: Schedule, rank: int) -> set[int]:

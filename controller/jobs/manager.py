@@ -26,6 +26,7 @@ from controller.jobs.job import (
 from controller.jobs.light import Kind, Light, LightProvider, Place
 from controller.jobs.losses import go_on, lose, note_release, pending_losses
 from controller.jobs.reservation import reserve, spares_for
+from controller.jobs.workloads import WorkloadFiles
 from controller.server_agent import AgentClient
 from controller.store import Store
 from fabric.schedules import steps_named
@@ -51,7 +52,7 @@ class JobManager:
     ``switch_of``: gives the packet switch each GPU is lit to now; ``reaches``: whether packets get from a GPU
     to all of some others and back. ``lights``: who lights each kind of place for a job; where a request names
     no place they are asked in this order. ``flow_sockets``: by GPU with an O-NIC, where its worker asks for
-    light.
+    light. ``workloads``: those that jobs may execute.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class JobManager:
         bus: EventBus,
         switch_of: Callable[[], Mapping[str, str | None]],
         *,
+        workloads: WorkloadFiles,
         lights: Mapping[Kind, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
@@ -76,6 +78,7 @@ class JobManager:
         self._providers = lights or {}
         self._flow_sockets = flow_sockets or {}
         self._reaches = reaches
+        self.workloads = workloads
         #: One submission at a time, so that two do not choose the same nodes.
         self._submitting = threading.Lock()
         self._busy_s = busy_s
@@ -163,6 +166,8 @@ class JobManager:
             holders = self.holders()
             self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
             lit = self.light_plan(wanted, spec, place, holders | dict.fromkeys(spares, name))
+            if (graph := spec.get("graph")) is not None:
+                self._check_graph(graph, wanted, lit)
             if lit is not None and on_loss != "fail" and self._providers[lit[0]].whole:
                 where = " ".join(Place(lit[0], lit[1].place))
                 raise InvalidError(
@@ -172,6 +177,17 @@ class JobManager:
                 if (gpu in self._fabric.onics) != (lit is not None):
                     raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
             return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
+
+    def _check_graph(self, graph: str, wanted: Sequence[str] | int, lit: tuple[Kind, Light] | None) -> None:
+        try:
+            ranks = self.workloads.document(graph)["ranks"]
+        except NotFoundError as error:
+            raise InvalidError(f"graph: {error}") from None
+        if ranks != (size := wanted if isinstance(wanted, int) else len(wanted)):
+            raise InvalidError(f"graph: it is for {ranks} ranks, and the job has {size}")
+        if lit is not None:
+            where = " ".join(Place(lit[0], lit[1].place))
+            raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {where}")
 
     def _check_spares(self, ranks: Sequence[str], spares: Sequence[str], holders: Mapping[str, str]) -> None:
         for index, gpu in enumerate(spares):
@@ -366,6 +382,7 @@ class JobManager:
     def _launch(self, job: Job, agent: AgentClient) -> None:
         """Light for the job, then its workers; it fails if that cannot be. ``_starting`` must have it."""
         peers = [self._fabric.gpus[gpu].ip for gpu in job.gpus]
+        graph = job.spec.get("graph")
         workers = [
             {
                 "job": job.id,
@@ -373,6 +390,7 @@ class JobManager:
                 "gpu": r.gpu,
                 "attempt": job.attempt,
                 "checkpoint": job.on_loss != "fail",
+                "graph": graph,
                 "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu)),
             }
             for r in job.ranks
@@ -381,6 +399,8 @@ class JobManager:
         try:
             if job.place is not None:
                 self._provider(job.place).light(job.id, self._lights[job.id])
+            if graph is not None:
+                agent.put_workload(graph, self.workloads.read(graph))
             if not job.state.ended:
                 agent.start(workers, timeout_s=_START_S)
         except ControllerError as failure:
@@ -663,7 +683,9 @@ def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | No
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
     slower = {int(one): factor for one, factor in (spec.pop("slower", None) or {}).items()}
-    if rank in slower:
+    if spec.pop("graph", None) is not None:
+        spec["slower"] = slower.get(rank, 1.0)
+    elif rank in slower:
         spec["compute_s"] = slower[rank] * spec["compute_s"]
     if job.iteration:
         spec["resume"] = job.iteration

@@ -540,6 +540,16 @@ class JobDocument(Answer):
     t_ended: float | None
 
 
+class WorkloadDocument(Answer):
+    """A workload that jobs may execute. ``operations``: of all ranks; ``bytes``: as packed."""
+
+    sha256: str
+    name: str
+    ranks: int
+    operations: int
+    bytes: int
+
+
 class JobEvents(Answer):
     cursor: int
     events: list[dict[str, Any]]

@@ -8,12 +8,21 @@ from fastapi import APIRouter
 
 from controller.rest import answers as shapes
 from controller.rest.common import PlainRoute, answers, errors
-from controller.rest.requests import Cursor, JobId, JobRequest, RegroupId, RegroupRequest, Release
+from controller.rest.requests import (
+    Cursor,
+    JobId,
+    JobRequest,
+    PackedWorkload,
+    RegroupId,
+    RegroupRequest,
+    Release,
+    WorkloadDigest,
+)
 from controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/jobs`` and ``/v1/regroup``."""
+    """Routes ``/v1/jobs``, ``/v1/workloads`` and ``/v1/regroup``."""
     routes = APIRouter(prefix="/v1", route_class=PlainRoute)
     jobs, regroups = controller.jobs, controller.regroups
 
@@ -62,6 +71,15 @@ def router(controller: Controller) -> APIRouter:
     def cancel(job_id: JobId) -> Any:
         """Stop a job; one that has ended stays as it is."""
         return jobs.cancel(job_id)
+
+    @routes.put("/workloads/{sha256}", tags=["jobs"], **answers(shapes.WorkloadDocument, 409, 415, 422))
+    def put_workload(sha256: WorkloadDigest, body: PackedWorkload) -> Any:
+        """Keep a workload for jobs to execute."""
+        return jobs.workloads.put(sha256, body.packed)
+
+    @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(shapes.WorkloadDocument, 404, 422))
+    def get_workload(sha256: WorkloadDigest) -> Any:
+        return jobs.workloads.document(sha256)
 
     @routes.post("/regroup", tags=["regroup"], **answers(shapes.RegroupDocument, 404, 409, 415, 422, 503))
     def start_regroup(body: RegroupRequest) -> Any:

@@ -28,6 +28,9 @@ OpticalSwitchName = Annotated[str, _name("an optical switch", "ocs0")]
 GridName = Annotated[str, _name("a grid", "d")]
 RingName = Annotated[str, _name("a ring", "r")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
+WorkloadDigest = Annotated[
+    str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of a packed workload", examples=["0" * 64])
+]
 JobId = Annotated[str, _name("a job, as it was answered when it was submitted", "red")]
 RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
 OpticalPortNumber = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
@@ -147,6 +150,14 @@ _TRAINING: JsonValue = {
 }
 
 
+class PackedWorkload(Body):
+    """``PUT /v1/workloads/{sha256}``. ``packed``: what ``workloads.packed.pack`` makes of it, in Base64."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"packed": "UkxXMQ=="}]})
+
+    packed: str = Field(max_length=1 << 27)
+
+
 class JobRequest(Placement):
     """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
@@ -154,7 +165,8 @@ class JobRequest(Placement):
     runs: it fails; or it goes on from its newest checkpoint, with a spare GPU in the place of the lost one
     (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
     ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: rank to the factor by which
-    its computing takes longer.
+    its computing takes longer. ``graph``: SHA-256 of the workload that ``workload: graph`` executes, once for
+    each iteration; it was put to ``/v1/workloads`` before.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
@@ -165,7 +177,8 @@ class JobRequest(Placement):
     spares: list[str] = Field(default=[], max_length=4096)
     checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
     port: int | None = Field(default=None, ge=1, le=65535)
-    workload: Literal["train", "linktest"] = "train"
+    workload: Literal["train", "graph", "linktest"] = "train"
+    graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
     compute_s: float | None = Field(default=None, ge=0, le=3600)
     slower: dict[Annotated[int, Field(ge=0)], Factor] | None = None
@@ -182,11 +195,17 @@ class JobRequest(Placement):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.workload == "train":
-            for name in ("gradient_bytes", "compute_s", "iterations"):
-                if getattr(self, name) is None:
-                    raise ValueError(f"workload train needs {name}")
-        elif self.on_loss != "fail":
+        needed = {"train": ("gradient_bytes", "compute_s", "iterations"), "graph": ("graph", "iterations")}
+        for name in needed.get(self.workload, ()):
+            if getattr(self, name) is None:
+                raise ValueError(f"workload {self.workload} needs {name}")
+        if self.graph is not None and self.workload != "graph":
+            raise ValueError(f"workload {self.workload} has no use for graph")
+        if self.workload == "graph" and self._places:
+            raise ValueError(
+                f"workload graph: it runs on packet switches and circuits, not on a {self._places[0].kind}"
+            )
+        if self.workload != "train" and self.on_loss != "fail":
             raise ValueError(
                 f"workload {self.workload} keeps no state to go on from, so on_loss must be fail"
             )

@@ -54,7 +54,7 @@ class StepCount:
 
     def value(self, view: View) -> int:
         job = next(job for job in view.plans[self.arm].jobs if f"job {job.name}" == self.subject)
-        return steps_named(job.collective, job.gpus).steps
+        return steps_named(job.loop.collective, job.gpus).steps
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
 
 def _trained(job: JobPlan) -> tuple[Any, ...]:
     """All that decides what a job's parameters are."""
-    training = (job.collective, job.gpus, job.gradient_bytes, job.iterations)
-    return (*training, job.batch, job.seed, job.learning_rate)
+    training = (job.loop.collective, job.gpus, job.loop.gradient_bytes, job.iterations)
+    return (*training, job.loop.batch, job.loop.seed, job.loop.learning_rate)
 
 
 # How small a difference could have been seen.
@@ -173,7 +173,9 @@ def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> I
         if figure is not None and of_arm:
             name = of_arm[0].plan.setting.name
             # Of the arm that computes longest there: iterations of the sweep may be short on purpose.
-            there = [job.compute_s for run in runs if run.plan.setting.name == name for job in run.plan.jobs]
+            there = [
+                job.loop.compute_s for run in runs if run.plan.setting.name == name for job in run.plan.jobs
+            ]
             yield from _break_even(spec, figure, mine, of_arm[0], max(there))
 
 
@@ -194,7 +196,7 @@ def _break_even(
     if not (line.waits > 0 and line.free_s > 0):
         return
     job = run.jobs[subject.removeprefix("job ")]
-    steps, size = steps_named(job.plan.collective, len(job.gpus)), job.plan.gradient_bytes
+    steps, size = steps_named(job.plan.loop.collective, len(job.gpus)), job.plan.loop.gradient_bytes
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in job.gpus)
     # By the model, each step's set-up may take this part of the time that an all-reduce takes without any.
     part, idle_s = (spec.tolerance - 1) / steps.steps, all_reduce_time(steps, size, rate_bps)

@@ -153,12 +153,12 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
     """How late the timers woke that stand for computation: seconds, and shares of it."""
     jobs = [job for run in runs for job in run.jobs.values()]
     times = [it.lateness_s for job in jobs for it in job.iterations]
-    shares = (it.lateness_s / job.plan.compute_s for job in jobs for it in job.iterations)
+    shares = [it.lateness_s / it.compute_s for job in jobs for it in job.iterations if it.compute_s]
     return {
         "median_s": median(times),
         "p99_s": percentile(times, 0.99) if times else None,
         "max_s": max(times, default=None),
-        "p99_share_of_compute": percentile(shares, 0.99) if times else None,
+        "p99_share_of_compute": percentile(shares, 0.99) if shares else None,
     }
 
 
@@ -255,7 +255,7 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
 def differing(run: Run) -> Iterator[Reason]:
     """Of every job that ended well the ranks and the one-process reference must agree bit by bit."""
     for job in run.jobs.values():
-        if job.state == SUCCEEDED and not identical(job):
+        if job.state == SUCCEEDED and job.plan.training is not None and not identical(job):
             yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})
 
 

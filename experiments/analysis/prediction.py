@@ -76,8 +76,8 @@ def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> f
     """Seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no waiting."""
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in gpus)
     return (
-        job.gradient_bytes
-        * _byte_time(job.collective, len(gpus), ring_of(setting.fabric) is not None)
+        job.loop.gradient_bytes
+        * _byte_time(job.loop.collective, len(gpus), ring_of(setting.fabric) is not None)
         / rate_bps
     )
 
@@ -90,7 +90,7 @@ def _byte_time(collective: str, ranks: int, lightpaths: bool) -> float:
 
 def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:
     """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""
-    steps, ring = steps_named(job.collective, ranks), ring_of(setting.fabric)
+    steps, ring = steps_named(job.loop.collective, ranks), ring_of(setting.fabric)
     if grid_of(setting.fabric) is not None:
         return steps.steps
     return 0 if ring is None else sum(set_up_steps(plan_ring(setting.fabric, ring, steps)))
@@ -105,16 +105,19 @@ def predict_jobs(
     """
     setting, fabric = plan.setting, plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
+    if any(job.training is None for job in jobs.values()):
+        # The models know of all-reduces alone.
+        return {}
     packets = grid_of(fabric) is None and ring_of(fabric) is None
     light = _light(fabric, plan.circuits if circuits is None else circuits)
-    if packets and all(job.collective == "ring" for job in jobs.values()):
+    if packets and all(job.loop.collective == "ring" for job in jobs.values()):
         return _sharing(setting, jobs, gpus, light)
     found = {}
     for name, job in jobs.items():
         if packets:
             steps, sent = (
-                steps_named(job.collective, len(gpus[name])),
-                job.gradient_bytes * setting.scale.rate,
+                steps_named(job.loop.collective, len(gpus[name])),
+                job.loop.gradient_bytes * setting.scale.rate,
             )
             all_reduce_s = steps_time(fabric, light, gpus[name], steps, sent)
         else:
@@ -129,7 +132,7 @@ def _light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
 
 
 def _compute_s(job: JobPlan) -> float:
-    return job.compute_s * max(job.stragglers.values(), default=1.0)
+    return job.loop.compute_s * max(job.stragglers.values(), default=1.0)
 
 
 def _sharing(
@@ -145,7 +148,7 @@ def _sharing(
     while left:
         running = [
             RingJob.all_reduce(
-                name, gpus[name], jobs[name].gradient_bytes * setting.scale.rate, _compute_s(jobs[name])
+                name, gpus[name], jobs[name].loop.gradient_bytes * setting.scale.rate, _compute_s(jobs[name])
             )
             for name in left
         ]
@@ -190,10 +193,10 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
     """Of a job alone, placed as badly as can be: all its bytes cross the slowest link one after another."""
     ranks = len(job.ranks) or job.gpus
-    steps = steps_named(job.collective, ranks)
+    steps = steps_named(job.loop.collective, ranks)
     slowest_bps = min(link.rate_bps for link in plan.setting.fabric.links) / plan.setting.scale.rate
     chunks = sum(float(step.count.sum()) for step in steps)
-    all_reduce_s = 8 * job.gradient_bytes / steps.chunks * chunks / slowest_bps
+    all_reduce_s = 8 * job.loop.gradient_bytes / steps.chunks * chunks / slowest_bps
     waits_s = steps.steps * light_wait_s(plan)
     return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
 

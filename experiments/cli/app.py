@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from experiments.cli import experiments, machine, rest
+from experiments.cli import bench, experiments, machine, rest
 from experiments.cli.common import Interrupted, say
 from experiments.record.writing import DISK_FULL
 
@@ -31,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 experiments.register(app)
+bench.register(app)
 machine.register(app)
 rest.register(app)
 

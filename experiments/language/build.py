@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +19,7 @@ from experiments.language.plan import (
     Costs,
     EventPlan,
     JobPlan,
+    Loop,
     RunPlan,
     Scale,
     Setting,
@@ -40,10 +42,12 @@ from experiments.language.spec import (
     keys_of,
 )
 from experiments.language.text import first_problem, references_in, resolved
+from experiments.language.workloads import WorkloadSpec, workload_of
 from fabric.schedules import fitted
 from fabric.schema import Strict, build_fabric
 from fabric.topology import Fabric
 from fabric.wdm import reach
+from workloads.graph import Workload
 
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
 LEAST_GRADIENT_BYTES = 9640
@@ -108,13 +112,15 @@ class _Resolver:
 
 
 class Builder:
-    """Makes run plans; what many runs of a file have in common is made once."""
+    """Makes run plans; what many runs of a file have in common is made once. ``directory``: of the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._resolved = _Resolver()
         self._sections: dict[tuple[str, str], Any] = {}
         self._fabrics: dict[str, Fabric] = {}
         self._settings: dict[str, Setting] = {}
+        self._workloads: dict[tuple[str, int, Scale], Workload] = {}
         self._looked_at: set[Any] = set()
 
     def plan(self, run: Concrete, name: str) -> RunPlan:
@@ -264,23 +270,37 @@ class Builder:
         for number, (name, job) in enumerate(found.items()):
             where = f"jobs.{name}"
             ranks = tuple(fabric.gpus) if job.ranks == ALL else job.ranks or ()
-            own = job.training
-            training = self._training(where, raw.get("training", _NOTHING), own, parameters)
             world_size = len(ranks) or job.gpus or 0
+            loop, workload = None, None
+            if job.workload is not None:
+                try:
+                    workload = self._workload(job.workload, world_size, scale)
+                except ValueError as error:
+                    raise ValueError(f"{where}.workload: {error}") from None
+                iterations = job.workload.iterations
+            else:
+                own = job.training
+                training = self._training(where, raw.get("training", _NOTHING), own, parameters)
+                iterations = _iterations(training, world_size)
+                loop = Loop(
+                    model=training.model,
+                    collective=_collective(training.collective, fabric, ranks, world_size),
+                    gradient_bytes=_gradient_bytes(training, scale, where if "gradient" in own else ""),
+                    compute_s=_compute_s(training, where if "gpu" in own else "") * scale.time,
+                    batch=training.batch,
+                    seed=training.seed if "seed" in own else training.seed + number,
+                    learning_rate=training.learning_rate,
+                    synchronised=training.synchronised,
+                )
             plans.append(
                 JobPlan(
                     name=name,
                     title=job.title or name,
                     ranks=ranks,
                     gpus=world_size,
-                    model=training.model,
-                    collective=_collective(training.collective, fabric, ranks, world_size),
-                    gradient_bytes=_gradient_bytes(training, scale, where if "gradient" in own else ""),
-                    compute_s=_compute_s(training, where if "gpu" in own else "") * scale.time,
-                    iterations=_iterations(training, world_size),
-                    batch=training.batch,
-                    seed=training.seed if "seed" in own else training.seed + number,
-                    learning_rate=training.learning_rate,
+                    iterations=iterations,
+                    training=loop,
+                    workload=workload,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
                     on_loss=loss_rule(
                         name,
@@ -294,10 +314,15 @@ class Builder:
                     stragglers=job.slower,
                     recovery_s=job.recovery * scale.time,
                     may_fail=job.may_fail,
-                    synchronised=training.synchronised,
                 )
             )
         return tuple(plans)
+
+    def _workload(self, found: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
+        key = (found.model_dump_json(), ranks, scale)
+        if key not in self._workloads:
+            self._workloads[key] = workload_of(found, ranks, scale, self._directory)
+        return self._workloads[key]
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
         """What a job trains: the file's training, and where a job has its own key, that."""

@@ -86,8 +86,11 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         _check_event(run, event, names)
     _check_order(run)
     for job in run.jobs:
+        if job.workload is not None:
+            _check_workload(run, job)
+            continue
         once(
-            ("job", run.key, job.name, job.ranks, job.gpus, job.collective),
+            ("job", run.key, job.name, job.ranks, job.gpus, job.loop.collective),
             lambda job=job: _check_fits(run, job),  # type: ignore[misc]
         )
     if run.control != ControlFaults() and not agents(fabric):
@@ -129,15 +132,26 @@ def _check_placement(run: Draft, lights: bool) -> None:
                 raise ValueError(f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark")
 
 
+def _check_workload(run: Draft, job: JobPlan) -> None:
+    """Whether a job's graph can be executed on its GPUs."""
+    where = f"jobs.{job.name}.workload"
+    lit: list[Grid | WdmRing] = [*run.fabric.grids.values(), *run.fabric.rings.values()]
+    for light in lit:
+        if not job.ranks or set(job.ranks) & set(light.nodes):
+            raise ValueError(f"{where}: it runs over packet switches and circuits; {light.name} is neither")
+    if job.on_loss != "fail":
+        raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
+
+
 def _check_fits(run: Draft, job: JobPlan) -> None:
     """Whether a job's collective can be run on its GPUs."""
     fabric, where = run.fabric, f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
-    what = f"training.collective: {job.collective} of job {job.name}"
-    striped = parse_collective(job.collective).striped
+    what = f"training.collective: {job.loop.collective} of job {job.name}"
+    striped = parse_collective(job.loop.collective).striped
     if striped and not fabric.rings:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     try:
-        steps = unstriped_steps(parse_collective(job.collective), job.gpus)
+        steps = unstriped_steps(parse_collective(job.loop.collective), job.gpus)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
@@ -270,10 +284,9 @@ def _check_regroup(run: Draft, event: EventPlan) -> None:
     if all(switch.wavelengths is not None for switch in run.fabric.optical_switches.values()):
         raise ValueError(f"{where}.do: {run.where} has no optical circuit switch that could move light")
     for job in run.jobs:
-        if job.collective != "ring" and (not event.jobs or job.name in event.jobs):
-            raise ValueError(
-                f"{where}.do: regrouping is planned for rings, but job {job.name} is {job.collective}"
-            )
+        what = "a workload" if job.training is None else job.training.collective
+        if what != "ring" and (not event.jobs or job.name in event.jobs):
+            raise ValueError(f"{where}.do: regrouping is planned for rings, but job {job.name} is {what}")
 
 
 def _check_target(run: Draft, event: EventPlan) -> None:

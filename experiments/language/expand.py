@@ -89,7 +89,7 @@ def parse(
     raw = parse_yaml(text, path)
     try:
         spec = _file_spec(raw)
-        plans = _plans(raw, spec, repeat or spec.repeat)
+        plans = _plans(raw, spec, repeat or spec.repeat, Path(path).parent)
         jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
         check_file(spec, list(jobs), jobs, metrics, parts)
     except ValueError as error:
@@ -133,10 +133,10 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
     ]
 
 
-def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int) -> tuple[RunPlan, ...]:
+def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int, directory: Path) -> tuple[RunPlan, ...]:
     if raw.get("jobs") is None:
         raw = {**raw, "jobs": ONLY_JOB}
-    builder = Builder()
+    builder = Builder(directory)
     builder.check_fabrics(raw)
     arms = _arms(spec)
     for number, sweep in enumerate(spec.sweep):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from fabric.frames import Frames, choose_frames
 from fabric.topology import Fabric
+from workloads.graph import Workload
 
 Do = Literal[
     "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "cancel", "start"
@@ -84,29 +85,39 @@ class Start:
 
 
 @dataclass(frozen=True)
-class JobPlan:
-    """One training job. ``ranks``: GPUs in rank order; empty where the controller places ``gpus`` of them.
-    ``collective``: with what the ring of wavelengths under it decides (``fabric.schedules.fitted``).
+class Loop:
+    """Data-parallel training: each rank computes for ``compute_s``, then all reduce ``gradient_bytes``, a
+    multiple of 4, and again. ``collective``: with what the ring of wavelengths under it decides
+    (``fabric.schedules.fitted``). ``synchronised``: no rank begins a step before all have ended the one
+    before."""
 
-    ``gradient_bytes`` is a multiple of 4. ``on_loss``: what becomes of it when one of its GPUs is lost;
-    ``spares``: GPUs that may take the place, any free one when empty. ``stragglers``: rank to the factor by
-    which its computing takes longer. ``synchronised``: no rank begins a step before all have ended the one
-    before. ``recovery_s``: in a simulation, from a loss to going on. ``may_fail``:
-    that it fails is expected.
+    model: str
+    collective: str
+    gradient_bytes: int
+    compute_s: float
+    batch: int
+    seed: int
+    learning_rate: float
+    synchronised: bool = False
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """One job, of either a training loop or a workload. ``ranks``: GPUs in rank order; empty where the
+    controller places ``gpus`` of them.
+
+    ``on_loss``: what becomes of it when one of its GPUs is lost; ``spares``: GPUs that may take the place,
+    any free one when empty. ``stragglers``: rank to the factor by which its computing takes longer.
+    ``recovery_s``: in a simulation, from a loss to going on. ``may_fail``: that it fails is expected.
     """
 
     name: str
     title: str
     ranks: tuple[str, ...]
     gpus: int
-    model: str
-    collective: str
-    gradient_bytes: int
-    compute_s: float
     iterations: int
-    batch: int
-    seed: int
-    learning_rate: float
+    training: Loop | None = None
+    workload: Workload | None = None
     start: Start = Start()
     on_loss: OnLoss = "fail"
     spares: tuple[str, ...] = ()
@@ -114,7 +125,13 @@ class JobPlan:
     stragglers: Mapping[int, float] = field(default_factory=dict)
     recovery_s: float = 0.0
     may_fail: bool = False
-    synchronised: bool = False
+
+    @property
+    def loop(self) -> Loop:
+        """The training of a job that has one. Raises ValueError for a workload."""
+        if self.training is None:
+            raise ValueError(f"job {self.name} executes a workload, no training loop")
+        return self.training
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 
 from experiments.language.plan import Do, OnLoss, Target
 from experiments.language.profiles import compute_seconds
+from experiments.language.workloads import WorkloadSpec
 from fabric.schedules import parse_collective
 from fabric.schema import Duration, FabricSpec, Name, Rate, Size, Strict
 from fabric.units import parse_rate, parse_size, parse_time
@@ -146,7 +147,8 @@ ALL = ("all",)
 
 
 class JobSpec(Strict):
-    """One training job; see docs/experiments.md for its keys. ``training``: keys in place of the file's."""
+    """One job; see docs/experiments.md for its keys. ``training``: keys in place of the file's; or it
+    executes a ``workload``."""
 
     title: Words | None = None
     ranks: (
@@ -157,6 +159,7 @@ class JobSpec(Strict):
         StartSpec, BeforeValidator(lambda found: {"event": True} if found == "event" else found)
     ] = StartSpec()
     training: dict[str, Any] = Field(default_factory=dict)
+    workload: WorkloadSpec | None = None
     spares: tuple[Name, ...] = ()
     recovery: Duration = 0.0
     beacon: Duration = 0.0
@@ -167,6 +170,8 @@ class JobSpec(Strict):
     def _placed_one_way(self) -> JobSpec:
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (its GPUs) or gpus (how many the controller places)")
+        if self.workload is not None and self.training:
+            raise ValueError("give either training or workload")
         return self
 
 
@@ -244,7 +249,7 @@ class RunSpec(Strict):
     scale: ScaleSpec = ScaleSpec()
     fabric: TitledFabricSpec | None = None
     fabrics: dict[Name, TitledFabricSpec] = Field(default_factory=dict)
-    training: TrainingSpec
+    training: TrainingSpec | None = None
     tcp: TcpSpec = TcpSpec()
     link_test: LinkTestSpec = LinkTestSpec()
     control: ControlSpec = ControlSpec()

@@ -52,10 +52,10 @@ def closed_forms(run: Run) -> Iterator[Row]:
     row = Row(
         at.arm, f"job {job.name}", "", None, "", "analytic", at.point, at.repeat if at.repeat > 1 else None
     )
-    found = parse_collective(job.plan.collective)
+    found = parse_collective(job.plan.loop.collective)
     if found.algorithm == "wrht":
         vectors, longest = _needs(found, job.plan.gpus)
-        yield _named(row, "received_at_once", vectors * job.plan.gradient_bytes, "bytes")
+        yield _named(row, "received_at_once", vectors * job.plan.loop.gradient_bytes, "bytes")
         yield _named(row, "longest_lightpath", longest, "count")
     form = closed_form(at)
     # How headers and segments slow a transfer down is not in it.
@@ -78,7 +78,9 @@ def _time_s(at: RunPlan, form: ClosedForm) -> float:
     set_up_s = declared_set_up_s(at.setting) if ring is not None else 0.0
     waiting_s = set_ups * set_up_s + form.steps * at.costs.latency_s
     adding = 0.0 if at.costs.add_bps is None else form.added / at.costs.add_bps
-    return waiting_s + (form.vectors / (rate_bps / at.setting.scale.rate) + adding) * 8 * job.gradient_bytes
+    return (
+        waiting_s + (form.vectors / (rate_bps / at.setting.scale.rate) + adding) * 8 * job.loop.gradient_bytes
+    )
 
 
 def closed_form(at: RunPlan) -> ClosedForm | None:
@@ -86,13 +88,13 @@ def closed_form(at: RunPlan) -> ClosedForm | None:
     (job,), fabric = at.jobs, at.setting.fabric
     ring = ring_of(fabric)
     if ring is not None:
-        return on_ring(parse_collective(job.collective), job.gpus, ring.wavelengths)
+        return on_ring(parse_collective(job.loop.collective), job.gpus, ring.wavelengths)
     leaf, oversubscription = _tree_of(fabric)
     return (
-        {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}[job.collective](
+        {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}[job.loop.collective](
             job.gpus, leaf, oversubscription
         )
-        if job.collective in ("ring", "recursive-doubling")
+        if job.loop.collective in ("ring", "recursive-doubling")
         else None
     )
 

@@ -87,9 +87,11 @@ class WorkerReady(Record, event="ready"):
 
 
 class Iteration(Record, event="iteration"):
-    """One iteration of one rank. ``lateness_s``: how late the timer of the emulated compute woke.
-    ``max_stall_s``: longest time inside the all-reduce in which no byte moved at this rank; ``stalls``: when
-    such times began and ended, but for short ones. ``flows``: how many an O-NIC was asked for."""
+    """One iteration of one rank: computation, then the all-reduce. Of a workload ``compute_end`` is as long
+    after the begin as the rank computed in all, and the rest is what that did not hide. ``lateness_s``: how
+    late the timer of the emulated compute woke. ``max_stall_s``: longest time inside a collective in which no
+    byte moved at this rank; ``stalls``: when such times began and ended, but for short ones. ``flows``: how
+    many an O-NIC was asked for."""
 
     job: str
     rank: int
@@ -116,6 +118,17 @@ class Iteration(Record, event="iteration"):
         return self.allreduce_end - self.compute_end
 
 
+class Operations(Record, event="operations"):
+    """When a rank's operations of a workload began and ended, in the order of its program: ``times_s``, each
+    begin and end in seconds after ``begin``, that of its iteration."""
+
+    job: str
+    rank: int
+    i: int
+    begin: float
+    times_s: list[list[float]]
+
+
 class CollectiveTimed(Record, event="collective"):
     """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
     ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""
@@ -129,12 +142,15 @@ class CollectiveTimed(Record, event="collective"):
 
 
 class WorkerDone(Record, event="done"):
-    """What a rank ended with. Bytes are payload. ``beacon_gaps``: long silences of a peer's beacons, each
+    """What a rank ended with. Bytes are payload. ``parameters_sha256``: of what was trained;
+    ``results_checked``: of a workload, the parts of results that were compared with what they must be, and
+    were that. ``beacon_gaps``: long silences of a peer's beacons, each
     with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``; ``max_beacon_gap_s``: the longest of all."""
 
     job: str
     rank: int
-    parameters_sha256: str
+    parameters_sha256: str | None = None
+    results_checked: int | None = None
     loss_first: float | None = None
     loss_last: float | None = None
     accuracy: float | None = None

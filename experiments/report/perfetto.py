@@ -88,7 +88,7 @@ def _of_flows(run: Run) -> Iterator[_Slice]:
 def _of_rings(run: Run) -> Iterator[_Slice]:
     jobs = [job for job in run.jobs.values() if job.gpus]
     for note in run.of(RingSetUps):
-        steps = steps_named(jobs[0].plan.collective, len(jobs[0].gpus)).steps
+        steps = steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)).steps
         for change in note.set_ups:
             name, begin = f"set-up, step {change['step'] % steps + 1}", change["t"]
             yield _Slice("light", (0, ""), "light", name, begin, begin + change["total_s"], change)

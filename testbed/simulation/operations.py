@@ -136,18 +136,20 @@ class Operations:
     """The actors' operations on an engine; ``plan_of``: index into ``plans`` of each actor.
 
     ``communicate(actor, iteration, operation)`` begins one that communicates; its carrier calls ``moves``
-    when it counts as communication, and ``ended`` once. ``record``: keep every begin and end.
+    when it counts as communication, and ``ended`` once. ``record``: keep every begin and end. ``progress`` is
+    called with an actor and an iteration at the end of each.
     """
 
     def __init__(
         self, engine: Engine, plans: Sequence[Plan], plan_of: Sequence[int], iterations: int, purposes: int,
         communicate: Callable[[int, int, int], None], *, record: bool = False,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:  # fmt: skip
         actors = len(plan_of)
         self.iterations = iterations
         self.begin_s = np.full((iterations, actors), math.nan)
         self.end_s = np.full((iterations, actors), math.nan)
-        self._engine, self._communicate = engine, communicate
+        self._engine, self._communicate, self._progress = engine, communicate, progress
         self._plan = [plans[number] for number in plan_of]
         self._iteration = [-1] * actors
         self._waits: list[list[int]] = [[] for _ in range(actors)]
@@ -263,5 +265,7 @@ class Operations:
             self._open[actor] -= 1
             if not self._open[actor]:
                 self.end_s[self._iteration[actor], actor] = self._engine.now_s
+                if self._progress is not None:
+                    self._progress(actor, self._iteration[actor])
                 self._next_iteration(actor)
         self._settling = False

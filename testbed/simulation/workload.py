@@ -7,7 +7,7 @@ do the same as one, in lock-step, for thousands. What has one result in both way
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -122,48 +122,105 @@ def simulate_workload(
     Raises ValueError naming what does not fit: a GPU that is missing, an operation without seconds, a
     transfer without a way, a network that is not simulated here; and who waits for each other in what.
     """
-    _check(network, gpus, workload, iterations, how, splits, bin_s)
-    cost = cost or StepCost()
-    if cost.in_steps:
-        raise ValueError("in_steps is of one schedule; a workload has collectives of several")
-    purposes = tuple(dict.fromkeys(map(purpose, _communications(workload))))
-    number = {name: k for k, name in enumerate(purposes)}
-    of_name = [number.get(purpose(name), -1) for name in workload.names]
-    plans = [plan_of(workload, program, of_name) for program in workload.programs]
+    if bin_s is not None and not 0 < bin_s < np.inf:
+        raise ValueError(f"bin_s is {bin_s}; it must be above 0")
     engine = Engine(trace=traffic and how == "exact")
-    calls = Calls(workload, splits)
-    carrier: RankByRank | InClasses
-    if how == "exact":
-        carrier = RankByRank(engine, network, gpus, workload, calls, cost)
-        row_of, firsts = np.arange(workload.ranks), np.arange(workload.ranks)
-    else:
-        classes = Classes(workload)
-        carrier = InClasses(engine, network, gpus, workload, classes, calls, cost, trace=traffic)
-        row_of, firsts = classes.of, np.array([int(members[0]) for members in classes.members])
-    of = workload.program_of[firsts].tolist()
-    run = Operations(engine, plans, of, iterations, len(purposes), carrier.communicate, record=operations)
-    carrier.operations = run
-    _run(engine, run)
-    if run.unfinished:
-        raise ValueError(_standstill(workload, run, firsts.tolist()))
-    end_s = float(run.end_s.max())
-    found = None
-    if traffic:
-        links, width_s = len(network.capacity_bps), bin_s or max(end_s, 1e-300) / BINS
-        found = (
-            of_flows(engine.passed or [], links, width_s, end_s) if isinstance(carrier, RankByRank)
-            else of_stretches(carrier.bundles.stretches or [], links, width_s, end_s)
-        )  # fmt: skip
-    return WorkloadResult(
-        workload, how, row_of, run.begin_s, run.end_s, purposes, run.times(),
-        tuple(network.key(link) for link in range(len(network.capacity_bps))), carrier.moved(), found,
-        tuple(run.records) if run.records is not None else None,
+    run = Execution(
+        engine, network, gpus, workload, iterations=iterations, how=how, cost=cost, splits=splits,
+        operations=operations, traffic=traffic,
     )  # fmt: skip
+    # As in jobs: millions of small objects live for a moment, and none of them in a cycle.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        run.begin()
+        engine.run()
+    finally:
+        if collecting:
+            gc.enable()
+    if (why := run.standstill()) is not None:
+        raise ValueError(why)
+    return run.result(bin_s)
+
+
+class Execution:
+    """A workload on an engine that the caller runs, which may carry other flows too; nothing of it has begun.
+
+    ``slower``: rank to the factor by which its computing takes longer. ``progress`` is called with a row (a
+    rank, or a class) and an iteration at the end of each. Otherwise and for what is raised as
+    :func:`simulate_workload`. The engine's links must have the network's numbers.
+    """
+
+    def __init__(
+        self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, *,
+        iterations: int = 1, how: How = "exact", cost: StepCost | None = None, splits: int = 1,
+        operations: bool = False, traffic: bool = False, slower: Mapping[int, float] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:  # fmt: skip
+        _check(network, gpus, workload, iterations, how, splits)
+        cost = cost or StepCost()
+        if cost.in_steps:
+            raise ValueError("in_steps is of one schedule; a workload has collectives of several")
+        if slower and how == "classes":
+            raise ValueError("ranks in lock-step have no stragglers")
+        self._engine, self._network, self._workload, self._how = engine, network, workload, how
+        self._purposes = tuple(dict.fromkeys(map(purpose, _communications(workload))))
+        number = {name: k for k, name in enumerate(self._purposes)}
+        of_name = [number.get(purpose(name), -1) for name in workload.names]
+        plans = [plan_of(workload, program, of_name) for program in workload.programs]
+        calls = Calls(workload, splits)
+        self._carrier: RankByRank | InClasses
+        if how == "exact":
+            self._carrier = RankByRank(engine, network, gpus, workload, calls, cost)
+            self.row_of, self._firsts = np.arange(workload.ranks), np.arange(workload.ranks)
+        else:
+            classes = Classes(workload)
+            self._carrier = InClasses(engine, network, gpus, workload, classes, calls, cost, trace=traffic)
+            self.row_of = classes.of
+            self._firsts = np.array([int(members[0]) for members in classes.members])
+        of = workload.program_of[self._firsts].tolist()
+        for rank, factor in (slower or {}).items():
+            plan = plans[of[rank]]
+            plans.append(plan._replace(local_s=[factor * seconds for seconds in plan.local_s]))
+            of[rank] = len(plans) - 1
+        self.operations = Operations(
+            engine, plans, of, iterations, len(self._purposes), self._carrier.communicate, record=operations,
+            progress=progress,
+        )  # fmt: skip
+        self._carrier.operations = self.operations
+
+    def begin(self) -> None:
+        """All ranks begin their first iteration now."""
+        self.operations.begin()
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks have ended."""
+        return not self.operations.unfinished
+
+    def standstill(self) -> str | None:
+        """When nothing happens any more: who waits in what; None when all have ended."""
+        return None if self.over else _standstill(self._workload, self.operations, self._firsts.tolist())
+
+    def result(self, bin_s: float | None = None) -> WorkloadResult:
+        """Once it is over; traffic in intervals of ``bin_s`` seconds, or in 100 of them, if it was kept."""
+        run, network, carrier = self.operations, self._network, self._carrier
+        end_s = float(run.end_s.max())
+        links, width_s = len(network.capacity_bps), bin_s or max(end_s, 1e-300) / BINS
+        found = None
+        if isinstance(carrier, InClasses) and carrier.bundles.stretches is not None:
+            found = of_stretches(carrier.bundles.stretches, links, width_s, end_s)
+        elif isinstance(carrier, RankByRank) and self._engine.passed is not None:
+            found = of_flows(self._engine.passed, links, width_s, end_s)
+        return WorkloadResult(
+            self._workload, self._how, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
+            tuple(network.key(link) for link in range(links)), carrier.moved(), found,
+            tuple(run.records) if run.records is not None else None,
+        )  # fmt: skip
 
 
 def _check(
-    network: Network, gpus: Sequence[str], workload: Workload, iterations: int, how: str, splits: int,
-    bin_s: float | None,
+    network: Network, gpus: Sequence[str], workload: Workload, iterations: int, how: str, splits: int
 ) -> None:  # fmt: skip
     if isinstance(network, GridNetwork | RingNetwork):
         kind = "a grid of O-NICs" if isinstance(network, GridNetwork) else "a ring of wavelengths"
@@ -178,8 +235,6 @@ def _check(
     for name, value in (("iterations", iterations), ("splits", splits)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
-    if bin_s is not None and not 0 < bin_s < np.inf:
-        raise ValueError(f"bin_s is {bin_s}; it must be above 0")
 
 
 def _communications(workload: Workload) -> Iterator[str]:
@@ -189,18 +244,6 @@ def _communications(workload: Workload) -> Iterator[str]:
         local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
         used[program.name[~local]] = True
     return (workload.names[k] for k in np.flatnonzero(used))
-
-
-def _run(engine: Engine, run: Operations) -> None:
-    # As in jobs: millions of small objects live for a moment, and none of them in a cycle.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        run.begin()
-        engine.run()
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _standstill(workload: Workload, run: Operations, firsts: Sequence[int]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import os
 import signal
 import time
@@ -15,6 +17,8 @@ import pytest
 
 from testbed.processes import Addresses, LabProcesses
 from tests.integration.controller_rig import FABRIC, free_port
+from workloads.graph import Book, Collective, Split, Writer
+from workloads.packed import pack
 
 pytestmark = pytest.mark.root
 
@@ -149,6 +153,50 @@ def test_two_jobs_train_side_by_side(run: Run) -> None:
         assert len(run.events(job, "iteration")) == 20
     starts = [e["t"] for job in (red, blue) for e in run.events(job, "started")]
     assert max(starts) - min(starts) < 1.0, "the jobs were not released together"
+
+
+def test_a_graph_is_executed_over_the_fabric(run: Run) -> None:
+    """Streams of each rank side by side: an all-reduce, exchanges of pairs, messages round a ring."""
+    book = Book()
+    everybody, pairs = book.group(range(4)), [book.group((0, 2)), book.group((1, 3))]
+    writer = Writer(book)
+    layer = writer.compute("layer", seconds=0.05)
+    reduced = writer.collective(
+        "gradients", Collective("all-reduce", "halving-doubling"), 400_000, 0, stream="dp", after=[layer]
+    )
+    skewed = Collective("all-to-all-v", split=Split(seed=7, skew=1.2))
+    writer.collective("tokens", skewed, 200_000, 1, stream="ep", after=[layer])
+    writer.send("activations", 100_000, 0, stream="out", after=[layer])
+    came = writer.receive("activations", 100_000, 1, stream="in")
+    writer.compute("update", seconds=0.02, after=[reduced, came])
+    slots = [[everybody, pairs[rank % 2]] for rank in range(4)]
+    peers = [[(rank + 1) % 4, (rank - 1) % 4] for rank in range(4)]
+    packed = pack(book.workload("graph", [writer.done()], [0] * 4, slots, peers))
+    digest = hashlib.sha256(packed).hexdigest()
+    body = {"packed": base64.b64encode(packed).decode()}
+    answer = run.api.put(f"/v1/workloads/{digest}", json=body)
+    assert answer.status_code == 200, answer.text
+    assert run.api.get(f"/v1/workloads/{digest}").json() == answer.json()
+    wanted = {"name": "graph", "ranks": ["g0", "g1", "g2", "g3"], "workload": "graph", "graph": digest}
+    answer = run.api.post("/v1/jobs", json={**wanted, "iterations": 5, "hold": True, "slower": {"2": 2.0}})
+    assert answer.status_code == 201, answer.text
+    run.wait_state("graph", "READY")
+    run.release("graph")
+    run.wait_state("graph", "SUCCEEDED")
+    for done in run.events("graph", "done"):
+        assert done["results_checked"] >= 5 * 3
+    iterations = run.events("graph", "iteration")
+    assert sorted((event["rank"], event["i"]) for event in iterations) == [
+        (rank, i) for rank in range(4) for i in range(5)
+    ]
+    for event in iterations:
+        computed_s = event["compute_end"] - event["compute_start"]
+        assert computed_s == pytest.approx(0.14 if event["rank"] == 2 else 0.07, abs=1e-3)
+        # The update waits for the sum, and so for the straggler's layer.
+        assert event["allreduce_end"] - event["compute_start"] >= 0.1 + 0.02 - 0.01
+    refused = run.api.post("/v1/jobs", json={**wanted, "ranks": ["g0", "g1"], "iterations": 1})
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == "graph: it is for 4 ranks, and the job has 2"
 
 
 def test_regroup_while_training_keeps_every_worker(run: Run) -> None:

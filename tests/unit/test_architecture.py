@@ -21,8 +21,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads.graph": ("fabric",),
     "workloads.packed": ("fabric", "workloads.graph"),
     "workloads.formats": ("fabric", "workloads"),
-    "containers": ("fabric", "workloads.graph", "workloads.packed"),
-    "controller": ("fabric", "workloads.graph", "workloads.packed", "controller"),
+    "containers": ("fabric", "workloads.graph", "workloads.packed", "workloads.splits"),
+    "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
     "controller.optical": ("fabric", "controller.openflow"),
@@ -47,7 +47,7 @@ OF_EXPERIMENTS = {
     "runner": ("language", "record", "analysis", "papers", "report", "backends"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
-    MAY_IMPORT[f"experiments.{_room}"] = ("fabric", *(f"experiments.{name}" for name in _others))
+    MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent")
 OF_CONTROLLER = {
@@ -60,6 +60,7 @@ OF_CONTROLLER = {
 MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
+MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed")
 #: Packages of others, by the only rooms that may import them.
 ONLY_IN = {
     "os_ken": "controller.openflow",

@@ -196,7 +196,7 @@ def test_an_all_reduce_takes_what_draining_every_step_by_itself_takes(name: str,
         around, ring = wdm.wdm_ring("n", 24, 4, 40e9)
         network = RingNetwork(around, ring, segment_s=5e-9 if segment == "5 ns" else 0.0)
         ranks: Sequence[str] = ring.nodes
-        steps = collective_on_ring(experiment.plans[0].jobs[0].collective, 24, 4)
+        steps = collective_on_ring(experiment.plans[0].jobs[0].loop.collective, 24, 4)
     else:
         fabric = leaf_spine(3, 8, 40e9, oversubscription=3.0).fabric()
         network, ranks = PacketNetwork(fabric, latency_s=2e-6), tuple(fabric.gpus)
@@ -206,7 +206,7 @@ def test_an_all_reduce_takes_what_draining_every_step_by_itself_takes(name: str,
         total, before = 0.0, None
         for number, step in enumerate(steps):
             routes = network.routes(ranks, step, number)
-            bytes_ = step.count * plan_.jobs[0].gradient_bytes / steps.chunks
+            bytes_ = step.count * plan_.jobs[0].loop.gradient_bytes / steps.chunks
             capacity = network.capacity_bps / 8
             ends = drain(routes.offsets, routes.links, capacity, bytes_, routes.latency_s, compiled=False)
             total += float(ends.max())
@@ -327,7 +327,7 @@ def test_light_that_gets_too_little_far_goes_by_relays() -> None:
     raw["sweep"] = {RING + "wss.loss_db": [0, 1, 3]}
     found = of(raw)
     # Launch 10 dBm, 25.6 dB may be lost, the first WSS among them.
-    assert [p.jobs[0].collective for p in found.plans] == ["wrht-4", "wrht-4-reach-24", "wrht-4-reach-7"]
+    assert [p.jobs[0].loop.collective for p in found.plans] == ["wrht-4", "wrht-4-reach-24", "wrht-4-reach-7"]
     rows = where(computed(found).rows, metric="steps")
     assert [row.value for row in rows] == [plan(200, 4, reach=r).steps for r in (None, 24, 7)]
 
@@ -544,7 +544,7 @@ def test_the_latency_of_the_command_line_counts_in_a_batch_too() -> None:
         (timed,) = [record for record in backend.compute(batch) if isinstance(record, CollectiveTimed)]
         return timed.total_s
 
-    steps = steps_named(plan_.jobs[0].collective, 24).steps
+    steps = steps_named(plan_.jobs[0].loop.collective, 24).steps
     assert took_s(1e-3) - took_s(0.0) == pytest.approx(steps * 1e-3, rel=1e-9)
 
 

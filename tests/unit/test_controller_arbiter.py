@@ -21,6 +21,7 @@ from controller.grids.arbiter import Arbiter, GridPlan, choose, plan_document, p
 from controller.grids.onics import OnicEntry, OnicSite
 from controller.jobs.job import JobState
 from controller.jobs.manager import JobManager
+from controller.jobs.workloads import WorkloadFiles
 from controller.onic.wire import VERSION
 from controller.optical.base import (
     Capabilities,
@@ -165,6 +166,7 @@ class Bench:
             store,
             self.bus,
             dict,
+            workloads=WorkloadFiles(self.directory / "workloads"),
             busy_s=0.005,
             idle_s=0.01,
             lights={"grid": self.arbiter},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import threading
 import time
@@ -18,8 +20,11 @@ from controller.errors import ConflictError, InvalidError, NotFoundError, Unavai
 from controller.jobs.job import CAUSE_GRACE_S, Job, JobState, Rank, note_event, note_workers, progress
 from controller.jobs.manager import JobManager, worker_spec
 from controller.jobs.reservation import reserve
+from controller.jobs.workloads import WorkloadFiles
 from controller.store import Store
 from tests.unit.test_controller_rules import FABRIC
+from workloads.graph import Book, Writer
+from workloads.packed import pack
 
 GPUS = ("g0", "g1", "g2", "g3", "g4", "g5")
 SWITCHES = {"g0": "tor0", "g1": "tor0", "g2": "tor0", "g3": "tor1", "g4": "tor1", "g5": None}
@@ -202,6 +207,7 @@ class ScriptedAgent:
         self.events: list[dict[str, Any]] = []
         self.released: list[tuple[list[str], float]] = []
         self.specs: dict[str, dict[str, Any]] = {}
+        self.workloads: dict[str, bytes] = {}
         self.refuse: Exception | None = None
         self.lost: list[str] = []
         self.batches: list[dict[str, Mapping[str, Any]]] = []
@@ -211,6 +217,9 @@ class ScriptedAgent:
         self.stuck, self.slow = threading.Event(), threading.Event()
         self.stuck.set()
         self.slow.set()
+
+    def put_workload(self, digest: str, data: bytes) -> None:
+        self.workloads[digest] = data
 
     def start(self, batch: Sequence[Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
         assert self.slow.wait(10)
@@ -289,6 +298,7 @@ class Site:
             Store(self.directory),
             EventBus(),
             lambda: SWITCHES,
+            workloads=WorkloadFiles(self.directory / "workloads"),
             reaches=lambda gpu, others: gpu != self.unreached and set(others) <= set(GPUS),
             busy_s=0.005,
             idle_s=0.01,
@@ -656,3 +666,47 @@ def test_a_recovery_outlives_the_controller(site: Site, moment: str) -> None:
         site.agent.say(worker, "done")
         site.agent.exit(worker, 0)
     site.wait_state("red", JobState.SUCCEEDED)
+
+
+def packed_workload(ranks: int) -> tuple[str, str]:
+    """Its SHA-256, and its bytes in Base64."""
+    book = Book()
+    writer = Writer(book)
+    writer.compute("work", seconds=0.1)
+    made = book.workload("work", [writer.done()], [0] * ranks, [[]] * ranks, [[]] * ranks)
+    data = pack(made)
+    return hashlib.sha256(data).hexdigest(), base64.b64encode(data).decode()
+
+
+def test_a_workload_that_was_put_reaches_the_workers_of_its_job(site: Site) -> None:
+    digest, packed = packed_workload(2)
+    assert site.manager.workloads.put(digest, packed) == {
+        "sha256": digest, "name": "work", "ranks": 2, "operations": 2, "bytes": len(base64.b64decode(packed)),
+    }  # fmt: skip
+    site.restart()
+    spec = {"workload": "graph", "graph": digest, "iterations": 3, "slower": {1: 2.5}}
+    site.manager.submit("red", ["g0", "g1"], spec, hold=True)
+    site.wait(lambda: "red-1" in site.agent.alive)
+    assert site.agent.workloads == {digest: base64.b64decode(packed)}
+    assert {entry["graph"] for entry in site.agent.batches[-1].values()} == {digest}
+    told = [site.agent.specs[f"red-{rank}"] for rank in (0, 1)]
+    assert [one["slower"] for one in told] == [1.0, 2.5]
+    assert all("graph" not in one and one["iterations"] == 3 for one in told)
+
+
+def test_a_workload_that_is_not_there_or_for_others_is_refused(site: Site) -> None:
+    digest, packed = packed_workload(3)
+    with pytest.raises(InvalidError, match=f"graph: there is no workload {digest}"):
+        site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)
+    with pytest.raises(InvalidError, match="what was sent has SHA-256"):
+        site.manager.workloads.put("0" * 64, packed)
+    with pytest.raises(InvalidError, match="packed: "):
+        site.manager.workloads.put(digest, "not Base64!")
+    junk = base64.b64encode(b"junk").decode()
+    with pytest.raises(InvalidError, match="this is no packed workload"):
+        site.manager.workloads.put(hashlib.sha256(b"junk").hexdigest(), junk)
+    with pytest.raises(NotFoundError, match=f"there is no workload {digest}"):
+        site.manager.workloads.document(digest)
+    site.manager.workloads.put(digest, packed)
+    with pytest.raises(InvalidError, match="graph: it is for 3 ranks, and the job has 2"):
+        site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)

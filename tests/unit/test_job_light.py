@@ -16,6 +16,7 @@ from controller.errors import ConflictError, ControllerError, InvalidError, Unav
 from controller.jobs.job import Job, JobState
 from controller.jobs.light import Kind, LightProvider, Place
 from controller.jobs.manager import JobManager
+from controller.jobs.workloads import WorkloadFiles
 from controller.rest.requests import JobRequest
 from controller.store import Store
 from fabric.schema import FabricSpec, build_fabric
@@ -93,6 +94,7 @@ class Site:
             Store(self.directory),
             EventBus(),
             dict,
+            workloads=WorkloadFiles(self.directory / "workloads"),
             lights=lights,
             busy_s=0.005,
             idle_s=0.01,

@@ -163,7 +163,7 @@ def test_a_worker_cannot_make_the_agent_read_another_file(tmp_path: Path) -> Non
 def test_a_worker_cannot_make_the_agent_write_another_file(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("as it was")
     (tmp_path / "go").symlink_to(tmp_path / "other")
-    write_whole(tmp_path / "go", "new")
+    write_whole(tmp_path / "go", b"new")
     assert (tmp_path / "other").read_text() == "as it was"
     assert (tmp_path / "go").read_text() == "new"
 

@@ -36,8 +36,8 @@ def test_the_demo_as_run_plans() -> None:
     assert list(plans) == ["a-fragmented", "a-regrouped", "b-fragmented", "b-regrouped", "contiguous", "live"]
     assert len({id(plan.setting) for plan in experiment.plans}) == 1
     red, blue = plans["a-fragmented"].jobs
-    assert (red.ranks, red.iterations, red.gradient_bytes) == (("g0", "g3", "g1", "g4"), 18, 1_383_576)
-    assert (blue.iterations, blue.compute_s) == (36, pytest.approx(0.19278 * 28 / 16))
+    assert (red.ranks, red.iterations, red.loop.gradient_bytes) == (("g0", "g3", "g1", "g4"), 18, 1_383_576)
+    assert (blue.iterations, blue.loop.compute_s) == (36, pytest.approx(0.19278 * 28 / 16))
     assert plans["b-regrouped"].job("red").ranks == ("g0", "g3", "g1")
     assert [event.do for event in plans["b-regrouped"].events] == ["regroup"]
     assert plans["b-regrouped"].events[0].when.start
@@ -52,7 +52,7 @@ def test_times_of_the_file_are_stretched_and_runs_of_one_lab_share_a_setting() -
     killed = plans["controller-killed"]
     assert killed.events[0].back_after_s == 10.0
     assert killed.job("train").iterations == 21
-    assert killed.job("train").compute_s == pytest.approx(4 * 0.221)
+    assert killed.job("train").loop.compute_s == pytest.approx(4 * 0.221)
     assert killed.setting is plans["prototype"].setting is plans["agent-killed"].setting
     assert killed.setting.onic_faults
     assert not plans["oddl"].setting.onic_faults
@@ -124,14 +124,14 @@ arms:
   c: {like: b, jobs.red.training.seed: 1}
 """)
     assert [plan.title for plan in found.values()] == ["First", "b", "c"]
-    assert [plan.job("red").batch for plan in found.values()] == [8, 32, 32]
+    assert [plan.job("red").loop.batch for plan in found.values()] == [8, 32, 32]
     assert found["c"].job("red").ranks == ("g2", "g0")
-    assert found["c"].job("red").seed == 1
+    assert found["c"].job("red").loop.seed == 1
 
 
 def test_each_job_has_a_seed_of_its_own_unless_it_names_one() -> None:
-    assert [job.seed for job in plans()["base"].jobs] == [100, 101]
-    assert plans("arms: {a: {jobs.blue.training.seed: 5}}")["a"].job("blue").seed == 5
+    assert [job.loop.seed for job in plans()["base"].jobs] == [100, 101]
+    assert plans("arms: {a: {jobs.blue.training.seed: 5}}")["a"].job("blue").loop.seed == 5
 
 
 def test_who_says_a_thing_the_other_way_means_it_instead() -> None:
@@ -143,15 +143,15 @@ arms:
   placed: {jobs.red.gpus: 3}
 """)
     assert [found[name].job("red").iterations for name in ("base", "iterations")] == [10, 7]
-    assert found["time"].job("red").compute_s == pytest.approx(0.003)
-    assert found["time"].job("blue").compute_s == pytest.approx(0.10358)
+    assert found["time"].job("red").loop.compute_s == pytest.approx(0.003)
+    assert found["time"].job("blue").loop.compute_s == pytest.approx(0.10358)
     assert (found["placed"].job("red").ranks, found["placed"].job("red").gpus) == ((), 3)
 
 
 def test_a_gradient_in_place_of_the_models() -> None:
-    assert plans("scale: {payload: 3}")["base"].job("red").gradient_bytes == 34_076_044
+    assert plans("scale: {payload: 3}")["base"].job("red").loop.gradient_bytes == 34_076_044
     found = plans("scale: {payload: 3}\narms: {a: {jobs.red.training.gradient: 1 MB}}")
-    assert found["a"].job("red").gradient_bytes == 333_332
+    assert found["a"].job("red").loop.gradient_bytes == 333_332
     assert "the model that is trained needs 9640" in refused("arms: {a: {training.gradient: 9 kB}}")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from containers.image import ROOT
 from experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
 from experiments.language.expand import load
-from experiments.language.plan import EventPlan, JobPlan, RunPlan, Scale, Setting, Start, Tcp, When
+from experiments.language.plan import EventPlan, JobPlan, Loop, RunPlan, Scale, Setting, Start, Tcp, When
 from fabric.cost import ring_all_reduce_time, steps_time
 from fabric.schedules import steps_named
 from fabric.schema import FabricSpec, build_fabric
@@ -21,7 +21,8 @@ from fabric.topology import Port, circuit_cross_connects
 from tests.simulated import bundled
 from tests.unit.fabrics import NIC_BPS, six_gpus
 
-JOB = JobPlan("red", "", ("g0", "g1"), 2, "vgg16", "ring", 4000, 0.1, 5, 1, 7, 0.05)
+LOOP = Loop("vgg16", "ring", 4000, 0.1, 1, 7, 0.05)
+JOB = JobPlan("red", "", ("g0", "g1"), 2, 5, LOOP)
 GRID: dict[str, Any] = {
     "grids": {"n": {"rows": 2, "columns": 2, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}
 }
@@ -65,7 +66,8 @@ def test_a_straggler_sets_the_pace() -> None:
 @pytest.mark.parametrize("section", [GRID, RING])
 def test_light_is_waited_for_and_shared_with_nobody(section: Mapping[str, Any]) -> None:
     nodes = tuple(build_fabric(FabricSpec.model_validate(section)).gpus)
-    job = replace(JOB, ranks=nodes, gpus=4, collective="halving-doubling")
+    halving = replace(LOOP, collective="halving-doubling")
+    job = replace(JOB, ranks=nodes, gpus=4, training=halving)
     plan = plan_of(section, job)
     found = predict_jobs(plan, {"red": nodes})["red"]
     assert found.set_ups > 0
@@ -94,7 +96,7 @@ def test_every_bundled_run_has_a_time_to_wait_by(name: str) -> None:
     for plan in load(bundled(name)).plans:
         found = expected_s(plan)
         assert found.keys() == {job.name for job in plan.jobs}
-        assert all(found[job.name] > job.iterations * job.compute_s for job in plan.jobs)
+        assert all(found[job.name] > job.iterations * job.loop.compute_s for job in plan.jobs)
 
 
 def test_what_is_killed_is_waited_for() -> None:

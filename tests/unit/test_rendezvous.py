@@ -47,9 +47,9 @@ def test_with_an_onic_a_peer_is_known_by_its_address_and_nothing_is_said() -> No
                     assert accepted is None
                     continue
                 assert accepted is not None
-                rank, peer = accepted
+                line, peer = accepted
                 with peer:
-                    assert rank == 1
+                    assert line.peer == 1
                     peer.setblocking(False)
                     connection.shutdown(socket.SHUT_WR)
                     assert peer.recv(1) == b""

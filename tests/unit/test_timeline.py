@@ -244,7 +244,7 @@ def test_a_packet_switch_behind_an_optical_one_is_killed_and_comes_back() -> Non
     assert not failures
     # Its own job stands still meanwhile, but for a computation; the other's does not notice.
     late = end_of(records, "red") - end_of(records, "blue")
-    assert 0.5 - plan.jobs[0].compute_s <= late <= 0.5
+    assert 0.5 - plan.jobs[0].loop.compute_s <= late <= 0.5
 
 
 def test_a_job_after_one_that_failed_is_not_stranded() -> None:

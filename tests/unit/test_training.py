@@ -41,7 +41,7 @@ class Crew:
 
     def start(self, rank: int) -> None:
         directory = self.directories[rank]
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         (directory / "spec.json").write_text(json.dumps(self.specs[rank]))
         command = [sys.executable, "-m", "containers.worker", str(directory)]
         self.processes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from workloads.graph import Book, Collective, Kind, Workload, Writer
+from workloads.graph import Book, Collective, Kind, Workload, Writer, covered_s
 
 RING = Collective("all-reduce", "ring")
 
@@ -89,3 +90,8 @@ def test_sizes_for_another_number_of_ranks_are_refused() -> None:
     writer.collective("tokens", Collective("all-to-all", sizes=((0, 4), (4, 0))), 4, 0)
     with pytest.raises(ValueError, match="its sizes are for 2 ranks, its group has 1"):
         book.workload("one", [writer.done()], [0], [[0]], [[]])
+
+
+def test_time_that_is_covered_counts_once() -> None:
+    assert covered_s(np.array([[1.0, 3.0], [5.0, 6.0], [0.0, 2.0], [5.5, 5.6]])) == 4.0
+    assert covered_s(np.empty((0, 2))) == 0.0

@@ -207,7 +207,9 @@ def use(context: Context) -> Mapping[str, Value]:
     """What an all-reduce of each job asks of a grid's lasers and receivers."""
     run, grid = context.run, grid_of(context.run.plan.setting.fabric)
     jobs = [
-        (job.gpus, steps_named(job.plan.collective, len(job.gpus))) for job in run.jobs.values() if job.gpus
+        (job.gpus, steps_named(job.plan.loop.collective, len(job.gpus)))
+        for job in run.jobs.values()
+        if job.gpus
     ]
     if grid is None or not jobs:
         return {}
@@ -234,7 +236,7 @@ def ring_plan(context: Context) -> Mapping[str, int]:
     if model := next(iter(context.alone.values()), None):
         found["set_ups_per_allreduce"] = model.set_ups
     if jobs:
-        plan = plan_ring(fabric, ring, steps_named(jobs[0].plan.collective, len(jobs[0].gpus)))
+        plan = plan_ring(fabric, ring, steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)))
         lit = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
         found["wavelengths_used"] = len(lit)
     return found

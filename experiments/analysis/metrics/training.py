@@ -39,7 +39,13 @@ def allreduce(_: Context, job: JobRun) -> float | None:
     """All-reduce time: median over ranks and iterations, waiting for slower ranks included."""
     if job.timed is not None:
         return job.timed.total_s
-    return median(it.all_reduce_s for it in job.iterations)
+    return median(it.all_reduce_s for it in job.iterations) if job.plan.training is not None else None
+
+
+@metric("s", of="job")
+def exposed(_: Context, job: JobRun) -> float | None:
+    """Time of a workload's iteration in which a rank computed nothing: median over ranks and iterations."""
+    return median(it.all_reduce_s for it in job.iterations) if job.plan.workload is not None else None
 
 
 def exchanges(job: JobRun) -> list[float]:
@@ -52,7 +58,7 @@ def exchanges(job: JobRun) -> list[float]:
 @metric("s", of="job")
 def exchange(_: Context, job: JobRun) -> float | None:
     """All-reduce alone, from the last rank's end of compute to the last's end: median over iterations."""
-    return median(exchanges(job))
+    return median(exchanges(job)) if job.plan.training is not None else None
 
 
 _OVER = {
@@ -72,7 +78,7 @@ _MODELS = {
 @metric("s", of="job", analytic=True, makes=_MODELS)
 def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
     """What models say of a job that had GPUs, and what was measured over that."""
-    if not job.gpus:
+    if not job.gpus or job.plan.training is None:
         return {}
     ideal_s, took_s = (
         ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus),
@@ -96,7 +102,7 @@ def algbw(context: Context, job: JobRun) -> float | None:
     """Algorithm bandwidth: the gradient's size over the time of the all-reduce."""
     # As nccl-tests define it; as emulated, of the all-reduce alone.
     took_s = exchange(context, job)
-    return 8 * job.plan.gradient_bytes / took_s if took_s else None
+    return 8 * job.plan.loop.gradient_bytes / took_s if took_s else None
 
 
 @metric("bit/s", of="job")

@@ -22,7 +22,16 @@ def identical(job: JobRun) -> bool:
 @metric("", of="job")
 def parameters_identical(context: Context, job: JobRun) -> bool | None:
     """All ranks' parameters and one process's agree bit by bit."""
-    return None if context.simulated or job.state != SUCCEEDED else identical(job)
+    if context.simulated or job.state != SUCCEEDED or job.plan.training is None:
+        return None
+    return identical(job)
+
+
+@metric("count", of="job")
+def results_checked(_: Context, job: JobRun) -> int | None:
+    """Parts of results of a workload's collectives and messages, each compared with what it must be."""
+    counts = [done.results_checked for done in job.done.values() if done.results_checked is not None]
+    return sum(counts) if counts else None
 
 
 _LEARNT = {

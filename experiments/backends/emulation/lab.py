@@ -6,6 +6,7 @@ records; events of the timeline are carried out meanwhile (``actions``).
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -41,6 +42,7 @@ from experiments.record.writing import writing
 from testbed import load
 from testbed.faults import FaultClient
 from testbed.processes import LabProcesses
+from workloads.packed import pack
 
 #: Seconds between two looks at everything; at what somebody waits for; at the processors' load.
 LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
@@ -139,6 +141,9 @@ class EmulatedLab:
         run = self._run
         request = job_request(run.plan, job)
         try:
+            if job.workload is not None:
+                packed = base64.b64encode(pack(job.workload)).decode()
+                self._api.put(f"/v1/workloads/{request['graph']}", {"packed": packed})
             document = self._answered(job.name) or self._api.post("/v1/jobs", request)
         except Unreachable:
             # It may have been killed while it answered; whether it is back is for the next look.
@@ -197,7 +202,7 @@ class EmulatedLab:
                 self._note(RingSetUps, ring=ring, set_ups=set_ups)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
-                if job.state == "SUCCEEDED":
+                if job.state == "SUCCEEDED" and job.plan.training is not None:
                     sha256 = self._references.hash_of(self.processes.lab, job.request, job.segments)
                     self._note(Reference, job=job.plan.name, sha256=sha256)
         self._now = None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
+
+import numpy as np
 
 from experiments.analysis.prediction import all_reduce_time, light_wait_s
 from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan
 from fabric.schedules import steps_named
+from workloads.packed import pack
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0
@@ -15,6 +19,8 @@ USUAL_PATIENCE_S = 15.0
 EXCHANGE_PATIENCE = 2
 #: At least so long where something is made to go wrong, and after it is to be well again.
 TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
+#: Of one rank in an iteration; when they were is one event.
+MOST_OPERATIONS = 20_000
 #: The most that the controller takes.
 MOST_PATIENCE_S = 3600.0
 #: Events after which jobs go on as they were.
@@ -27,18 +33,23 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
         "name": job.name,
         **_where(plan, job),
         "hold": True,
-        "workload": "train",
-        "collective": job.collective,
-        "gradient_bytes": job.gradient_bytes,
-        "compute_s": job.compute_s,
         "iterations": job.iterations,
-        "batch": job.batch,
-        "seed": job.seed,
-        "learning_rate": job.learning_rate,
-        "beacon_interval_s": job.beacon_s,
         "peer_timeout_s": peer_timeout_s(plan, job),
         "connect_timeout_s": CONNECT_S,
     }
+    if job.workload is not None:
+        request |= {"workload": "graph", "graph": hashlib.sha256(pack(job.workload)).hexdigest()}
+    else:
+        request |= {
+            "workload": "train",
+            "collective": job.loop.collective,
+            "gradient_bytes": job.loop.gradient_bytes,
+            "compute_s": job.loop.compute_s,
+            "batch": job.loop.batch,
+            "seed": job.loop.seed,
+            "learning_rate": job.loop.learning_rate,
+            "beacon_interval_s": job.beacon_s,
+        }
     if job.stragglers:
         request["slower"] = {str(rank): factor for rank, factor in job.stragglers.items()}
     if job.on_loss != "fail":
@@ -61,7 +72,8 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Emulated seconds that a worker waits for a peer before it takes it for lost."""
-    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_all_reduce_s(plan, job)
+    longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
+    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s
     harmful = [event for event in plan.events if event.do not in HARMLESS]
     if harmful or plan.control != ControlFaults():
         away_s = max((event.back_after_s for event in harmful), default=0.0)
@@ -80,9 +92,25 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     slowest_bps = min(link.rate_bps for link in fabric.links) / setting.scale.rate
     lit = not fabric.packet_switches or bool(job.ranks and fabric.onics.keys() >= set(job.ranks))
     alongside = 1 if lit else sum(other.gpus for other in plan.jobs)
-    steps = steps_named(job.collective, job.gpus)
-    alone_s = all_reduce_time(steps, job.gradient_bytes, slowest_bps)
+    steps = steps_named(job.loop.collective, job.gpus)
+    alone_s = all_reduce_time(steps, job.loop.gradient_bytes, slowest_bps)
     return alone_s * alongside + steps.steps * light_wait_s(plan)
+
+
+def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
+    """No iteration of a workload takes longer where nothing is wrong: emulated seconds, far more than any.
+
+    As if the computations of all programs followed each other, and all bytes passed the slowest link.
+    """
+    assert job.workload is not None
+    workload, setting = job.workload, plan.setting
+    slowest_bps = min(link.rate_bps for link in setting.fabric.links) / setting.scale.rate
+    counts = np.bincount(workload.program_of, minlength=len(workload.programs))
+    sent = sum(2 * n * float(p.bytes.sum()) for n, p in zip(counts, workload.programs, strict=True))
+    compute_s = sum(float(np.nansum(program.seconds)) for program in workload.programs)
+    alongside = sum(other.gpus for other in plan.jobs) / job.gpus
+    slower = max(job.stragglers.values(), default=1.0)
+    return float(compute_s * slower + alongside * 8 * sent / slowest_bps)
 
 
 def only_simulated(plan: RunPlan) -> str | None:
@@ -90,8 +118,13 @@ def only_simulated(plan: RunPlan) -> str | None:
     if plan.costs != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
     for job in plan.jobs:
-        if job.synchronised and not plan.setting.fabric.rings:
+        if job.workload is not None:
+            if (most := max(map(len, job.workload.programs))) > MOST_OPERATIONS:
+                what = f"{most} operations of one rank"
+                return f"jobs.{job.name}.workload: {what}; a worker executes up to {MOST_OPERATIONS}"
+            continue
+        if job.loop.synchronised and not plan.setting.fabric.rings:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
-        if job.collective.endswith("-striped"):
+        if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
     return None

@@ -73,10 +73,16 @@ class SimulationBackend:
         if faults.loss or faults.duplicate or faults.reorder:
             return "control: the simulation cannot lose, double or reorder control messages, only delay them"
         fabric = plan.setting.fabric
-        if plan.costs.add_bps is not None and not fabric.rings and not all(j.synchronised for j in plan.jobs):
+        if (
+            plan.costs.add_bps is not None
+            and not fabric.rings
+            and not all(j.training is not None and j.training.synchronised for j in plan.jobs)
+        ):
             return "costs.addition: only steps that are synchronised count it"
         for job in plan.jobs:
-            if job.collective.endswith("-striped") and not alone(plan):
+            if job.training is None:
+                continue
+            if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"
         for event in plan.events:
             if fabric.rings and event.do not in ("cancel", "start"):

@@ -62,9 +62,10 @@ def alone(plan: RunPlan) -> bool:
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
     return (
-        (job.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
+        job.training is not None
+        and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
         and job.start.at_once
-        and (job.synchronised or bool(fabric.rings))
+        and (job.loop.synchronised or bool(fabric.rings))
         and not fabric.grids
     )
 
@@ -77,15 +78,15 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Ba
         (job,), setting = plan.jobs, plan.setting
         ring = ring_of(setting.fabric)
         if ring is None:
-            key: tuple[object, ...] = (id(setting), job.collective)
+            key: tuple[object, ...] = (id(setting), job.loop.collective)
         else:
             rate_bps = setting.fabric.links[0].rate_bps / setting.scale.rate
             loss_db = setting.fabric.optical_switches[ring.switches[0]].insertion_loss_db
             around = Around(len(ring.nodes), ring.wavelengths, rate_bps, setting.fabric.optics, loss_db)
-            key = (around, job.collective)
+            key = (around, job.loop.collective)
         if key not in found:
             network = scaled(setting.fabric, setting.scale.rate) if ring is None else around
-            found[key] = Batch(job.collective, network, [])
+            found[key] = Batch(job.loop.collective, network, [])
         found[key].runs.append(_all_reduce(plan, share, latency_s))
     return sorted(found.values(), key=_weight, reverse=True)
 
@@ -115,7 +116,9 @@ def _all_reduce(plan: RunPlan, share: float, latency_s: float) -> AllReduce:
         simulated=True,
     )
     latency_s, share = latency_s + costs.latency_s, share if costs.headers else 1.0
-    return AllReduce(began, plan.title, job.name, job.gradient_bytes, cost, latency_s, costs.segment_s, share)
+    return AllReduce(
+        began, plan.title, job.name, job.loop.gradient_bytes, cost, latency_s, costs.segment_s, share
+    )
 
 
 def compute(batch: Batch) -> list[Record]:

@@ -151,12 +151,19 @@ class SimulatedLab:
             return False
         except ValueError as error:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
-        steps = steps_named(job.collective, len(ranks))
-        compute = Compute(job.compute_s, stragglers=job.stragglers)
+        steps = steps_named(job.loop.collective, len(ranks))
+        compute = Compute(job.loop.compute_s, stragglers=job.stragglers)
         reduce_s = 0.0 if self._plan.costs.add_bps is None else 8 / self._plan.costs.add_bps
         cost = StepCost(reduce_s_per_byte=reduce_s)
         made = Job(
-            job.name, ranks, steps, job.gradient_bytes, compute, job.iterations, cost, job.synchronised
+            job.name,
+            ranks,
+            steps,
+            job.loop.gradient_bytes,
+            compute,
+            job.iterations,
+            cost,
+            job.loop.synchronised,
         )
         try:
             if self._grid is not None and self._plane is not None:
@@ -480,7 +487,9 @@ class SimulatedLab:
     def _regroup(self, event: EventPlan) -> None:
         """Of the jobs that run, or are to be released, with the circuits that are lit now."""
         jobs = [
-            RingJob.all_reduce(job.name, self._ranks[job.name], float(job.gradient_bytes), job.compute_s)
+            RingJob.all_reduce(
+                job.name, self._ranks[job.name], float(job.loop.gradient_bytes), job.loop.compute_s
+            )
             for job in self._plan.jobs
             if job.name in self._ranks
             and math.isnan(self._sim.results[job.name].end_s)

@@ -31,7 +31,7 @@ def render(view: View, draw: Draw) -> str:
     assert spec is not None
     what, label = called(spec.metric), view.label
     job = view.plans[spec.arm].jobs[0]
-    steps = steps_named(job.collective, len(job.ranks) or job.gpus).steps
+    steps = steps_named(job.loop.collective, len(job.ranks) or job.gpus).steps
     caption = (
         f"Slowdown of the {what} against the same without set-ups, over the median time from request to "
         f"light. Dots are {label}, lines the model, 1 + steps · set-up / ideal {what}, analytic; a "

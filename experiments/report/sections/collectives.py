@@ -25,7 +25,7 @@ def render(view: View, draw: Draw) -> str:
 
     columns: Columns[str] = [
         ("arm", lambda arm: text(view.title(arm))),
-        ("collective", lambda arm: text(view.plans[arm].jobs[0].collective)),
+        ("collective", lambda arm: text(view.plans[arm].jobs[0].loop.collective)),
         (f"steps {tag(view.label)}", of("steps")),
         (f"with new light {analytic}", of("set_ups_closed")),
         (f"gradients through the narrowest link {analytic}", of("vectors_closed")),

@@ -51,7 +51,7 @@ def render(view: View, draw: Draw) -> str:
 
 def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Arms that are compared with each other: all, and where some stripe their transfers, the others."""
-    plain = [arm for arm in arms if not parse_collective(view.plans[arm].jobs[0].collective).striped]
+    plain = [arm for arm in arms if not parse_collective(view.plans[arm].jobs[0].loop.collective).striped]
     return {"one wavelength for a transfer": plain, "any": arms} if 0 < len(plain) < len(arms) else {"": arms}
 
 

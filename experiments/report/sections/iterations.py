@@ -54,7 +54,7 @@ def _figure(lines: Sequence[Line]) -> Figure:
         dots = "o" if len(took) < 60 else ""
         axis.plot(range(1, len(took) + 1), took, color=colour, linestyle=dash, marker=dots, label=name)
         highest, lowest = max(highest, *took), min(lowest, *took)
-    computes = {job.plan.compute_s for _, job in lines}
+    computes = {job.plan.training.compute_s for _, job in lines if job.plan.training is not None}
     floor = min(lowest, *computes)
     if len(computes) == 1:
         axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")

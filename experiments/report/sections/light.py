@@ -184,7 +184,7 @@ def lit_steps(run: Run, job: JobRun, schedule: Schedule) -> tuple[int, list[list
 def lit_steps_of_all(run: Run) -> tuple[int, list[list[Flow]]]:
     """As :func:`lit_steps` of the first job, with the same steps of all other jobs beside it."""
     jobs = [job for job in run.jobs.values() if job.gpus and job.iterations]
-    schedules = [schedule_of(steps_named(job.plan.collective, len(job.gpus))) for job in jobs]
+    schedules = [schedule_of(steps_named(job.plan.loop.collective, len(job.gpus))) for job in jobs]
     found = [lit_steps(run, job, schedule) for job, schedule in zip(jobs, schedules, strict=True)]
     index, steps = found[0] if found else (0, [])
     for _, more in found[1:]:

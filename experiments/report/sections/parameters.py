@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from experiments.language.spec import ParameterSpec
 from experiments.report.page import folded, table_of, tag, text
 from experiments.report.view import Draw, View
@@ -30,12 +32,11 @@ def render(view: View, draw: Draw) -> str:
 
 def _scale(view: View) -> str:
     jobs = [job for plan in view.experiment.plans for job in plan.jobs]
-    each = {(job.compute_s, job.gradient_bytes) for job in jobs}
+    loops = {job.training and replace(job.training, seed=0) for job in jobs}
     one = ""
-    if len(each) == 1:
-        compute_s, gradient_bytes = each.pop()
-        one = f" So one iteration computes for {format_time(compute_s)} and all-reduces "
-        one += f"{format_size(gradient_bytes)}."
+    if len(loops) == 1 and (loop := loops.pop()) is not None:
+        one = f" So one iteration computes for {format_time(loop.compute_s)} and all-reduces "
+        one += f"{format_size(loop.gradient_bytes)}."
     return (
         f"<p>As emulated with D = {view.scale.time:g} and S = {view.scale.payload:g}: rates are divided by "
         f"D·S, times multiplied by D, gradients divided by S.{one}</p>"

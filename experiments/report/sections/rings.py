@@ -62,7 +62,7 @@ def _job(run: Run) -> JobRun:
 
 def render(view: View, draw: Draw) -> str:
     runs = _all(view)
-    collectives = [_job(run).plan.collective for run in runs]
+    collectives = [_job(run).plan.loop.collective for run in runs]
     described = [words for k, words in _COLLECTIVES.items() if any(c.startswith(k) for c in collectives)]
     anew = [run.plan.arm for run in wanted(view) if _set_anew(run)]
     if anew:
@@ -79,7 +79,7 @@ def render(view: View, draw: Draw) -> str:
         runs,
         [
             ("arm", lambda run: text(run.plan.title)),
-            ("all-reduce", lambda run: text(_job(run).plan.collective)),
+            ("all-reduce", lambda run: text(_job(run).plan.loop.collective)),
             ("steps", lambda run: str(_steps(run))),
             ("wavelengths", lambda run: _wavelengths(view, run)),
             ("light set", lambda run: count(of_fabric(view, run).number("set_ups_per_allreduce"))),
@@ -102,7 +102,7 @@ def render(view: View, draw: Draw) -> str:
 
 def _steps(run: Run) -> int:
     job = _job(run)
-    return steps_named(job.plan.collective, len(job.gpus)).steps
+    return steps_named(job.plan.loop.collective, len(job.gpus)).steps
 
 
 def _times(view: View, run: Run) -> tuple[float | None, float | None, float | None]:
@@ -161,7 +161,7 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
                 "receiver, clockwise outside the ring and counter-clockwise inside, its colour the "
                 "wavelength. Neighbouring steps with the same light are drawn once."
             )
-        plan = plan_ring(run.plan.setting.fabric, ring, steps_named(job.plan.collective, len(job.gpus)))
+        plan = plan_ring(run.plan.setting.fabric, ring, steps_named(job.plan.loop.collective, len(job.gpus)))
         drawn = draw(f"ring-{at.arm}", caption, _lights(plan))
     set_ups = times(at, "set-up", ("setup", "setup_write"))
     return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"
@@ -183,7 +183,7 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
             if model_s > ideal_s:
                 axis.plot([model_s], [y], marker="o", markersize=5, color=LIGHT, zorder=5)
         note(axis, took, y, f"{seconds(took)}, {_steps(run)} steps", xytext=(8, 0), fontsize=8, color=INK)
-    named_rows(axis, [f"{run.plan.arm}: {_job(run).plan.collective}" for run in runs])
+    named_rows(axis, [f"{run.plan.arm}: {_job(run).plan.loop.collective}" for run in runs])
     axis.set(xlim=(0, 1.25 * most or 1.0), xlabel=f"all-reduce, seconds as emulated ({view.label})")
     return figure
 

@@ -36,20 +36,25 @@ def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
         return file.read(limit)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees all of it or none.
 
     The directory belongs to the worker, who may have put links there: a new name is made and moved.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
     temporary.rename(path)
 
 
-def make_worker_directory(directory: Path, spec: dict[str, Any], uid: int) -> None:
-    """A directory with ``spec.json`` that user ``uid`` owns. One that is there is kept under another name."""
+def make_worker_directory(
+    directory: Path, spec: dict[str, Any], uid: int, workload: bytes | None = None
+) -> None:
+    """A directory with ``spec.json``, and the workload if there is one, that user ``uid`` owns.
+
+    One that is there is kept under another name.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     if directory.exists():
         numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
@@ -57,7 +62,9 @@ def make_worker_directory(directory: Path, spec: dict[str, Any], uid: int) -> No
         directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
     directory.mkdir(mode=0o700)
     try:
-        write_whole(directory / "spec.json", json.dumps(spec))
+        write_whole(directory / "spec.json", json.dumps(spec).encode())
+        if workload is not None:
+            write_whole(directory / "workload", workload)
         os.chown(directory, uid, uid)
     except OSError:
         shutil.rmtree(directory, ignore_errors=True)

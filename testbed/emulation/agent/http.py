@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.onics import Onics
-from testbed.emulation.agent.workers import Name, WorkerRequest, Workers
+from testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
 from testbed.emulation.onic.tables import Transmitter
 
 
@@ -26,6 +27,13 @@ class ReleaseRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     ids: list[str]
     at: float
+
+
+class PackedWorkload(BaseModel):
+    """A workload for workers to execute, packed, in Base64."""
+
+    model_config = ConfigDict(extra="forbid")
+    packed: str
 
 
 class ResumeRequest(BaseModel):
@@ -62,6 +70,11 @@ def make_app(workers: Workers, onics: Onics, about: Mapping[str, Any]) -> FastAP
     @app.post("/v1/workers/batch")
     def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
         return workers.start_all(wanted)
+
+    @app.put("/v1/workloads/{digest}")
+    def put_workload(digest: Annotated[str, Digest], workload: PackedWorkload) -> dict[str, Any]:
+        workers.put_workload(digest, base64.b64decode(workload.packed, validate=True))
+        return {"sha256": digest}
 
     @app.post("/v1/workers/release")
     def release(request: ReleaseRequest) -> dict[str, Any]:

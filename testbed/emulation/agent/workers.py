@@ -6,6 +6,7 @@ controller that was restarted asks from cursor 0 and hears everything again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import docker.errors
 import requests
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 PARALLEL_STARTS = 8
 MAX_LINE_BYTES = 1 << 20
 Name = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")
+Digest = Field(pattern=r"^[0-9a-f]{64}$")
 Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
 
 
@@ -50,6 +52,7 @@ class WorkerRequest(BaseModel):
     """One worker to start. ``spec`` is handed to it as it is, with the job's directory for ``checkpoint``.
 
     ``attempt``: how often the job had been started anew before; it makes another worker of the same rank.
+    ``graph``: SHA-256 of the workload that it executes, which was put before.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -59,6 +62,7 @@ class WorkerRequest(BaseModel):
     spec: dict[str, Any]
     attempt: int = Field(default=0, ge=0)
     checkpoint: bool = False
+    graph: Annotated[str, Digest] | None = None
 
     @property
     def worker(self) -> str:
@@ -108,6 +112,7 @@ class Workers:
         self._network = network
         self._make_host = make_host
         self._directory = directory / "workers"
+        self._workloads = directory / "workloads"
         self._command = command
         self._image = image
         self._workers: dict[str, Worker] = {}
@@ -126,12 +131,14 @@ class Workers:
         """Start workers in parallel, all or none. Raises AgentError naming the rank and the cause."""
         chosen = list(wanted)
         workers = self._reserve(chosen)
-        specs = {request.worker: request.spec for request in chosen}
+        requests_by_worker = {request.worker: request for request in chosen}
         try:
             failures = [
                 (worker, error)
                 for worker, error in zip(
-                    workers, self._pool.map(lambda w: self._start(w, specs[w.place.id]), workers), strict=True
+                    workers,
+                    self._pool.map(lambda w: self._start(w, requests_by_worker[w.place.id]), workers),
+                    strict=True,
                 )
                 if error is not None
             ]
@@ -195,14 +202,25 @@ class Workers:
             self._workers |= workers
             return list(workers.values())
 
-    def _start(self, worker: Worker, spec: dict[str, Any]) -> str | None:
+    def put_workload(self, digest: str, data: bytes) -> None:
+        """Keep a workload for workers to be started. Raises AgentError."""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise AgentError(422, f"workload {digest}: what was sent is another one")
+        try:
+            self._workloads.mkdir(mode=0o700, exist_ok=True)
+            write_whole(self._workloads / digest, data)
+        except OSError as error:
+            raise AgentError(500, f"workload {digest}: {error.strerror or error}") from None
+
+    def _start(self, worker: Worker, request: WorkerRequest) -> str | None:
         """Start one worker and plug its NIC; the reason when that fails."""
-        place = worker.place
+        place, spec = worker.place, request.spec
         try:
             if place.checkpoint is not None:
                 make_directory(place.checkpoint, worker.host.uid)
                 spec = spec | {"checkpoint": worker.host.checkpoint}
-            make_worker_directory(place.directory, spec, worker.host.uid)
+            graph = None if request.graph is None else (self._workloads / request.graph).read_bytes()
+            make_worker_directory(place.directory, spec, worker.host.uid, graph)
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
         except Failures as error:
@@ -331,7 +349,7 @@ class Workers:
         """Write each worker's ``go`` file. Raises AgentError when there is no such worker."""
         chosen = [self._get(name) for name in ids]
         for worker in chosen:
-            write_whole(worker.place.directory / "go", json.dumps({"at": at}))
+            write_whole(worker.place.directory / "go", json.dumps({"at": at}).encode())
 
     def _get(self, name: str) -> Worker:
         with self._lock:

@@ -1,0 +1,448 @@
+"""Executes a rank's graph of operations: a thread for each stream, connections for each communicator.
+
+Computation is a wait. A collective runs its schedule over the connections of its communicator, a message goes
+over those of its pair of ranks; their payload is real, and every result is compared with what it must be
+(``containers.worker.payload``), in one process.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from containers.worker.events import EventLog
+from containers.worker.messages import Receiver, Sender
+from containers.worker.payload import Array, contribution, first_wrong
+from containers.worker.release import wait_for_release
+from containers.worker.rendezvous import Line, connect_all, describe, listen, part
+from containers.worker.spec import BadSpec, WorkerSpec
+from containers.worker.transport import ITEM_BYTES, Transport, peers_of, retransmits
+from fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
+from fabric.kinds import collective_steps, holds, matrix_bounds, needs, vector_bytes
+from fabric.steps import BoolArray, IntArray
+from workloads.graph import Collective, Kind, Program, Workload, calls, covered_s
+from workloads.packed import unpack
+from workloads.splits import split_bytes
+
+#: The workload's file in the worker's directory.
+FILE = "workload"
+#: Channels of messages come after those of communicators: to a higher rank, and to a lower one.
+_UP, _DOWN = 1 << 20, (1 << 20) + 1
+#: The streams of a rank take turns in one interpreter; with the usual 5 ms a message would wait for that.
+_SWITCH_S = 0.0005
+#: Schedules and transports that are kept.
+_KEPT = 256
+
+
+class Mismatch(ArithmeticError):
+    """A collective or a message brought something else than it should have."""
+
+
+def run_graph(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+    """Connect, wait for the release, execute the graph ``spec.iterations`` times, and write the events.
+
+    Raises PeerLost, NoConnection, Mismatch, TimeoutError, BadSpec (the workload cannot be read).
+    """
+    try:
+        workload = unpack((directory / FILE).read_bytes())
+    except ValueError as error:
+        raise BadSpec(f"{FILE}: {error}") from None
+    if workload.ranks != spec.world_size:
+        raise BadSpec(f"{FILE}: it is for {workload.ranks} ranks, and the job has {spec.world_size}")
+    sys.setswitchinterval(_SWITCH_S)
+    graph = _Graph.of(workload, spec.rank)
+    deadline = time.monotonic() + spec.connect_timeout_s
+    with listen(spec, deadline) as listener:
+        connections = connect_all(spec, graph.lines(), listener)
+    try:
+        run = _Run(spec, graph, connections, events)
+        by_rank = [(line.peer, connection) for line, connection in connections.items()]
+        events.write("ready", local=spec.address, connections=_described(connections))
+        started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
+        events.write("started", at=started)
+        run.run(started)
+        held = _described(connections)
+        run.part()
+        events.write(
+            "done",
+            results_checked=run.checked,
+            bytes_sent=run.sent,
+            bytes_received=run.received,
+            connections=held,
+            retransmits=sum(retransmits(connection) for _, connection in by_rank),
+        )
+    finally:
+        for connection in connections.values():
+            connection.close()
+
+
+def _described(connections: Mapping[Line, socket.socket]) -> list[dict[str, int]]:
+    return [one for line, c in sorted(connections.items()) for one in describe({line.peer: c})]
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """A rank's part of a workload, as lists. ``groups``: by communicator slot its ranks; ``peers`` by slot.
+
+    ``call`` [operations]: how many collectives come before on the same communicator.
+    """
+
+    workload: Workload
+    rank: int
+    program: Program
+    groups: tuple[tuple[int, ...], ...]
+    numbers: tuple[int, ...]
+    peers: tuple[int, ...]
+    after: tuple[tuple[int, ...], ...]
+    call: tuple[int, ...]
+
+    @classmethod
+    def of(cls, workload: Workload, rank: int) -> _Graph:
+        program = workload.programs[int(workload.program_of[rank])]
+        numbers = tuple(workload.communicators[rank].tolist())
+        after = np.split(program.after, program.after_offsets[1:-1])
+        return cls(
+            workload=workload,
+            rank=rank,
+            program=program,
+            groups=tuple(tuple(workload.groups[n].tolist()) if n >= 0 else () for n in numbers),
+            numbers=numbers,
+            peers=tuple(workload.peers[rank].tolist()),
+            after=tuple(tuple(one.tolist()) for one in after[: len(program)]),
+            call=tuple(calls(program).tolist()),
+        )
+
+    def of_kind(self, kind: Kind) -> list[int]:
+        return [int(k) for k in np.flatnonzero(self.program.kind == kind)]
+
+    def what(self, k: int) -> Collective:
+        return self.workload.collectives[int(self.program.collective[k])]
+
+    def name(self, k: int) -> str:
+        return self.workload.names[int(self.program.name[k])]
+
+    def lines(self) -> set[Line]:
+        """All connections that the rank needs."""
+        found = set()
+        for k in self.of_kind(Kind.COLLECTIVE):
+            slot = int(self.program.slot[k])
+            group = self.groups[slot]
+            schedule = _schedule(*_shape(self.what(k), len(group)))
+            found |= {Line(group[peer], slot) for peer in peers_of(schedule, group.index(self.rank))}
+        for kind in (Kind.SEND, Kind.RECEIVE):
+            found |= {self.message_line(k, kind) for k in self.of_kind(kind)}
+        return found
+
+    def message_line(self, k: int, kind: Kind) -> Line:
+        peer = self.peers[int(self.program.slot[k])]
+        upwards = (peer > self.rank) == (kind == Kind.SEND)
+        return Line(peer, _UP if upwards else _DOWN)
+
+
+def _shape(what: Collective, ranks: int) -> tuple[str, str, int, int]:
+    return what.kind, what.algorithm, ranks, what.root
+
+
+@lru_cache(_KEPT)
+def _terms(kind: str, ranks: int, chunks: int, root: int) -> tuple[BoolArray, BoolArray]:
+    """Which chunks each rank has before a collective, and which after it, [ranks, chunks]."""
+    return holds(kind, ranks, chunks, root), needs(kind, ranks, chunks, root)
+
+
+@lru_cache(_KEPT)
+def _schedule(kind: str, algorithm: str, ranks: int, root: int) -> Schedule:
+    return schedule_of(collective_steps(kind, algorithm, ranks, root))
+
+
+def _bounds(what: Collective, schedule: Schedule, ranks: int, size: int, key: tuple[int, ...]) -> list[int]:
+    """Where each chunk begins and the last one ends, in elements."""
+    sizes: Sequence[Sequence[int]] | IntArray | None = what.sizes
+    if what.split is not None:
+        sizes = split_bytes(what.split, ranks, size, key)
+    if sizes is not None:
+        return [_elements(begin) for begin in matrix_bounds(sizes).tolist()]
+    pairs = chunk_bounds(_elements(vector_bytes(what.kind, ranks, size)), schedule.chunks)
+    return [0, *(end for _, end in pairs)]
+
+
+def _elements(size: int) -> int:
+    if size % ITEM_BYTES:
+        raise ValueError(f"{size} bytes are no whole number of float32")
+    return size // ITEM_BYTES
+
+
+#: First chunk, the one behind the last, and whose values are summed there.
+_Part = tuple[int, int, list[int]]
+
+
+def _parts(chosen: BoolArray, holders: BoolArray) -> Iterator[_Part]:
+    """The chosen chunks, neighbours of the same ``holders`` [ranks, chunks] together."""
+    chunks = np.flatnonzero(chosen)
+    if not len(chunks):
+        return
+    theirs = np.broadcast_to(holders, (len(holders), len(chosen)))[:, chunks]
+    new = (np.diff(chunks) > 1) | (theirs[:, 1:] != theirs[:, :-1]).any(axis=0)
+    for run in np.split(np.arange(len(chunks)), np.flatnonzero(new) + 1):
+        yield int(chunks[run[0]]), int(chunks[run[-1]]) + 1, np.flatnonzero(theirs[:, run[0]]).tolist()
+
+
+class _Stopped(Exception):
+    """Another stream failed."""
+
+
+@dataclass
+class _Iteration:
+    """One iteration under way: when each of the rank's operations began and ended, NaN before."""
+
+    number: int
+    begin: float
+    begins: list[float]
+    ends: list[float]
+    left: int
+    lateness_s: float = 0.0
+    max_stall_s: float = 0.0
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+
+
+class _Run:
+    """The iterations of one rank. The thread of each stream executes the stream's operations in order."""
+
+    def __init__(
+        self, spec: WorkerSpec, graph: _Graph, connections: Mapping[Line, socket.socket], events: EventLog
+    ) -> None:
+        self._spec, self._graph, self._events = spec, graph, events
+        self.checked = self.sent = self.received = 0
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._channels: dict[int, dict[int, socket.socket]] = {}
+        self._senders: dict[int, Sender] = {}
+        self._receivers: dict[int, Receiver] = {}
+        for line, connection in sorted(connections.items()):
+            if line.channel < _UP:
+                self._channels.setdefault(line.channel, {})[line.peer] = connection
+            elif (line.channel == _UP) == (line.peer > graph.rank):
+                self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s)
+            else:
+                self._receivers[line.peer] = Receiver(line.peer, connection, spec.peer_timeout_s)
+        self._transports: dict[tuple[Any, ...], Transport] = {}
+        self._buffers: dict[int, Array] = {}
+        streams: dict[int, list[int]] = {}
+        for k, stream in enumerate(graph.program.stream.tolist()):
+            streams.setdefault(stream, []).append(k)
+        self._streams = list(streams.values())
+        self._now: _Iteration | None = None
+
+    def run(self, started: float) -> None:
+        """All iterations; raises what the first operation that failed raised."""
+        self._now = self._next(0, started)
+        threads = [
+            threading.Thread(target=self._follow, args=(operations,), name="stream", daemon=True)
+            for operations in self._streams
+        ]
+        for thread in threads:
+            thread.start()
+        with self._changed:
+            # Each operation has a deadline of its own.
+            self._changed.wait_for(lambda: self._now is None or self._failure is not None)
+            failure = self._failure
+        if failure is not None:
+            raise failure
+        for thread in threads:
+            thread.join(self._spec.peer_timeout_s)
+
+    def part(self) -> None:
+        """Say that all is said and wait until the peers say so too. Raises PeerLost."""
+        for transport in self._transports.values():
+            transport.close()
+        for _, connections in sorted(self._channels.items()):
+            part(connections, self._spec.peer_timeout_s)
+        for end in (*self._senders.values(), *self._receivers.values()):
+            end.hang_up()
+        for end in (*self._senders.values(), *self._receivers.values()):
+            end.join()
+
+    # -- iterations
+
+    def _next(self, number: int, begin: float) -> _Iteration | None:
+        if number == self._spec.iterations:
+            return None
+        count = len(self._graph.program)
+        return _Iteration(number, begin, [np.nan] * count, [np.nan] * count, count)
+
+    def _follow(self, operations: list[int]) -> None:
+        try:
+            for number in range(self._spec.iterations):
+                with self._changed:
+                    self._wait(lambda: self._now is not None and self._now.number == number)  # noqa: B023
+                    now = self._now
+                assert now is not None
+                free = now.begin
+                for k in operations:
+                    free = self._operate(now, k, free)
+        except _Stopped:
+            return
+        except BaseException as error:  # noqa: BLE001 - run() raises it
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+
+    def _operate(self, now: _Iteration, k: int, free: float) -> float:
+        """One operation, in a stream that is ``free`` since then; when it ended."""
+        # What it needs is made while it waits for others.
+        perform = self._prepared(now, k)
+        after = self._graph.after[k]
+        with self._changed:
+            self._wait(lambda: not any(math.isnan(now.ends[other]) for other in after))
+            begin = max([free, *(now.ends[other] for other in after)])
+        end = perform(begin)
+        with self._changed:
+            now.begins[k], now.ends[k] = begin, end
+            now.left -= 1
+            if not now.left:
+                self._tell(now)
+                self._now = self._next(now.number + 1, max(now.ends))
+            self._changed.notify_all()
+        return end
+
+    def _wait(self, there: Callable[[], bool]) -> None:
+        """Until it is so. Whoever it depends on has a deadline; raises _Stopped once anything failed."""
+        self._changed.wait_for(lambda: self._failure is not None or there())
+        if self._failure is not None:
+            raise _Stopped
+
+    def _tell(self, now: _Iteration) -> None:
+        program, end = self._graph.program, max(now.ends)
+        busy = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
+        times = np.array((now.begins, now.ends)).T
+        self._events.write(
+            "iteration",
+            i=now.number,
+            compute_start=now.begin,
+            compute_end=now.begin + covered_s(times[busy]),
+            allreduce_end=end,
+            lateness_s=now.lateness_s,
+            max_stall_s=now.max_stall_s,
+            stalls=now.stalls,
+        )
+        since_begin_s = np.round(times - now.begin, 6)
+        self._events.write("operations", i=now.number, begin=now.begin, times_s=since_begin_s.tolist())
+
+    # -- operations: what is to be done once it may begin, and when that ended
+
+    def _prepared(self, now: _Iteration, k: int) -> Callable[[float], float]:
+        match Kind(int(self._graph.program.kind[k])):
+            case Kind.COLLECTIVE:
+                return self._collective(now, k)
+            case Kind.SEND:
+                return self._send(now, k)
+            case Kind.RECEIVE:
+                return self._receive(now, k)
+            case _:
+                return self._compute(now, k)
+
+    def _compute(self, now: _Iteration, k: int) -> Callable[[float], float]:
+        seconds = float(self._graph.program.seconds[k]) * self._spec.slower
+
+        def perform(begin: float) -> float:
+            due = begin + seconds
+            while (left := due - time.monotonic()) > 0:
+                time.sleep(left)
+            now.lateness_s = max(now.lateness_s, time.monotonic() - due)
+            # Of a late timer only what follows it is late, not the whole chain.
+            return due
+
+        return perform
+
+    def _send(self, now: _Iteration, k: int) -> Callable[[float], float]:
+        program, graph = self._graph.program, self._graph
+        peer, tag, size = graph.peers[int(program.slot[k])], int(program.tag[k]), int(program.bytes[k])
+        payload = contribution((graph.rank,), (peer, tag, now.number), 0, _elements(size))
+
+        def perform(_begin: float) -> float:
+            self._senders[peer].send(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
+            self.sent += size
+            return time.monotonic()
+
+        return perform
+
+    def _receive(self, now: _Iteration, k: int) -> Callable[[float], float]:
+        program, graph = self._graph.program, self._graph
+        peer, tag, size = graph.peers[int(program.slot[k])], int(program.tag[k]), int(program.bytes[k])
+        payload = np.empty(_elements(size), dtype=np.float32)
+
+        def perform(_begin: float) -> float:
+            self._receivers[peer].receive(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
+            end = time.monotonic()
+            self._check(now, k, payload, (peer,), (graph.rank, tag, now.number), 0)
+            self.received += size
+            return end
+
+        return perform
+
+    def _collective(self, now: _Iteration, k: int) -> Callable[[float], float]:
+        program, graph = self._graph.program, self._graph
+        what, slot, size = graph.what(k), int(program.slot[k]), int(program.bytes[k])
+        group = graph.groups[slot]
+        mine, key = group.index(graph.rank), (graph.numbers[slot], graph.call[k], now.number)
+        schedule = _schedule(*_shape(what, len(group)))
+        before, after = _terms(what.kind, len(group), schedule.chunks, what.root)
+        bounds = _bounds(what, schedule, len(group), size, key)
+        here = local_bounds(schedule, mine, bounds, before[mine] | after[mine])
+        vector = self._buffer(slot, here[-1])
+        for first, end, ranks in _parts(before[mine], np.eye(len(group), dtype=bool)[:, [mine]]):
+            count = here[end] - here[first]
+            vector[here[first] : here[end]] = contribution(ranks, key, bounds[first], count)
+        transport = self._transport(slot, schedule, here, mine)
+
+        def perform(_begin: float) -> float:
+            report = transport.run(vector)
+            end_s = time.monotonic()
+            for first, end, ranks in _parts(after[mine], before):
+                self._check(now, k, vector[here[first] : here[end]], ranks, key, bounds[first])
+            with self._changed:
+                self.sent += report.bytes_sent
+                self.received += report.bytes_received
+                now.max_stall_s = max(now.max_stall_s, report.max_stall_s)
+                now.stalls += report.stalls
+            return end_s
+
+        return perform
+
+    def _buffer(self, slot: int, length: int) -> Array:
+        if len(self._buffers.get(slot, ())) < length:
+            self._buffers[slot] = np.empty(length, dtype=np.float32)
+        return self._buffers[slot][:length]
+
+    def _transport(self, slot: int, schedule: Schedule, bounds: Sequence[int], mine: int) -> Transport:
+        """Those whose chunks are the same again and again are kept."""
+        key = (slot, id(schedule), tuple(bounds))
+        found = self._transports.pop(key, None)
+        if found is None:
+            group = self._graph.groups[slot]
+            connections = {group.index(peer): c for peer, c in self._channels.get(slot, {}).items()}
+            patience_s = self._spec.peer_timeout_s
+            found = Transport(schedule, mine, connections, bounds[-1], patience_s, bounds=bounds)
+        self._transports[key] = found
+        if len(self._transports) > _KEPT:
+            oldest = next(key for key in self._transports if key[0] == slot)
+            self._transports.pop(oldest).close()
+        return found
+
+    def _check(
+        self, now: _Iteration, k: int, part: Array, ranks: Iterable[int], key: tuple[int, ...], first: int
+    ) -> None:
+        """Raises Mismatch."""
+        if (wrong := first_wrong(part, ranks, key, first)) is not None:
+            where = f"iteration {now.number}, operation {k} ({self._graph.name(k)})"
+            raise Mismatch(f"{where}: element {wrong} is wrong")
+        self.checked += 1

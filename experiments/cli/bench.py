@@ -1,0 +1,107 @@
+"""``ringlight bench``: the table of nccl-tests, through an emulated or simulated fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli import options
+from experiments.cli.common import fail, say, show_json, table
+from fabric.units import format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from experiments.runner.bench import Measured
+
+Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
+Algorithm = Annotated[str, typer.Option("--algorithm", help="Else the kind's default.")]
+Sizes = Annotated[str, typer.Option("--sizes", metavar="FIRST..LAST", help="Such as 64KiB..256MiB.")]
+Growth = Annotated[float, typer.Option("--factor", help="From one size to the next.")]
+Calls = Annotated[int, typer.Option("--calls", min=1, max=10_000, help="That count, of each size.")]
+Skew = Annotated[
+    float, typer.Option("--skew", min=0, max=16, help="Of an all-to-all-v: exponent of a Zipf law.")
+]
+Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time, in place of emulated.")]
+
+
+def bench(
+    scenario: options.ScenarioFile,
+    collective: Kind = "all-reduce",
+    algorithm: Algorithm = "",
+    sizes: Sizes = "64KiB..16MiB",
+    factor: Growth = 2.0,
+    calls: Calls = 5,
+    skew: Skew = 0.0,
+    simulate: Simulated = False,
+    runtime: options.Runtime = "docker",
+    rest: options.Rest = options.REST,
+    openflow: options.OpenFlow = options.OPENFLOW,
+    as_json: options.Json = False,
+) -> None:
+    """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
+    from dataclasses import asdict
+
+    from experiments.backends.emulation.backend import EmulationBackend
+    from experiments.backends.protocol import Backend
+    from experiments.backends.simulation.backend import SimulationBackend
+    from experiments.runner import bench as benching
+    from experiments.runner.command import load_checked
+    from experiments.runner.experiment import one_alone
+    from workloads.graph import Collective, Split
+
+    try:
+        chosen = benching.parse_sizes(sizes, factor)
+    except ValueError as error:
+        fail(f"--sizes: {error}", 2)
+    split = Split(skew=skew) if collective == "all-to-all-v" else None
+    try:
+        plan = benching.bench_plan(
+            load_checked(scenario).plans[0], Collective(collective, algorithm, split=split), chosen, calls
+        )
+    except ValueError as error:
+        fail(f"--collective: {error}", 2)
+    backend: Backend = SimulationBackend()
+    if not simulate:
+        backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
+    records, failures = one_alone(backend, plan)
+    if failures:
+        fail(failures[0])
+    found = list(benching.measured(plan, records, chosen, calls))
+    checked, slow = benching.checked(records), benching.slow_links(records)
+    if as_json:
+        show_json(
+            {
+                "collective": collective, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
+                "label": backend.label, "sizes": [asdict(one) for one in found], "results_checked": checked,
+                "slow_links": [[one.link, one.direction, one.set_bps, one.measured_bps] for one in slow],
+            }
+        )  # fmt: skip
+    else:
+        _show(found, checked)
+    for one in slow:
+        say(f"link {one.link}, {one.direction}: {one.measured_bps / one.set_bps:.0%} of its stated rate")
+
+
+def _show(found: Iterable[Measured], checked: int | None) -> None:
+    """``checked``: parts of results that were right; one that is wrong ends the run."""
+    result = "not computed" if checked is None else "exact"
+    rows = [
+        (
+            format_size(one.size_bytes),
+            format_time(one.time_s),
+            *map(format_rate, (one.algbw_bps, one.busbw_bps)),
+            result,
+        )
+        for one in found
+    ]
+    table(("size", "time", "algorithm bandwidth", "bus bandwidth", "result"), rows)
+
+
+def _rates(one: Measured) -> tuple[str, str]:
+    return format_rate(one.algbw_bps), format_rate(one.busbw_bps)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(rich_help_panel=options.EXPERIMENTS)(bench)

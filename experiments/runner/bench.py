@@ -1,0 +1,112 @@
+"""A collective over a range of sizes through a scenario's fabric: the table of nccl-tests.
+
+Time is that of one call, from a row of calls after one that does not count. Algorithm bandwidth is size over
+time; bus bandwidth is what every rank's link would need, were all of the way as fast (nccl-tests,
+doc/PERFORMANCE.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.language.plan import JobPlan, RunPlan
+from experiments.record.events import LinkRate, Operations, Record, WorkerDone
+from fabric.kinds import collective_steps
+from fabric.units import format_size, parse_size
+from workloads.devices import scaled
+from workloads.graph import Book, Collective, Writer
+
+JOB = "bench"
+#: A link that gives less than this share of what is stated is named.
+SLOW = 0.75
+#: Sizes in one table.
+MOST_SIZES = 64
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one size, at the fabric's real rates: seconds of a call and bits per second."""
+
+    size_bytes: int
+    time_s: float
+    algbw_bps: float
+    busbw_bps: float
+
+
+def parse_sizes(text: str, factor: float) -> tuple[int, ...]:
+    """``64KiB..256MiB``, each size ``factor`` times the one before, or one size. Raises ValueError."""
+    first, dots, last = text.partition("..")
+    begin = parse_size(first)
+    end = parse_size(last) if dots else begin
+    if not 0 < begin <= end:
+        raise ValueError(f"{text!r}: sizes go from one above 0 to one that is no smaller")
+    if factor <= 1:
+        raise ValueError(f"a factor of {factor:g}; it must be above 1")
+    sizes = []
+    size = float(begin)
+    while size <= end * (1 + 1e-9):
+        sizes.append(round(size / 4) * 4 or 4)
+        size *= factor
+        if len(sizes) > MOST_SIZES:
+            raise ValueError(f"{text!r}: more than {MOST_SIZES} sizes; use a larger factor")
+    return tuple(dict.fromkeys(sizes))
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth."""
+    if kind == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if kind in ("broadcast", "reduce") else (ranks - 1) / ranks
+
+
+def bench_plan(plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int) -> RunPlan:
+    """The run whose only job calls the collective for each size once, then ``calls`` times.
+
+    Its ranks are those of all jobs of ``plan``. Raises ValueError.
+    """
+    named = dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)
+    gpus = list(named) or list(plan.setting.fabric.gpus)
+    collective_steps(what.kind, what.algorithm, len(gpus))
+    book = Book()
+    group = book.group(range(len(gpus)))
+    writer = Writer(book)
+    for size in sizes:
+        for _ in range(1 + calls):
+            writer.collective(format_size(size), what, size, 0)
+    slots, nobody = np.full((len(gpus), 1), group), np.empty((len(gpus), 0))
+    real = book.workload(what.kind, [writer.done()], np.zeros(len(gpus)), slots, nobody)
+    job = JobPlan(JOB, JOB, tuple(gpus), len(gpus), 1, workload=scaled(real, *_scales(plan)))
+    return replace(plan, name=JOB, title=what.kind, jobs=(job,), events=())
+
+
+def _scales(plan: RunPlan) -> tuple[float, float]:
+    return plan.setting.scale.time, plan.setting.scale.payload
+
+
+def measured(
+    plan: RunPlan, records: Iterable[Record], sizes: Sequence[int], calls: int
+) -> Iterator[Measured]:
+    """What the records of :func:`bench_plan`'s run say of each size."""
+    job = plan.job(JOB)
+    assert job.workload is not None
+    timed = [record for record in records if isinstance(record, Operations)]
+    ends = np.max([[one.begin + end for _, end in one.times_s] for one in timed], axis=0)
+    kind, dilation = job.workload.collectives[0].kind, plan.setting.scale.time
+    for size, of_size in zip(sizes, ends.reshape(len(sizes), 1 + calls), strict=True):
+        time_s = float(of_size[-1] - of_size[0]) / calls / dilation
+        bps = 8 * size / time_s
+        yield Measured(size, time_s, bps, bps * bus_factor(kind, job.gpus))
+
+
+def checked(records: Iterable[Record]) -> int | None:
+    """Parts of results that were compared with what they must be, None where nothing was computed."""
+    counts = [r.results_checked for r in records if isinstance(r, WorkerDone)]
+    return None if not counts or None in counts else sum(count or 0 for count in counts)
+
+
+def slow_links(records: Iterable[Record]) -> list[LinkRate]:
+    """Directions of links that gave less than ``SLOW`` of their rate when they were filled."""
+    return [r for r in records if type(r) is LinkRate and r.measured_bps < SLOW * r.set_bps]
