@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.ideal_network import ideal_run
-from workloads.closed_forms import IdealNetwork, communication_bytes
+from workloads.closed_forms import communication_bytes
 from workloads.devices import DEVICES
 from workloads.graph import Kind, Program, Split, Workload
+from workloads.iteration_time import IdealNetwork
 from workloads.layers import Transformer, layers
 from workloads.models import MODELS
 from workloads.parallelism import data_parallel_loop, generate, rank_grid

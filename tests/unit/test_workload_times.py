@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from testbed.simulation.networks import IdealNetwork as PortsOnly
+from testbed.simulation.workload import WorkloadResult, simulate_workload
 from tests.unit.ideal_network import ideal_run
-from workloads.closed_forms import IdealNetwork, bubble, iteration_time
+from workloads.closed_forms import communication_bytes
 from workloads.devices import DEVICES, device_named, measured, scaled, seconds_table, timed
 from workloads.graph import Book, Collective, Kind, Workload, Writer
+from workloads.iteration_time import IdealNetwork, bubble, iteration_time
 from workloads.layers import Transformer
 from workloads.models import MODELS
 from workloads.parallelism import generate, rank_grid
@@ -151,3 +154,31 @@ def test_an_emulation_takes_longer_over_less() -> None:
         scaled(mixed(), 10, 100)
     with pytest.raises(ValueError, match="both must be above 0"):
         scaled(timed(mixed(), A100), 0, 1)
+
+
+def simulated(workload: Workload, rate_bps: float) -> WorkloadResult:
+    """Every rank with a port of its own, which all that it does at once shares; ranks alike taken as one."""
+    gpus = [f"g{rank}" for rank in range(workload.ranks)]
+    return simulate_workload(PortsOnly(gpus, rate_bps), gpus, workload, how="classes")
+
+
+@pytest.mark.parametrize("rate_bps", [1e18, 2.4e12, 4e11])
+def test_gpt3s_iteration_is_simulated_within_a_percent(rate_bps: float) -> None:
+    """2.4 Tbit/s is what NVLink of an A100 has each way."""
+    model, parallel, training = transformer("gpt3-175b"), Parallel(8, 8, 16), Training(micro_batches=16)
+    form = iteration_time(model, parallel, training, A100, IdealNetwork(rate_bps / 8, shared=True))
+    found = simulated(generate(model, parallel, training, A100), rate_bps)
+    assert found.total_s == pytest.approx(form.seconds, rel=0.01)
+
+
+def test_mixtral_moves_what_the_closed_forms_say_and_takes_as_long() -> None:
+    """1,024 ranks, over the ports of a simulated network."""
+    model, parallel = transformer("mixtral-8x22b"), Parallel(dp=2, tp=8, pp=8, ep=8)
+    training = Training(micro_batches=8, sequence=4096)
+    found = simulated(generate(model, parallel, training, A100), 400e9)
+    sent = sum(
+        size for (way, _), size in zip(found.link_keys, found.link_bytes, strict=True) if way == "from"
+    )
+    assert sent == pytest.approx(sum(communication_bytes(model, parallel, training).values()), rel=1e-9)
+    form = iteration_time(model, parallel, training, A100, IdealNetwork(50e9, shared=True))
+    assert found.total_s == pytest.approx(form.seconds, rel=0.01)
