@@ -1,6 +1,6 @@
 """A recommender's program: tables divided over all ranks, networks replicated.
 
-As Naumov et al., arXiv:1906.00091, section 4, have it.
+As Naumov et al., arXiv:1906.00091, section 3, have it.
 """
 
 from __future__ import annotations

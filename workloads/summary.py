@@ -106,6 +106,8 @@ def _parts(workload: Workload) -> Iterator[_Part]:
         ranks = np.flatnonzero(workload.program_of == number)
         for kind in (Kind.SEND, Kind.COLLECTIVE):
             mine = np.flatnonzero(program.kind == kind)
+            if not len(mine):
+                continue
             columns = (program.name, program.slot, program.collective)
             rows, where = np.unique(np.stack([c[mine] for c in columns]), axis=1, return_inverse=True)
             for k, (name, slot, which) in enumerate(rows.T.tolist()):
