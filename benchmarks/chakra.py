@@ -24,7 +24,8 @@ from pathlib import Path
 from workloads.formats.chakra import read
 workload = read(Path(sys.argv[1]))
 took = time.perf_counter() - began
-print(workload.operations, took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(workload.operations, took, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20)
 """
 
 
@@ -77,10 +78,10 @@ def main() -> None:
         command = [sys.executable, "-c", READ, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         wall = time.perf_counter() - began
-    operations, took, memory = map(float, done.stdout.split())
+    operations, took, processor, memory = map(float, done.stdout.split())
     print(
         f"{operations:.0f} operations on {wanted.ranks} ranks, {size / 2**20:.0f} MiB: {took:.1f} s reading, "
-        f"{wall:.1f} s the process, {memory:.2f} GiB at most"
+        f"{wall:.1f} s the process, {processor:.1f} s of a processor, {memory:.2f} GiB at most"
     )
 
 

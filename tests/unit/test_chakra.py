@@ -182,6 +182,22 @@ def test_mistakes_are_named_with_file_and_node(tmp_path: Path, nodes: list[Node]
     assert said.startswith(f"{tmp_path}/t")
 
 
+@pytest.mark.parametrize("raw", [b"", b"\n", b"\n\x09comm_size", b"\xd8\x01\x00", b"H\x80"])
+def test_attributes_that_are_cut_off_are_passed_over_or_refused(tmp_path: Path, raw: bytes) -> None:
+    cut = node(5, NodeType.COMP, micros=1)
+    cut.attr.append(raw)
+    path = trace(tmp_path, [cut])
+    if outcome(lambda: read(path)) is None:
+        assert refused(path).endswith("node 5: one of its attributes is damaged")
+
+
+def test_an_attribute_may_have_its_name_last(tmp_path: Path) -> None:
+    late = reduction(5)
+    late.attr[:] = [raw[11:] + raw[:11] if b"comm_size" in raw else raw for raw in late.attr]
+    assert late.attr[1].endswith(b"comm_size")
+    assert read(trace(tmp_path, [late])).programs[0].bytes.tolist() == [4096]
+
+
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert "there are no files NAME.RANK.et" in refused(tmp_path / "x.0.et")
     shutil.copy(DATA / "all_reduce.0.et", tmp_path / "x.0.et")

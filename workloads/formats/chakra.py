@@ -34,13 +34,14 @@ VERSION = "0.0.4"
 NODES_LIMIT = 10_000_000
 RANKS_LIMIT = 1 << 17
 _NAME = re.compile(r"(.+)\.(\d{1,9})\.et")
-#: An attribute begins with its name: this byte, the name's length, the name.
-_NAME_FIRST = 0x0A
-_WANTED = {
-    *(b"is_cpu_op", b"stream", b"num_ops", b"flops", b"seconds", b"tensor_size"),
-    *(b"comm_type", b"comm_size", b"comm_src", b"comm_dst", b"comm_tag", b"pg_name", b"involved_dim"),
-    *(b"size", b"algorithm", b"root", b"kind", b"split", b"sizes"),
-}
+_READ = (
+    *("is_cpu_op", "stream", "num_ops", "flops", "seconds", "tensor_size"),
+    *("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim"),
+    *("size", "algorithm", "root", "kind", "split", "sizes"),
+)
+#: An attribute as bytes begins with its name: this, the name's length, the name.
+_NAME_FIRST = b"\n"
+_WANTED = tuple(_NAME_FIRST + bytes([len(name)]) + name.encode() for name in _READ)
 _METADATA = int(NodeType.METADATA)
 _MICRO = 1e-6
 
@@ -164,7 +165,7 @@ class _Trace:
 class _What(NamedTuple):
     """What a node does, but for its id, its name and what it comes after; few in any trace are different."""
 
-    kind: int
+    kind: int = Kind.COMPUTE
     seconds: float = math.nan
     flops: float = 0.0
     bytes: int = 0
@@ -229,7 +230,7 @@ class _Reader:
             if number in ids:
                 raise ValueError(f"{path}, byte {start}: node {number}: there is another one of this id")
             ids[number] = None
-            wanted = [raw for raw in node.attr if raw[2 : 2 + raw[1]] in _WANTED or raw[0] != _NAME_FIRST]
+            wanted = [raw for raw in node.attr if raw.startswith(_WANTED) or raw[:1] != _NAME_FIRST]
             said = (node.type, node.duration_micros, *wanted)
             does = known.get(said)
             if does is None:
@@ -257,21 +258,18 @@ class _Reader:
 
     def _what(self, node: Any, attributes: list[bytes], columns: _Columns, groups: dict[str, Ranks]) -> _What:
         said = dict(map(_attribute, attributes))
-        found = _What(Kind.COMPUTE)
-        lane = ""
-        kind = node.type
+        found: dict[str, Any]
+        kind, lane = node.type, ""
         match kind:
+            case NodeType.COMM_SEND | NodeType.COMM_RECV:
+                found = _message(kind == NodeType.COMM_SEND, said, self._ranks)
             case NodeType.COMP | NodeType.METADATA:
                 if kind == _METADATA:
                     groups.update(_process_groups(node.inputs.values, self._ranks))
-                found = _What(Kind.COMPUTE, *_work(node.duration_micros, said))
+                found = dict(zip(("seconds", "flops"), _work(node.duration_micros, said), strict=True))
                 lane = "cpu" if said.get("is_cpu_op") else "compute"
                 if lane == "compute" and type(said.get("stream")) is int:
                     lane = f"stream {said['stream']}"
-            case NodeType.MEM_LOAD | NodeType.MEM_STORE:
-                found, lane = _What(Kind.MEMORY, bytes=_whole(said, "tensor_size", 0)), "memory"
-            case NodeType.COMM_SEND | NodeType.COMM_RECV:
-                found = _message(kind == NodeType.COMM_SEND, said, self._ranks)
             case NodeType.COMM_COLL:
                 key = self._group(said, groups)
                 collective, size = _collective(said, self._count(key))
@@ -279,14 +277,16 @@ class _Reader:
                     self._book.collective(collective),
                     columns.groups.setdefault(key, len(columns.groups)),
                 )
-                found = _What(Kind.COLLECTIVE, bytes=size, what=what, group=group)
+                found = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
+            case NodeType.MEM_LOAD | NodeType.MEM_STORE:
+                found, lane = {"kind": Kind.MEMORY, "bytes": _whole(said, "tensor_size", 0)}, "memory"
             case other:
                 raise ValueError(f"{other} is no type of a node")
         if type(said.get("stream")) is str:
             lane = said["stream"]
-        if max(found.bytes, found.tag) >= 1 << 62:
+        if max(found.get("bytes", 0), found.get("tag", 0)) >= 1 << 62:
             raise OverflowError
-        return found._replace(lane=columns.lanes.setdefault(lane, len(columns.lanes)))
+        return _What(**found, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
 
     def _group(self, said: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
         """The group of a collective: its ranks, or the dimensions of the network along which it goes."""
@@ -474,14 +474,19 @@ def _attribute(raw: bytes) -> tuple[str, Any]:
     return said.name, list(value.values) if which.endswith("_list") else value
 
 
-def _message(sends: bool, said: Mapping[str, Any], ranks: int) -> _What:
+def _message(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     """A message; ``comm_src`` of a sender and ``comm_dst`` of a receiver may be left out."""
     ends = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
     peer = _whole(said, ends[1])
     if peer >= ranks:
         raise ValueError(f"{ends[1]} {peer} is none of the {ranks} ranks")
-    kind, own = Kind.SEND if sends else Kind.RECEIVE, _whole(said, ends[0], -1)
-    return _What(kind, bytes=_whole(said, "comm_size"), own=own, peer=peer, tag=_whole(said, "comm_tag", 0))
+    return {
+        "kind": Kind.SEND if sends else Kind.RECEIVE,
+        "bytes": _whole(said, "comm_size"),
+        "own": _whole(said, ends[0], -1),
+        "peer": peer,
+        "tag": _whole(said, "comm_tag", 0),
+    }
 
 
 def _whole(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
