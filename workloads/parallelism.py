@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fabric.kinds import collective_steps
 from fabric.steps import IntArray
 from workloads.devices import Device, timed
 from workloads.graph import Book, Collective, Kind, Program, Workload, Writer
@@ -44,6 +45,8 @@ def generate(model: Model, parallel: Parallel, training: Training, device: Devic
     if parallel.pp == 1:
         peers[:] = -1
     workload = book.workload(_name(model, parallel), programs, program_of, communicators, peers)
+    if training.algorithms:
+        _check_algorithms(workload)
     return workload if device is None else timed(workload, device, training.element_bytes)
 
 
@@ -70,6 +73,22 @@ def rank_grid(parallel: Parallel) -> IntArray:
 
 def _name(model: Model, parallel: Parallel) -> str:
     return f"{model.name} dp {parallel.dp} tp {parallel.tp} pp {parallel.pp} ep {parallel.ep}"
+
+
+def _check_algorithms(workload: Workload) -> None:
+    """Raises ValueError for an algorithm that there is not, or not for as many ranks as a group has."""
+    used = set()
+    for rank in np.unique(workload.program_of, return_index=True)[1].tolist():
+        program = workload.programs[workload.program_of[rank]]
+        for which, slot in zip(program.collective.tolist(), program.slot.tolist(), strict=True):
+            if which >= 0:
+                used.add((which, len(workload.groups[workload.communicators[rank, slot]])))
+    for which, ranks in sorted(used):
+        what = workload.collectives[which]
+        try:
+            collective_steps(what.kind, what.algorithm, ranks)
+        except ValueError as error:
+            raise ValueError(f"algorithms: {error}") from None
 
 
 def _slots(programs: Sequence[Program]) -> set[int]:

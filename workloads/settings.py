@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from fabric.kinds import KINDS
 from workloads.graph import Split
 from workloads.layers import Layer, Model, Transformer, layers
 from workloads.pipeline import SCHEDULES
@@ -72,21 +74,25 @@ class Training:
 OPTIMISER_BYTES = 28
 
 
+_COUNTS = (
+    "micro_batch", "micro_batches", "virtual_stages", "element_bytes", "gradient_bytes", "bucket_bytes",
+    "first_bucket_bytes",
+)  # fmt: skip
+
+
 def check_settings(model: Model, parallel: Parallel, training: Training) -> None:
     """Raises ValueError naming the setting that the model or another one does not allow."""
     for name in ("dp", "tp", "pp", "ep"):
         if getattr(parallel, name) < 1:
             raise ValueError(f"{name}: {getattr(parallel, name)} must be 1 or more")
-    for name in (
-        "micro_batch",
-        "micro_batches",
-        "virtual_stages",
-        "element_bytes",
-        "gradient_bytes",
-        "bucket_bytes",
-    ):
+    for name in _COUNTS:
         if getattr(training, name) < 1:
             raise ValueError(f"{name}: {getattr(training, name)} must be 1 or more")
+    if not 0 <= training.split.skew < math.inf:
+        raise ValueError(f"split: skew {training.split.skew} must be 0 or more")
+    for kind in training.algorithms:
+        if kind not in KINDS:
+            raise ValueError(f"algorithms: there is no collective {kind}; there are {', '.join(KINDS)}")
     if training.schedule not in SCHEDULES:
         raise ValueError(f"schedule: no {training.schedule}; there are {', '.join(SCHEDULES)}")
     if training.virtual_stages > 1 and parallel.pp == 1:
@@ -95,9 +101,15 @@ def check_settings(model: Model, parallel: Parallel, training: Training) -> None
         raise ValueError(f"zero: {training.zero} is no stage of ZeRO; there are 0 to 3")
     if training.sequence < 0:
         raise ValueError(f"sequence: {training.sequence} must be 0 or more")
-    if not isinstance(model, Transformer):
-        _only_data_parallel(model, parallel)
+    if isinstance(model, Transformer):
+        _check_transformer(model, parallel, training)
         return
+    for name in ("tp", "pp", "ep"):
+        if getattr(parallel, name) > 1:
+            raise ValueError(f"{name}: {model.name} is generated with dp only")
+
+
+def _check_transformer(model: Transformer, parallel: Parallel, training: Training) -> None:
     if model.encoder_layers and parallel.pp > 1:
         raise ValueError(
             f"pp: {model.name} has an encoder, whose output all later stages need; only pp 1 is generated"
@@ -111,16 +123,12 @@ def check_settings(model: Model, parallel: Parallel, training: Training) -> None
                 f"tp: {parallel.tp} does not divide the {getattr(model, name)} {name} of {model.name}"
             )
     tokens = training.sequence or model.sequence
+    if model.positions and tokens > model.positions:
+        raise ValueError(f"sequence: {tokens} tokens, but {model.name} has {model.positions} positions")
     if training.sequence_parallel and tokens % parallel.tp:
         raise ValueError(f"sequence_parallel: tp {parallel.tp} does not divide {tokens} tokens")
     if model.experts % parallel.ep:
         raise ValueError(f"ep: {parallel.ep} does not divide the experts of {model.name}, {model.experts}")
-
-
-def _only_data_parallel(model: Model, parallel: Parallel) -> None:
-    for name in ("tp", "pp", "ep"):
-        if getattr(parallel, name) > 1:
-            raise ValueError(f"{name}: {model.name} is generated with dp only")
 
 
 def padded(model: Model, tp: int) -> Model:

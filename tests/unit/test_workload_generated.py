@@ -235,6 +235,20 @@ def test_the_training_loop_is_a_workload() -> None:
         ("gpt2-medium", Parallel(dp=0), Training(), "dp: 0 must be 1 or more"),
         ("gpt2-medium", Parallel(), Training(zero=4), "zero: 4 is no stage of ZeRO"),
         ("gpt2-medium", Parallel(), Training(virtual_stages=2), "virtual_stages: only a pipeline"),
+        (
+            "gpt2-medium",
+            Parallel(),
+            Training(sequence=2048),
+            "sequence: 2048 tokens, but gpt2-medium has 1024",
+        ),
+        ("gpt2-medium", Parallel(), Training(split=Split(skew=-1)), "split: skew -1 must be 0 or more"),
+        (
+            "gpt2-medium",
+            Parallel(),
+            Training(algorithms={"sum": ""}),
+            "algorithms: there is no collective sum",
+        ),
+        ("gpt2-medium", Parallel(3), Training(algorithms={"all-reduce": "x"}), "algorithms: .*ring"),
         ("gpt2-medium", Parallel(), Training(schedule="x"), "schedule: no x; there are gpipe"),
         (
             "gpt2-medium",
