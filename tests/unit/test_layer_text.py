@@ -151,6 +151,15 @@ def test_checkpoints_have_forward_passes_made_again(tmp_path: Path) -> None:
     assert names[6:9] == ["a forward", "b forward", "c input gradient"]
 
 
+def test_checkpoints_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.formats.layer_text.OPERATIONS_LIMIT", 1000)
+    layers = ["a -1 1 NONE 0 1 NONE 0 1 NONE 0 0"] * 100
+    asking = " ".join(map(str, range(1, 100)))
+    header = f"HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 99 {asking}"
+    with pytest.raises(ValueError, match="it comes to more than 1000 operations"):
+        read(text(tmp_path, header, *layers), ranks=2)
+
+
 def test_an_embedding_s_lookup_goes_on_beside_the_bottom_layers(tmp_path: Path) -> None:
     layers = ["e -1 1 ALLTOALL 64 1 ALLTOALL 64 1 NONE 0 0"]
     layers += [f"{name} -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 8 0" for name in ("bottom", "top")]

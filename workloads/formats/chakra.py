@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from fabric.steps import IntArray, frozen
 from workloads.formats.chakra_schema import Attribute, CommType, Metadata, Node, NodeType
-from workloads.formats.files import printable, read_bytes, read_text, write_bytes
+from workloads.formats.files import TEXT_LIMIT, printable, read_bytes, read_text, write_bytes
 from workloads.graph import Book, Collective, FloatArray, Kind, Program, Split, Workload
 from workloads.packed import split_of
 
@@ -562,6 +562,8 @@ def _process_groups(text: str, ranks: int) -> dict[str, Ranks]:
     begin, end = text.find("[{"), text.rfind("}]")
     if begin < 0 or end < begin:
         return {}
+    if len(text) > TEXT_LIMIT:
+        raise ValueError(f"its process groups have {len(text)} bytes, {TEXT_LIMIT} are allowed")
     try:
         listed = json.loads(text[begin : end + 2])
         return {

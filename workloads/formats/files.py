@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 #: Bytes of a file of text; the largest that we know has 0.2 MB.
-TEXT_LIMIT = 64 << 20
+TEXT_LIMIT = 16 << 20
 
 
 def read_bytes(path: Path, count: int = -1) -> bytes:
@@ -19,14 +19,14 @@ def read_bytes(path: Path, count: int = -1) -> bytes:
         raise ValueError(f"{path}: {error.strerror}") from None
 
 
-def read_text(path: Path) -> str:
-    """What is in a file of text. Raises ValueError when it is none, or has more than ``TEXT_LIMIT`` bytes."""
+def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
+    """What is in a file of text. Raises ValueError when it is none, or has more than ``limit`` bytes."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    if size > TEXT_LIMIT:
-        raise ValueError(f"{path}: it has {size} bytes, {TEXT_LIMIT} are allowed")
+    if size > limit:
+        raise ValueError(f"{path}: it has {size} bytes, {limit} are allowed")
     data = read_bytes(path)
     try:
         return data.decode()

@@ -18,6 +18,8 @@ from workloads.graph import Book, Collective, Handle, Workload, Writer
 
 LAYERS_LIMIT = 1_000_000
 RANKS_LIMIT = 1 << 17
+#: Of a rank; checkpoints could ask for the square of the layers.
+OPERATIONS_LIMIT = 2_000_000
 #: A computation's time is in these, as ASTRA-sim's and SimAI's clock is.
 NANOSECOND = 1e-9
 
@@ -276,6 +278,7 @@ class _Iteration:
     def compute(self, layer: Layer, what: str, phase: Phase) -> None:
         """Computes, when it takes any time."""
         if phase.seconds:
+            self._room(layer)
             name = f"{layer.name} {what}"
             self.front = [self.writer.compute(name, seconds=phase.seconds, after=self.front)]
 
@@ -287,6 +290,7 @@ class _Iteration:
         members = self._members(layer, role)
         if members < 2:
             return []
+        self._room(layer)
         # ASTRA-sim states of an all-gather what each rank puts in, SimAI what each has in the end.
         size = phase.size * (members if phase.kind == "all-gather" and not self.header.is_simai else 1)
         slot = self.slots.setdefault(role, len(self.slots))
@@ -297,6 +301,10 @@ class _Iteration:
         return [
             self.writer.compute(f"{name} delay", seconds=layer.delay_s, stream=f"{role} delay", after=[sent])
         ]
+
+    def _room(self, layer: Layer) -> None:
+        if len(self.writer.rows) >= OPERATIONS_LIMIT:
+            raise _Mistake(layer.line, f"it comes to more than {OPERATIONS_LIMIT} operations")
 
     def _members(self, layer: Layer, role: str) -> int:
         if role not in self.groups:

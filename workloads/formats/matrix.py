@@ -5,6 +5,7 @@ In: one all-to-all-v. Out: of any workload, what each rank sends to each other i
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from workloads.splits import split_bytes
 
 #: A workload keeps each number of a matrix that is read.
 READ_LIMIT = 2048
+BYTES_LIMIT = 80 << 20
 WRITE_LIMIT = 4096
 
 
@@ -27,7 +29,7 @@ def read(path: Path) -> Workload:
     Raises ValueError with file, line and column.
     """
     rows: list[tuple[int, tuple[int, ...]]] = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(io.StringIO(read_text(path, BYTES_LIMIT)), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if len(rows) == READ_LIMIT:
@@ -52,11 +54,10 @@ def read(path: Path) -> Workload:
 
 
 def _row(path: Path, number: int, line: str) -> tuple[int, ...]:
-    words = line.split(",")
-    if len(words) > READ_LIMIT:
+    if line.count(",") >= READ_LIMIT:
         raise ValueError(f"{path}, line {number}: a matrix may have {READ_LIMIT} ranks")
     row = []
-    for column, word in enumerate(words, 1):
+    for column, word in enumerate(line.split(","), 1):
         try:
             value = int(word)
         except ValueError:
