@@ -30,7 +30,8 @@ from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import part
 from containers.worker.spec import BadSpec, parse_spec
 from containers.worker.transport import RunReport, Transport, peers_of, unacknowledged
-from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule
+from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
+from fabric.kinds import KINDS, collective_steps, matrix_bounds
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
 from tests.unit.test_transport import random_vectors, same_bits, tcp_pair
@@ -272,9 +273,12 @@ class Rank:
     connections: dict[int, socket.socket]
     flows: Flows
 
-    def engine(self, schedule: Schedule, rank: int, length: int, timeout_s: float = 20.0) -> Transport:
+    def engine(
+        self, schedule: Schedule, rank: int, length: int, timeout_s: float = 20.0,
+        bounds: Sequence[int] | None = None,
+    ) -> Transport:  # fmt: skip
         addresses = [address(each) for each in range(schedule.world_size)]
-        return Transport(schedule, rank, self.connections, length, timeout_s, self.flows, addresses)
+        return Transport(schedule, rank, self.connections, length, timeout_s, self.flows, addresses, bounds)
 
 
 @contextmanager
@@ -303,8 +307,9 @@ def ranks(
 
 
 def run(
-    made: Sequence[Rank], schedule: Schedule, vectors: Vectors, rounds: int = 1, late_s: Sequence[float] = ()
-) -> tuple[Vectors, list[list[RunReport]]]:
+    made: Sequence[Rank], schedule: Schedule, vectors: Vectors, rounds: int = 1, late_s: Sequence[float] = (),
+    bounds: Sequence[int] | None = None,
+) -> tuple[Vectors, list[list[RunReport]]]:  # fmt: skip
     """What each rank holds after ``rounds`` all-reduces, and its reports; ``late_s``: when each starts."""
     held = [vector.copy() for vector in vectors]
     reports: list[list[RunReport]] = [[] for _ in made]
@@ -312,7 +317,7 @@ def run(
 
     def work(rank: int) -> None:
         try:
-            engine = made[rank].engine(schedule, rank, len(held[rank]))
+            engine = made[rank].engine(schedule, rank, len(held[rank]), bounds=bounds)
             time.sleep(late_s[rank] if late_s else 0.0)
             for _ in range(rounds):
                 reports[rank].append(engine.run(held[rank]))
@@ -465,6 +470,21 @@ def test_flows_of_one_step_are_open_at_the_same_time(tmp_path: Path) -> None:
         held, _ = run(made, schedule, vectors)
         check_and_stop(made)
     assert same_bits(held, expected(schedule, vectors, 1))
+
+
+@pytest.mark.parametrize("name", KINDS["all-to-all-v"])
+def test_an_all_to_all_v_under_light_opens_no_flow_for_nothing(tmp_path: Path, name: str) -> None:
+    matrix = np.array([[3, 0, 0, 5], [40_000, 0, 7, 0], [0, 0, 9, 0], [1, 70_000, 0, 2]])
+    schedule = schedule_of(collective_steps("all-to-all-v", name, 4))
+    bounds = matrix_bounds(matrix.tolist()).tolist()
+    vectors = random_vectors(4, bounds[-1])
+    with ranks(tmp_path, schedule) as made:
+        held, reports = run(made, schedule, vectors, bounds=bounds)
+        check_and_stop(made)
+    assert same_bits(held, apply_schedule(schedule, vectors, bounds))
+    if name in ("direct", "pairwise"):
+        others = matrix - np.diag(np.diag(matrix))
+        assert [report.flows for (report,) in reports] == np.count_nonzero(others, axis=1).tolist()
 
 
 def test_a_peer_that_has_finished_may_part(tmp_path: Path) -> None:
