@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fabric.collectives import apply_schedule, schedule_of
 from fabric.kinds import KINDS, collective_steps
 from fabric.steps import Step, Steps
 from fabric.verify import verify
-from workloads.formats.msccl.reader import FILE_LIMIT, Algorithm, algorithm_of, read_msccl
+from workloads.formats.msccl.reader import FILE_LIMIT, STEPS_LIMIT, Algorithm, algorithm_of, read_msccl
 from workloads.formats.msccl.writer import msccl_text, write_msccl
 
 RING = Path(__file__).parent.parent / "data/msccl/custom_allreduce.xml"
@@ -210,6 +211,10 @@ WRONG = [
     (exchange().replace('"rrc"', '"r"', 1), "line 2: chunk 0 of buffer o of gpu 0 does not end with"),
     (algo("alltoall", 3, [[], []]), "line 1: nchunksperloop 3 cannot be divided among 2 GPUs"),
     (algo("allgather", 2, [[], []]), "line 2: chunk 1 of buffer o of gpu 0 does not end with"),
+    (
+        algo("allreduce", 2, [[block(0, -1, -1, [line(0, "re", "i0", "i1")])], []]),
+        "line 4: it adds chunk 0 to chunk 1",
+    ),
     (all_pairs(3, waits=False), "there is nothing in chunk 1 of buffer s of gpu "),
     (all_pairs(2).replace('srcbuf="s" srcoff="1"', 'srcbuf="i" srcoff="0"'), "the value of gpu 0 a second"),
 ]  # fmt: skip
@@ -236,25 +241,69 @@ def test_other_ends_of_a_file_are_one_line_too(tmp_path: Path) -> None:
         write_msccl(tmp_path / "no/a.xml", "all-reduce", collective_steps("all-reduce", "", 2))
 
 
-def test_a_missing_dependency_is_found_by_running_in_another_order() -> None:
-    """Whether GPU 0 sends on what came or what was there depends on which of its thread blocks is faster."""
-    receive, send = line(0, "r", "i0", "i0"), line(0, "s", "i0", "i0")
+RACE = r"^a\.xml, line 4: nothing says whether line 7, too at chunk 0 of buffer i of gpu 0, comes first$"
+
+
+def test_a_missing_dependency_is_found() -> None:
+    """GPU 0 sends on what came or what was there, as its thread blocks please."""
+
+    def passing(after: tuple[int, int]) -> str:
+        send = line(0, "s", "i0", "i0")
+        gpus = [
+            [
+                block(0, -1, 1, [line(0, "rrc", "i0", "i0")]),
+                block(1, 2, -1, [line(0, "s", "i0", "i0", after)]),
+            ],
+            [block(0, 0, -1, [send])],
+            [block(0, -1, 0, [line(0, "rrc", "i0", "i0")])],
+        ]
+        return algo("reduce", 1, gpus, more=' root="2"')
+
+    assert of(passing((0, 0))).steps.steps == 2
+    with pytest.raises(ValueError, match=RACE):
+        of(passing((-1, -1)))
+
+
+def test_a_race_is_refused_even_where_both_ways_end_well() -> None:
+    """What GPU 1 gets into its scratch, and does not use, has GPU 1's own value in it or has not."""
+    receive, send = line(0, "rrc", "i0", "i0"), line(0, "s", "i0", "s0")
+    there = [block(0, 0, 0, [line(0, "s", "i0", "i0"), line(1, "r", "i0", "s0")])]
+    with pytest.raises(ValueError, match=RACE):
+        of(algo("reduce", 1, [[block(0, -1, 1, [receive]), block(1, 1, -1, [send])], there], scratch=1))
+
+
+def test_two_that_only_read_are_no_race() -> None:
+    send, receive = line(0, "s", "i0", "i0"), line(0, "r", "i0", "i0")
+    gpus = [[block(0, 1, -1, [send]), block(1, 2, -1, [send])]]
+    gpus += [[block(0, -1, 0, [receive])], [block(0, -1, 0, [receive])]]
+    assert of(algo("broadcast", 1, gpus)).steps.steps == 1
+
+
+def test_order_passes_through_other_gpus() -> None:
+    """GPU 0 changes its chunk when GPU 1 has it: it is told by what comes back, not by a dependency."""
     gpus = [
-        [block(0, -1, 1, [receive]), block(1, 2, -1, [send])],
-        [block(0, 0, -1, [send])],
-        [block(0, -1, 0, [receive])],
+        [
+            block(0, 1, -1, [line(0, "s", "i0", "i0")]),
+            block(1, -1, 1, [line(0, "r", "i0", "i0")]),
+        ],
+        [block(0, 0, 0, [line(0, "rrcs", "i0", "i0")])],
     ]
-    root = ' root="1"'
-    with pytest.raises(ValueError, match=r"depends on which thread block is faster|there is nothing in"):
-        of(algo("broadcast", 1, gpus, more=root))
-    gpus[0][1] = block(1, 2, -1, [line(0, "s", "i0", "i0", (0, 0))])
-    assert of(algo("broadcast", 1, gpus, more=root)).steps.steps == 2
-    sums = [[*gpus[0]], [*gpus[1]], [block(0, -1, 0, [line(0, "rrc", "i0", "i0")])]]
-    sums[0][0] = block(0, -1, 1, [line(0, "rrc", "i0", "i0")])
-    assert of(algo("reduce", 1, sums, more=' root="2"')).steps.steps == 2
-    sums[0][1] = block(1, 2, -1, [send])
-    with pytest.raises(ValueError, match=r"does not end with what reduce puts there|thread block is faster"):
-        of(algo("reduce", 1, sums, more=' root="2"'))
+    assert of(algo("allreduce", 1, gpus)).steps.steps == 2
+
+
+def test_a_file_of_too_many_steps_is_not_begun() -> None:
+    nops = [line(k, "nop", "i-1", "o-1", cnt=0) for k in range(STEPS_LIMIT + 1)]
+    with pytest.raises(ValueError, match=rf"line 1: {len(nops)} steps; {STEPS_LIMIT} can be checked$"):
+        of(algo("allreduce", 1, [[block(0, -1, -1, nops)]]))
+
+
+def test_steps_that_others_wait_for_say_so() -> None:
+    for kind, name in EVERY:
+        for gpu in ElementTree.fromstring(msccl_text(kind, collective_steps(kind, name, 5))):
+            steps = {(tb.get("id"), step.get("s")): step for tb in gpu for step in tb}
+            waited = {(step.get("depid"), step.get("deps")) for step in steps.values()}
+            said = {place for place, step in steps.items() if step.get("hasdep") == "1"}
+            assert said == waited - {("-1", "-1")}
 
 
 def test_what_does_not_fit_in_place_is_refused_and_said() -> None:

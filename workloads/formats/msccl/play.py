@@ -14,6 +14,7 @@ import numpy as np
 from fabric.kinds import holds, needs
 from workloads.formats.msccl.buffers import after, before, chunks_of, memory
 from workloads.formats.msccl.elements import RECEIVES, SENDS, Action, Block, Place, Program
+from workloads.formats.msccl.order import Order
 
 
 class Value(NamedTuple):
@@ -51,25 +52,14 @@ class Played(NamedTuple):
     pieces: list[Piece]
     added: list[bool]
 
-    def facts(self) -> list[tuple[int, ...]]:
-        """What does not depend on the order in which thread blocks ran."""
-        return sorted((*p[:5], a) for p, a in zip(self.pieces, self.added, strict=True))
-
 
 def play(program: Program) -> Played:
-    """Raises ValueError, in one line with the file's, for what cannot be done and for a wrong end.
-
-    It is done twice, with the thread blocks in opposite orders; where a dependency is missing the two mostly
-    differ, which is an error, too.
-    """
-    first, second = (_Play(program, backwards).run() for backwards in (False, True))
-    if first.facts() != second.facts():
-        program.wrong(program.line, "what it does depends on which thread block is faster")
-    return first
+    """Raises ValueError, in one line with the file's, for what cannot be done, a race, and a wrong end."""
+    return _Play(program).run()
 
 
 class _Play:
-    def __init__(self, program: Program, backwards: bool) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
         n, chunks = program.ranks, chunks_of(program)
         self._held = holds(program.kind, n, chunks, program.root)
@@ -79,11 +69,15 @@ class _Play:
             place = memory(program, rank, before(program, chunk))
             self._cells[rank, place] = Value(chunk, 1 << rank, 0, -1)
         self._blocks = [(gpu.number, block) for gpu in program.gpus.values() for block in gpu.blocks.values()]
-        if backwards:
-            self._blocks.reverse()
-        #: By sender, receiver and channel: the values of each message, and its line.
-        self._under_way: dict[tuple[int, int, int], deque[tuple[list[Value], int]]] = {}
-        self._ended: set[tuple[int, int, int]] = set()
+        self._awaited = {
+            (rank, *action.after) for rank, block in self._blocks for action in block.actions if action.after
+        }
+        self._order = Order()
+        #: By GPU and thread block, and by GPU, thread block and step where another waits for it.
+        self._past_of_block: dict[tuple[int, int], int] = {}
+        self._past_of: dict[tuple[int, int, int], int] = {}
+        #: By sender, receiver and channel: the values of each message, its past, and its line.
+        self._under_way: dict[tuple[int, int, int], deque[tuple[list[Value], int, int]]] = {}
         self._messages = 0
         self._pieces_of: Counter[int] = Counter()
         self._played = Played([], [])
@@ -96,8 +90,7 @@ class _Play:
             for k, (rank, block) in enumerate(self._blocks):
                 while next_of[k] < len(block.actions) and self._can(rank, block, block.actions[next_of[k]]):
                     action = block.actions[next_of[k]]
-                    self._do(rank, block, action)
-                    self._ended.add((rank, block.number, action.number))
+                    self._take(rank, block, action)
                     next_of[k] += 1
                     progress = True
         for k, (rank, block) in enumerate(self._blocks):
@@ -106,21 +99,42 @@ class _Play:
                 what = f"gpu {rank}, tb {block.number}, step {waits.number} waits for ever"
                 self._program.wrong(waits.line, what)
         for (source, destination, _), messages in self._under_way.items():
-            for _, line in messages:
+            for _, _, line in messages:
                 self._program.wrong(line, f"gpu {destination} never receives what gpu {source} sends here")
         self._check_end()
         return self._played
 
     def _can(self, rank: int, block: Block, action: Action) -> bool:
-        if action.after is not None and (rank, *action.after) not in self._ended:
+        if action.after is not None and (rank, *action.after) not in self._past_of:
             return False
         return action.type not in RECEIVES or bool(self._under_way.get((block.recv, rank, block.channel)))
 
-    def _do(self, rank: int, block: Block, action: Action) -> None:
+    def _take(self, rank: int, block: Block, action: Action) -> None:
+        """Do a step, which must wait for nothing any more."""
+        past = self._past_of_block.get((rank, block.number), 0)
+        if action.after is not None:
+            past |= self._past_of[rank, *action.after]
+        came: list[Value] = []
+        if action.type in RECEIVES:
+            came, sent_after, line = self._under_way[block.recv, rank, block.channel].popleft()
+            past |= sent_after
+            if len(came) != action.count:
+                what = f"it receives {action.count} chunks of the {len(came)} that are sent in line {line}"
+                self._program.wrong(action.line, what)
+        self._order.begin(action.line, past)
+        values = self._do(rank, action, came)
+        past = self._order.end()
+        if action.type in SENDS:
+            self._send(rank, block, action, values, past)
+        self._past_of_block[rank, block.number] = past
+        if (place := (rank, block.number, action.number)) in self._awaited:
+            self._past_of[place] = past
+
+    def _do(self, rank: int, action: Action, came: list[Value]) -> list[Value]:
+        """What a step makes of its chunks and of those that it has received."""
         kind = action.type
         if kind == "nop":
-            return
-        came = self._receive(rank, block, action) if kind in RECEIVES else []
+            return []
         if kind in ("r", "rcs"):
             values = came
         elif kind in ("s", "cpy"):
@@ -132,17 +146,25 @@ class _Play:
             values = self._sums(self._read(rank, action.source, action), came, action)
         if kind not in ("s", "rrs"):
             for k, value in enumerate(values):
-                self._cells[rank, self._memory(rank, action.target, k)] = value
-        if kind in SENDS:
-            self._send(rank, block, action, values)
+                cell = self._cell(rank, action.target, k)
+                self._ordered(self._order.writes(cell), rank, action.target, k, action)
+                self._cells[cell] = value
+        return values
 
-    def _memory(self, rank: int, place: Place, k: int) -> Place:
-        return memory(self._program, rank, Place(place.buffer, place.offset + k))
+    def _cell(self, rank: int, place: Place, k: int) -> tuple[int, Place]:
+        return rank, memory(self._program, rank, Place(place.buffer, place.offset + k))
+
+    def _ordered(self, other: int | None, rank: int, place: Place, k: int, action: Action) -> None:
+        if other is not None:
+            what = f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
+            self._program.wrong(action.line, f"nothing says whether line {other}, too at {what}, comes first")
 
     def _read(self, rank: int, place: Place, action: Action) -> list[Value]:
         values = []
         for k in range(action.count):
-            value = self._cells.get((rank, self._memory(rank, place, k)))
+            cell = self._cell(rank, place, k)
+            self._ordered(self._order.reads(cell), rank, place, k, action)
+            value = self._cells.get(cell)
             if value is None:
                 what = f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
                 self._program.wrong(action.line, f"there is nothing in {what}")
@@ -165,7 +187,7 @@ class _Play:
             sums.append(Value(a.chunk, a.of | b.of, a.through | b.through, stays))
         return sums
 
-    def _send(self, rank: int, block: Block, action: Action, values: list[Value]) -> None:
+    def _send(self, rank: int, block: Block, action: Action, values: list[Value], past: int) -> None:
         brought = []
         for value in values:
             chunk, bit = value.chunk, self._pieces_of[value.chunk]
@@ -178,14 +200,7 @@ class _Play:
             self._played.added.append(False)
         self._messages += 1
         channel = (rank, block.send, block.channel)
-        self._under_way.setdefault(channel, deque()).append((brought, action.line))
-
-    def _receive(self, rank: int, block: Block, action: Action) -> list[Value]:
-        values, line = self._under_way[block.recv, rank, block.channel].popleft()
-        if len(values) != action.count:
-            what = f"it receives {action.count} chunks of the {len(values)} that are sent in line {line}"
-            self._program.wrong(action.line, what)
-        return values
+        self._under_way.setdefault(channel, deque()).append((brought, past, action.line))
 
     def _check_end(self) -> None:
         program = self._program

@@ -1,0 +1,49 @@
+"""What is known to come before what, when thread blocks run beside each other.
+
+Two steps of a file are in order when one thread block takes both, one waits for the other, one receives what
+the other sends, or others between them are in order so. Two that are not, and use one chunk of a buffer that
+at least one of them changes, are a race: the file says nothing of what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Order:
+    """Steps in an order in which they can be taken. A past is a set of steps, bit k the k-th one."""
+
+    _now: int = 0
+    _past: int = 0
+    _line: int = 0
+    _written: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    _read: dict[Hashable, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def begin(self, line: int, past: int) -> None:
+        """The next step, in ``line`` of the file, has all of ``past`` behind it."""
+        self._line, self._past = line, past
+
+    def end(self) -> int:
+        """The past of what comes after the step."""
+        past = self._past | 1 << self._now
+        self._now += 1
+        return past
+
+    def reads(self, cell: Hashable) -> int | None:
+        """The line of a step that may change ``cell`` before this reads it, or after; or None."""
+        self._read.setdefault(cell, []).append((self._now, self._line))
+        return self._not_before([self._written[cell]] if cell in self._written else [])
+
+    def writes(self, cell: Hashable) -> int | None:
+        """The line of a step that may use ``cell`` before this changes it, or after."""
+        others = self._read.pop(cell, [])
+        if cell in self._written:
+            others.append(self._written[cell])
+        self._written[cell] = (self._now, self._line)
+        return self._not_before(others)
+
+    def _not_before(self, others: list[tuple[int, int]]) -> int | None:
+        lines = (line for step, line in others if step != self._now and not self._past >> step & 1)
+        return next(lines, None)
