@@ -38,12 +38,13 @@ def _gradient_bytes(model: Model, p: Parallel, t: Training) -> dict[str, int]:
 
     ZeRO's stage 1 gathers parameters instead, stage 2 reduces behind each micro-batch, and stage 3
     gathers before each forward and each backward pass. Replicated parameters count once for each
-    tensor-parallel rank, and a tied embedding twice where first and last stage both have it.
+    tensor-parallel rank, and a tied embedding twice where first and last stage both have it. Experts that
+    each replica has all of are as everything else.
     """
     model = padded(model, p.tp)
     experts, replicated, tied = 0, 0, 0
     if isinstance(model, Transformer):
-        experts, replicated = _expert_parameters(model), _replicated_parameters(model)
+        experts, replicated = _expert_parameters(model) if p.ep > 1 else 0, _replicated_parameters(model)
         tied = model.vocabulary * model.hidden if model.tied and p.pp > 1 else 0
     dense = parameters(model) - experts + (p.tp - 1) * replicated + tied
     reduced = t.gradient_bytes * (t.micro_batches if t.zero >= 2 else 1)

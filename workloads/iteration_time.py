@@ -191,6 +191,8 @@ def _rows(
     mlp_held = (mlp + m.biases * m.ffn) // p.tp
     dense = whole + (h * m.experts if moe else mlp_held)
     experts = mlp_held * m.experts // p.ep if moe else 0
+    if p.ep == 1:
+        dense, experts = dense + experts, 0
     each, more = divmod(m.layers, p.pp)
     if k == 0:
         yield _Row(0.0, wait, 0.0, v // p.tp * h + m.positions * h, 0, False)

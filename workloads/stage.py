@@ -49,9 +49,10 @@ class Plan:
     parts: Sequence[tuple[Layer, ...]]
 
     def at_rank(self, layer: Layer) -> tuple[int, int]:
-        """Parameters of a layer at one rank: of its experts none, and of its experts."""
+        """Parameters of a layer at one rank: those that all replicas have, and those of its own experts."""
         p = self.parallel
-        return layer.sharded // p.tp + layer.replicated, layer.experts // (p.tp * p.ep)
+        dense, experts = layer.sharded // p.tp + layer.replicated, layer.experts // (p.tp * p.ep)
+        return (dense, experts) if p.ep > 1 else (dense + experts, 0)
 
     def bytes(self, layer: Layer) -> int:
         """Of what a layer hands on, of one micro-batch."""
@@ -93,7 +94,7 @@ class _Stage:
     computed: list[Handle] = field(default_factory=list)
     last: Handle | None = None  # of the main stream
     buckets: list[Buckets] = field(default_factory=list)
-    sharded: list[tuple[str, str, Slot, int]] = field(default_factory=list)
+    sharded: list[tuple[Buckets, int]] = field(default_factory=list)  # and parameters of a bucket
 
     def __post_init__(self) -> None:
         p, t = self.plan.parallel, self.plan.training
@@ -139,17 +140,10 @@ class _Stage:
 
     def divide(self) -> None:
         """Behind a chunk's last backward pass: its parameters are divided as its buckets are."""
-        for buckets, stream, slot in zip(
-            self.buckets,
-            ("parameters", "expert parameters"),
-            (Slot.PARAMETERS, Slot.EXPERT_PARAMETERS),
-            strict=True,
-        ):
+        for buckets in self.buckets:
             if buckets.ranks > 1:
                 # The first layers' parameters are needed first, and theirs is the last bucket.
-                self.sharded += [
-                    (buckets.purpose, stream, slot, size) for size in reversed(buckets.parameters)
-                ]
+                self.sharded += [(buckets, size) for size in reversed(buckets.parameters)]
 
     def finish(self) -> None:
         """What follows the last backward pass."""
@@ -165,10 +159,10 @@ class _Stage:
             )  # fmt: skip
         updated = self.writer.memory("optimiser", self._updated_bytes(), after=ready)
         if t.zero in (1, 2):
-            for purpose, stream, slot, size in self.sharded:
+            for buckets, size in self.sharded:
                 self.writer.collective(
-                    f"{purpose} parameters", self._collective("all-gather"), size * t.element_bytes, slot,
-                    stream=stream, after=[updated],
+                    f"{buckets.purpose} parameters", self._collective("all-gather"), size * t.element_bytes,
+                    buckets.slot, stream=buckets.stream, after=[updated],
                 )  # fmt: skip
 
     def _updated_bytes(self) -> int:
