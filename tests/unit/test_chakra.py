@@ -145,6 +145,15 @@ def test_groups_come_from_a_file_from_the_trace_or_are_the_world(tmp_path: Path)
     assert [g.tolist() for g in read(trace(tmp_path, *nodes)).groups] == [[0, 1], [0, 1, 2, 3], [2, 3]]
 
 
+def test_process_groups_hold_from_where_they_are_listed(tmp_path: Path) -> None:
+    def listed(number: int, ranks: list[int]) -> Node:
+        said = json.dumps([{"pg_name": "7", "ranks": ranks}])
+        return node(number, NodeType.METADATA, inputs=f"['{said}']")
+
+    nodes = [listed(0, [0, 1]), reduction(1, pg_name="7"), listed(2, [1, 0]), reduction(3, pg_name="7")]
+    assert [g.tolist() for g in read(trace(tmp_path, nodes, nodes)).groups] == [[0, 1], [1, 0]]
+
+
 def test_dimensions_of_a_network_need_its_shape(tmp_path: Path) -> None:
     path = trace(tmp_path, *([reduction(1, involved_dim=[True, False])] for _ in range(6)))
     assert "say its shape" in refused(path)

@@ -132,6 +132,23 @@ def test_a_blocking_text_waits_for_gradients_of_inputs_and_overlaps_those_of_wei
     assert seconds[:2] == pytest.approx([10e-9, 11e-9])
 
 
+def test_an_overlapped_text_sends_the_input_s_gradient_beside_computing_for_weights(tmp_path: Path) -> None:
+    layers = [f"{name} -1 1 ALLREDUCE 8 2 ALLREDUCE 16 3 ALLREDUCE 32 0" for name in "ab"]
+    workload = read(text(tmp_path, "HYBRID_DATA_MODEL", *layers), ranks=4, model_ranks=2)
+    assert operations(workload)[4:] == [
+        ("b input gradient", 0, "main", ["b forward all-reduce"]),
+        ("b input gradient all-reduce", 16, "tensor", ["b input gradient"]),
+        ("b weight gradient", 0, "main", []),
+        ("b weight gradient all-reduce", 32, "data", ["b weight gradient"]),
+        ("a input gradient", 0, "main", ["b input gradient all-reduce"]),
+        ("a weight gradient", 0, "main", []),
+        ("a weight gradient all-reduce", 32, "data", ["a weight gradient"]),
+    ]
+    assert groups_of(workload, 2) == [[2, 3], [0, 2]]
+    workload = read(text(tmp_path, "HYBRID_MODEL_DATA", *layers), ranks=4, model_ranks=2)
+    assert groups_of(workload, 2) == [[0, 2], [2, 3]]
+
+
 def test_astra_sim_states_what_each_rank_puts_into_an_all_gather(tmp_path: Path) -> None:
     layer = "a -1 1 ALLGATHER 64 1 NONE 0 1 NONE 0 0"
     assert read(text(tmp_path, "MODEL", layer), ranks=8).programs[0].bytes.max() == 512
