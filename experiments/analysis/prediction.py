@@ -173,7 +173,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     used = [gpu for ranks in known.values() for gpu in ranks]
     together = len(known) == len(plan.jobs) and len(used) == len(set(used))
     away_s = sum(job.recovery_s for job in plan.jobs) + sum(event.back_after_s for event in plan.events)
-    if together and all(job.start.at_once for job in plan.jobs):
+    if together and all(job.start.at_once and job.workload is None for job in plan.jobs):
         try:
             found = predict_jobs(plan, known)
         except ValueError:
@@ -192,6 +192,8 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
     """Of a job alone, placed as badly as can be: all its bytes cross the slowest link one after another."""
+    if job.workload is not None:
+        return job.iterations * longest_iteration_s(plan, job)
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)
     slowest_bps = min(link.rate_bps for link in plan.setting.fabric.links) / plan.setting.scale.rate
@@ -199,6 +201,22 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
     all_reduce_s = 8 * job.loop.gradient_bytes / steps.chunks * chunks / slowest_bps
     waits_s = steps.steps * light_wait_s(plan)
     return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
+
+
+def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
+    """No iteration of a workload takes longer where nothing is wrong: emulated seconds, far more than any.
+
+    As if the computations of all programs followed each other, and all bytes passed the slowest link.
+    """
+    assert job.workload is not None
+    workload, setting = job.workload, plan.setting
+    slowest_bps = min(link.rate_bps for link in setting.fabric.links) / setting.scale.rate
+    counts = np.bincount(workload.program_of, minlength=len(workload.programs))
+    sent = sum(2 * n * float(p.bytes.sum()) for n, p in zip(counts, workload.programs, strict=True))
+    compute_s = sum(float(np.nansum(program.seconds)) for program in workload.programs)
+    alongside = sum(other.gpus for other in plan.jobs) / job.gpus
+    slower = max(job.stragglers.values(), default=1.0)
+    return float(compute_s * slower + alongside * 8 * sent / slowest_bps)
 
 
 def light_wait_s(plan: RunPlan) -> float:

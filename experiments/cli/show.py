@@ -12,7 +12,7 @@ from experiments.analysis.rows import Row, from_json, where
 from experiments.backends.protocol import Backend
 from experiments.cli.common import listing, table
 from experiments.language.expand import Experiment
-from experiments.language.plan import RunPlan, Setting
+from experiments.language.plan import JobPlan, RunPlan, Setting
 from fabric.frames import describe
 from fabric.paths import most_paths
 from fabric.topology import Fabric, circuit_cross_connects, electrical_graph
@@ -60,15 +60,27 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
     expected = expected_s(plan)
-    keys = ("collective", "iterations", "compute_s", "gradient_bytes")
     return {
         job.name: {
             "ranks": list(job.ranks) or job.gpus,
-            **{key: getattr(job, key) for key in keys},
-            "expected_s": expected.get(job.name),
+            "iterations": job.iterations,
+            **_does(job),
+            "expected_s": expected.get(job.name) if job.workload is None else None,
         }
         for job in plan.jobs
     }
+
+
+def _does(job: JobPlan) -> dict[str, Any]:
+    """What a job does in an iteration: its training loop, or its workload."""
+    if job.workload is None:
+        return {key: getattr(job.loop, key) for key in ("collective", "compute_s", "gradient_bytes")}
+    from workloads.summary import summary
+
+    found = summary(job.workload)
+    sent = sum(traffic.sent for traffic in found.traffic.values())
+    said = {"name": found.name, "operations": found.operations, "sent_bytes": sent}
+    return {"workload": said, "compute_s": float(found.seconds.max())}
 
 
 def _notes(setting: Setting) -> list[str]:
@@ -128,9 +140,10 @@ def show_check(found: Mapping[str, Any]) -> None:
         jobs,
         *("arm", "fabric", "runs", "job"),
         ("ranks", lambda job: _short(job["ranks"])),
-        *("collective", "iterations"),
+        ("does", lambda job: job["workload"]["name"] if "workload" in job else job["collective"]),
+        "iterations",
         ("compute", lambda job: format_time(job["compute_s"])),
-        ("gradient", lambda job: format_size(job["gradient_bytes"])),
+        ("sends", _sends),
         ("model", lambda job: "" if job["expected_s"] is None else f"{job['expected_s']:.1f} s"),
     )
     for name, arm in found["arms"].items():
@@ -141,6 +154,13 @@ def show_check(found: Mapping[str, Any]) -> None:
     for fabric in found["fabrics"].values():
         for line in fabric["notes"]:
             typer.echo(line)
+
+
+def _sends(job: Mapping[str, Any]) -> str:
+    """What an iteration is about: a gradient, or what all ranks of a workload send."""
+    if "workload" in job:
+        return f"{format_size(job['workload']['sent_bytes'])} by all ranks"
+    return f"{format_size(job['gradient_bytes'])} gradient"
 
 
 def _short(ranks: Sequence[str] | int) -> str:

@@ -42,7 +42,7 @@ from experiments.language.spec import (
     keys_of,
 )
 from experiments.language.text import first_problem, references_in, resolved
-from experiments.language.workloads import WorkloadSpec, workload_of
+from experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from fabric.schedules import fitted
 from fabric.schema import Strict, build_fabric
 from fabric.topology import Fabric
@@ -120,7 +120,10 @@ class Builder:
         self._sections: dict[tuple[str, str], Any] = {}
         self._fabrics: dict[str, Fabric] = {}
         self._settings: dict[str, Setting] = {}
-        self._workloads: dict[tuple[str, int, Scale], Workload] = {}
+        self._workloads: dict[tuple[str, int], Workload] = {}
+        self._emulated: dict[tuple[str, int, Scale], Workload] = {}
+        #: All files that workloads were read from.
+        self.files: dict[Path, None] = {}
         self._looked_at: set[Any] = set()
 
     def plan(self, run: Concrete, name: str) -> RunPlan:
@@ -276,7 +279,7 @@ class Builder:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
                 except ValueError as error:
-                    raise ValueError(f"{where}.workload: {error}") from None
+                    raise ValueError(problem_of(f"{where}.workload", error)) from None
                 iterations = job.workload.iterations
             else:
                 own = job.training
@@ -319,10 +322,13 @@ class Builder:
         return tuple(plans)
 
     def _workload(self, found: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
-        key = (found.model_dump_json(), ranks, scale)
+        key = (found.model_dump_json(exclude={"iterations"}), ranks)
         if key not in self._workloads:
-            self._workloads[key] = workload_of(found, ranks, scale, self._directory)
-        return self._workloads[key]
+            self._workloads[key] = workload_of(found, ranks, self._directory)
+            self.files |= dict.fromkeys(files_of(found, ranks, self._directory))
+        if (*key, scale) not in self._emulated:
+            self._emulated[*key, scale] = emulated(self._workloads[key], scale)
+        return self._emulated[*key, scale]
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
         """What a job trains: the file's training, and where a job has its own key, that."""

@@ -34,17 +34,24 @@ _OF_ARMS = ("title", "like")
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked scenario file. ``spec``: what it says of all its runs; ``text``: the file."""
+    """A checked scenario file. ``spec``: what it says of all its runs; ``text``: the file; ``files``: what
+    workloads were read from, by the names that lead there from the file's directory."""
 
     path: str
     text: str
     spec: FileSpec
     plans: tuple[RunPlan, ...]
+    files: tuple[str, ...] = ()
 
     @property
     def arms(self) -> tuple[str, ...]:
         """In the order of the file."""
         return tuple(self.titles)
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return Path(self.path).parent
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
@@ -89,12 +96,14 @@ def parse(
     raw = parse_yaml(text, path)
     try:
         spec = _file_spec(raw)
-        plans = _plans(raw, spec, repeat or spec.repeat, Path(path).parent)
+        builder = Builder(Path(path).parent)
+        plans = _plans(raw, spec, repeat or spec.repeat, builder)
         jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
         check_file(spec, list(jobs), jobs, metrics, parts)
     except ValueError as error:
         raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
-    return Experiment(path, text, spec, plans)
+    files = (file.relative_to(Path(path).parent).as_posix() for file in builder.files)
+    return Experiment(path, text, spec, plans, tuple(files))
 
 
 def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
@@ -133,10 +142,9 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
     ]
 
 
-def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int, directory: Path) -> tuple[RunPlan, ...]:
+def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder) -> tuple[RunPlan, ...]:
     if raw.get("jobs") is None:
         raw = {**raw, "jobs": ONLY_JOB}
-    builder = Builder(directory)
     builder.check_fabrics(raw)
     arms = _arms(spec)
     for number, sweep in enumerate(spec.sweep):

@@ -7,21 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from experiments.language.plan import Scale
 from fabric.schema import Size, Strict
-from workloads.graph import Book, Collective, Split, Workload, Writer
+from workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
 if TYPE_CHECKING:
+    from workloads.formats.reading import Options
     from workloads.settings import Parallel, Training
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
+#: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
+OF_RUN_FOLDERS = (
+    *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
+    *("plots", "trace.json", "report.html", "logs"),
+)
+
+
+def _beside(name: str) -> str:
+    """A file's name below the scenario's directory. Raises ValueError where a run folder cannot have it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable():
+        raise ValueError(f"{name!r:.60} is not below the directory of the scenario")
+    if path.parts[0] in OF_RUN_FOLDERS:
+        raise ValueError(f"{name!r:.60}: a run folder, which gets a copy, has a file of its own of this name")
+    return str(path)
+
+
+FileName = Annotated[str, AfterValidator(_beside)]
 
 
 class SplitSpec(Strict):
@@ -35,11 +54,7 @@ class SplitSpec(Strict):
 class WorkloadSpec(Strict):
     """One of ``model``, ``files`` and ``collective``; the other keys belong to one of them.
 
-    ``model``: of ``workloads.models``, spread over dp · tp · pp · ep ranks and trained as the keys down to
-    ``algorithms`` say (``workloads.settings``); its computations take the time of ``device``. ``files``:
-    traces in one of the formats of docs/workloads-formats.md, beside the scenario. ``collective``: a kind,
-    run with ``algorithm`` over ``size`` by all ranks of the job. ``iterations``: how often the graph is
-    executed.
+    docs/experiments.md says what each means.
     """
 
     iterations: Count = 1
@@ -61,15 +76,21 @@ class WorkloadSpec(Strict):
     algorithms: dict[str, str] = Field(default_factory=dict)
     device: str | None = None
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
+    files: Annotated[
+        tuple[FileName, ...], BeforeValidator(lambda found: [found] if isinstance(found, str) else found)
+    ] = ()
+    groups: FileName | None = None
+    model_ranks: Count | None = None
+    shape: tuple[Count, ...] = ()
     collective: str | None = None
     algorithm: str = ""
     size: Size | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkloadSpec:
-        given = [name for name in ("model", "collective") if getattr(self, name)]
+        given = [name for name in ("model", "files", "collective") if getattr(self, name)]
         if len(given) != 1:
-            raise ValueError("give one of model and collective")
+            raise ValueError("give one of model, files and collective")
         (source,) = given
         for key in sorted(self.model_fields_set - _KEYS[source]):
             raise ValueError(f"{key}: a workload of {source} has no such key")
@@ -77,39 +98,91 @@ class WorkloadSpec(Strict):
             raise ValueError("size: a workload of one collective needs it")
         if source == "model" and self.device is None:
             raise ValueError("device: a workload of a model needs it")
+        if self.efficiency is not None and self.device is None:
+            raise ValueError("efficiency: it is of a device; name one")
         return self
 
 
+_OF_FILES = {"files", "groups", "model_ranks", "shape"}
+_OF_COLLECTIVES = {"collective", "algorithm", "size"}
 _KEYS = {
-    "collective": {"iterations", "collective", "algorithm", "size", "split"},
-    "model": WorkloadSpec.model_fields.keys() - {"collective", "algorithm", "size"},
+    "files": {"iterations", "device", "efficiency", *_OF_FILES},
+    "collective": {"iterations", "split", *_OF_COLLECTIVES},
+    "model": WorkloadSpec.model_fields.keys() - _OF_FILES - _OF_COLLECTIVES,
 }
 
 
-def workload_of(found: WorkloadSpec, ranks: int, scale: Scale, directory: Path) -> Workload:
-    """What the job of so many ranks does in an iteration, as emulated: computation takes D times as long, and
-    payload is 1/S.
+def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
+    """What the job of so many ranks does in an iteration, in seconds and bytes of the real fabric.
 
-    ``directory``: of the scenario file. Raises ValueError, ``key: reason``.
+    ``directory``: of the scenario file. Raises ValueError, ``key: reason`` where it is one key's fault.
     """
     made = _made(found, ranks, directory)
     if made.ranks != ranks:
         raise ValueError(f"it is for {made.ranks} ranks, and the job has {ranks}")
+    untimed = _untimed(made)
+    if untimed is not None:
+        raise ValueError(f"device: {untimed} states no time; name the device that computes")
+    return made
+
+
+def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
+    """All files that :func:`workload_of` reads. Raises ValueError as it does."""
+    if not found.files:
+        return []
+    from workloads.formats.reading import files_read
+
+    options = _options(found, ranks, directory)
+    paths = [directory / name for name in found.files]
+    return _keyed("files", lambda paths: files_read(paths, options), paths)
+
+
+def emulated(workload: Workload, scale: Scale) -> Workload:
+    """A workload as emulated: computation takes D times as long, and payload is 1/S."""
     from workloads.devices import scaled
 
-    emulated: Workload = scaled(made, scale.time, scale.payload)
-    return emulated
+    found: Workload = scaled(workload, scale.time, scale.payload)
+    return found
+
+
+def problem_of(where: str, error: ValueError) -> str:
+    """An error of a workload under the key where it stands, of those of the section ``where``."""
+    key = str(error).partition(":")[0]
+    return f"{where}{'.' if key in WorkloadSpec.model_fields else ': '}{error}"
+
+
+def _untimed(workload: Workload) -> str | None:
+    """The name of the first operation that takes time and states none."""
+    for program in workload.programs:
+        takes_time = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
+        missing = np.flatnonzero(takes_time & np.isnan(program.seconds))
+        if len(missing):
+            return workload.names[int(program.name[missing[0]])]
+    return None
+
+
+def _options(found: WorkloadSpec, ranks: int, directory: Path) -> Options:
+    from workloads.formats.reading import Options
+
+    groups = None if found.groups is None else directory / found.groups
+    return Options(ranks, found.model_ranks, found.shape, groups)
 
 
 def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     if found.collective is not None:
         return _collective(found, ranks)
-    from workloads.devices import device_named
+    from workloads.devices import device_named, timed
 
     device = None if found.device is None else _keyed("device", device_named, found.device)
     if device is not None and found.efficiency is not None:
         device = replace(device, efficiency=found.efficiency)
-    assert found.model is not None
+    if found.model is None:
+        from workloads.formats.reading import read_any
+
+        options = _options(found, ranks, directory)
+        paths = [directory / name for name in found.files]
+        made = _keyed("files", lambda paths: read_any(paths, options), paths)
+        return made if device is None else timed(made, device)
     from workloads.models import model_named
     from workloads.parallelism import generate
 
@@ -124,11 +197,12 @@ def _keyed(key: str, make: Callable[[Any], T], value: Any) -> T:
 
 
 def _collective(found: WorkloadSpec, ranks: int) -> Workload:
-    from fabric.kinds import collective_steps
+    from fabric.kinds import KINDS, collective_steps
 
     assert found.collective is not None
     assert found.size is not None
-    collective_steps(found.collective, found.algorithm, ranks)
+    wrong = "algorithm" if found.collective in KINDS else "collective"
+    _keyed(wrong, lambda kind: collective_steps(kind, found.algorithm, ranks), found.collective)
     split = Split(**found.split.model_dump()) if found.collective == "all-to-all-v" else None
     book = Book()
     group = book.group(range(ranks))

@@ -1,12 +1,13 @@
 """A run folder: everything that an experiment leaves.
 
-scenario.yaml  environment.json  events.jsonl  throughput.csv
+scenario.yaml  environment.json  events.jsonl  throughput.csv  files that the scenario names
 result.json  rows.csv  plots/  report.html  logs/
 """
 
 from __future__ import annotations
 
 import csv
+import filecmp
 import io
 import json
 import shutil
@@ -79,13 +80,18 @@ class RunFolder:
             raise
 
     @classmethod
-    def new(cls, parent: Path, name: str, text: str) -> RunFolder:
-        """A folder below ``parent`` for the scenario file ``text``."""
+    def new(
+        cls, parent: Path, name: str, text: str, files: Sequence[str] = (), source: Path = Path()
+    ) -> RunFolder:
+        """A folder below ``parent`` for the scenario file ``text``, with copies of the ``files`` that it
+        names; they are below ``source``."""
         path = new_folder(parent, name)
         try:
             with writing(path):
                 (path / "logs").mkdir()
             write_whole(path / "scenario.yaml", text)
+            for file in files:
+                _copy(source / file, path / file)
             write_whole(path / "throughput.csv", ",".join(_PORT_RATES) + "\n")
             return cls(path, {})
         except BaseException:
@@ -134,6 +140,20 @@ class RunFolder:
         """Add facts to environment.json."""
         self.environment |= facts
         write_json(self.path / "environment.json", self.environment)
+
+
+def _copy(source: Path, path: Path) -> None:
+    """A copy that has been read back. Raises WriteError, and ScenarioError where the source is not there."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(source, path)
+        except OSError as error:
+            if error.filename == str(source):
+                raise ScenarioError(f"{source}: cannot be read: {error.strerror}") from None
+            raise
+        if not filecmp.cmp(source, path, shallow=False):
+            raise WriteError(f"{path}: it was not written as it is in {source}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

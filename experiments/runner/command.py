@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Collection, Iterable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
@@ -84,7 +85,13 @@ def carry_out_experiment(
         folder = RunFolder.again(resume)
         reporter.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
     else:
-        folder = RunFolder.new(parent, f"{experiment.spec.name}{suffix}", experiment.text)
+        folder = RunFolder.new(
+            parent,
+            f"{experiment.spec.name}{suffix}",
+            experiment.text,
+            experiment.files,
+            experiment.directory,
+        )
         reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
     with folder:
         folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
@@ -115,6 +122,10 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
     environment = read_json(path / "environment.json")
     if read_text(path / "scenario.yaml") != experiment.text:
         raise ScenarioError(f"{path}: it is of another scenario file than {experiment.path}")
+    for file in experiment.files:
+        kept = path / file
+        if not (kept.is_file() and filecmp.cmp(experiment.directory / file, kept, shallow=False)):
+            raise ScenarioError(f"{kept}: it is another file than {experiment.directory / file}")
     for key, now, what in (
         ("backend", backend.name, "made by the {}"),
         ("code", code_version(), "computed by other code ({})"),

@@ -11,6 +11,7 @@ import hashlib
 import heapq
 import json
 import math
+import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,8 +68,11 @@ def files_of(path: Path) -> list[Path]:
 
     Raises ValueError when there are none, one is missing, or a directory has those of several traces.
     """
-    if path.is_dir():
-        found = [one for one in path.iterdir() if _NAME.fullmatch(one.name)]
+    if os.path.isdir(path):
+        try:
+            found = [one for one in path.iterdir() if _NAME.fullmatch(one.name)]
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
         names = sorted({_NAME.fullmatch(one.name)[1] for one in found})  # type: ignore[index]
         if len(names) > 1:
             raise ValueError(f"{path}: it has the traces {', '.join(names[:5])}; name one of them")
@@ -84,6 +88,13 @@ def files_of(path: Path) -> list[Path]:
         sibling = found[0].with_name(f"{_NAME.fullmatch(found[0].name)[1]}.{missing}.et")  # type: ignore[index]
         raise ValueError(f"{sibling}: it is missing, there are {len(found)} files of its trace")
     return [by_rank[rank] for rank in range(len(found))]
+
+
+def groups_beside(files: Sequence[Path]) -> Path | None:
+    """The file of process groups that lies beside the files of a trace, where there is one."""
+    name = _NAME.fullmatch(files[0].name)[1]  # type: ignore[index]
+    beside = files[0].with_name(f"{name}.comm_group.json")
+    return beside if beside.exists() else None
 
 
 def _is(path: Path, name: str) -> bool:
@@ -104,9 +115,7 @@ def read(path: Path, groups: Path | None = None, shape: Sequence[int] = ()) -> W
     if shape and math.prod(shape) != len(files):
         raise ValueError(f"{path}: it has {len(files)} ranks, not {' × '.join(map(str, shape))}")
     name = _NAME.fullmatch(files[0].name)[1]  # type: ignore[index]
-    beside = files[0].with_name(f"{name}.comm_group.json")
-    if groups is None and beside.exists():
-        groups = beside
+    groups = groups or groups_beside(files)
     stated = {} if groups is None else _groups_of(groups, read_text(groups), len(files))
     reader = _Reader(Book(), len(files), stated, tuple(shape))
     traces = [reader.trace(file) for file in files]

@@ -255,7 +255,10 @@ def _places(header: Header, ranks: int | None, model_ranks: int | None) -> _Plac
         raise _Mistake(1, "the text does not say how many ranks there are; say it")
     if ranks > RANKS_LIMIT:
         raise _Mistake(1, f"it has {ranks} ranks, {RANKS_LIMIT} are allowed")
-    tensor = header.number("model_parallel_NPU_group", default=0) or model_ranks or 1
+    own = header.number("model_parallel_NPU_group", default=0)
+    if own and model_ranks and own != model_ranks:
+        raise _Mistake(1, f"its groups of model parallelism have {own} ranks, not {model_ranks}")
+    tensor = own or model_ranks or 1
     stages, expert = header.number("pp"), header.number("ep", "expert_parallel_npu_group")
     if min(tensor, stages, expert) < 1 or ranks % (tensor * stages):
         raise _Mistake(1, f"{ranks} ranks do not divide into {stages} stages of groups of {tensor}")

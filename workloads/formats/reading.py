@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,37 +19,71 @@ _NUMBERS = re.compile(r"\s*(#|\d+\s*(,|$))", re.MULTILINE)
 
 
 class Options(NamedTuple):
-    """What a file may leave open: its ranks, those of model parallelism, the shape of its network."""
+    """What a file may leave open: its ranks, those of model parallelism, the shape of its network, and a file
+    of process groups."""
 
     ranks: int | None = None
     model_ranks: int | None = None
     shape: tuple[int, ...] = ()
+    groups: Path | None = None
 
 
 class Format(NamedTuple):
-    """``read``: the first path, a file of process groups, options."""
+    """``takes``: those of the options that mean something to it; ``ranks`` may be given to all."""
 
     name: str
-    read: Callable[[Path, Path | None, Options], Workload]
+    read: Callable[[Path, Options], Workload]
+    takes: frozenset[str] = frozenset()
 
 
-CHAKRA = Format("Chakra trace", lambda path, groups, said: chakra.read(path, groups, said.shape))
-LAYERS = Format(
-    "workload text", lambda path, groups, said: layer_text.read(path, said.ranks, said.model_ranks)
+CHAKRA = Format(
+    "Chakra trace",
+    lambda path, said: chakra.read(path, said.groups, said.shape),
+    frozenset({"shape", "groups"}),
 )
-MATRIX = Format("traffic matrix", lambda path, groups, said: matrix.read(path))
-PACKED = Format("packed workload", lambda path, groups, said: _unpacked(path))
+LAYERS = Format(
+    "workload text",
+    lambda path, said: layer_text.read(path, said.ranks, said.model_ranks),
+    frozenset({"model_ranks"}),
+)
+MATRIX = Format("traffic matrix", lambda path, said: matrix.read(path))
+PACKED = Format("packed workload", lambda path, said: _unpacked(path))
+
+
+class _Found(NamedTuple):
+    """What some paths are: the format, one of its files, and options with the file of process groups."""
+
+    format: Format
+    path: Path
+    options: Options
 
 
 def read_any(paths: Sequence[Path], options: Options = Options()) -> Workload:
     """The workload in these files; a Chakra trace may be several, with one of process groups among them.
 
-    Raises ValueError, in one line, when no format fits, or the files are not one workload.
+    Raises ValueError, in one line, when no format fits, the files are not one workload, or an option is not
+    for their format.
     """
+    found = _found(paths, options)
+    return found.format.read(found.path, found.options)
+
+
+def files_read(paths: Sequence[Path], options: Options = Options()) -> list[Path]:
+    """Every file that :func:`read_any` reads for these; raises as it does, but reads beginnings alone."""
+    found = _found(paths, options)
+    if found.format is not CHAKRA:
+        return [found.path]
+    files = chakra.files_of(found.path)
+    groups = found.options.groups or chakra.groups_beside(files)
+    return files if groups is None else [*files, groups]
+
+
+def _found(paths: Sequence[Path], options: Options) -> _Found:
     if not paths:
         raise ValueError("there is no file to read")
     groups = [path for path in paths if path.suffix == ".json"]
     others = [path for path in paths if path.suffix != ".json"]
+    groups += [options.groups] if options.groups is not None else []
     if not others or len(groups) > 1:
         raise ValueError(
             f"{groups[-1]}: a JSON file is one of process groups; name one, and the trace it is for"
@@ -61,13 +96,17 @@ def read_any(paths: Sequence[Path], options: Options = Options()) -> Workload:
         other = next((path for path in others[1:] if path.resolve() not in files), None)
         if other is not None:
             raise ValueError(f"{other}: it is no file of the trace of {others[0]}")
-    return found.read(others[0], groups[0] if groups else None, options)
+    options = options._replace(groups=groups[0] if groups else None)
+    for name in ("model_ranks", "shape", "groups"):
+        if getattr(options, name) and name not in found.takes:
+            raise ValueError(f"{others[0]}: a {found.name} has no use for {name.replace('_', ' ')}")
+    return _Found(found, others[0], options)
 
 
 def recognise(path: Path) -> Format:
     """The format of a file, by its content first and then by its name. Raises ValueError."""
     if (
-        path.is_dir()
+        os.path.isdir(path)
         or path.suffix == ".et"
         or next(path.parent.glob(f"{glob.escape(path.name)}.*.et"), None)
     ):

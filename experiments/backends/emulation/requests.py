@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import numpy as np
-
-from experiments.analysis.prediction import all_reduce_time, light_wait_s
+from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s
 from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan
 from fabric.schedules import steps_named
@@ -95,22 +93,6 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     steps = steps_named(job.loop.collective, job.gpus)
     alone_s = all_reduce_time(steps, job.loop.gradient_bytes, slowest_bps)
     return alone_s * alongside + steps.steps * light_wait_s(plan)
-
-
-def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
-    """No iteration of a workload takes longer where nothing is wrong: emulated seconds, far more than any.
-
-    As if the computations of all programs followed each other, and all bytes passed the slowest link.
-    """
-    assert job.workload is not None
-    workload, setting = job.workload, plan.setting
-    slowest_bps = min(link.rate_bps for link in setting.fabric.links) / setting.scale.rate
-    counts = np.bincount(workload.program_of, minlength=len(workload.programs))
-    sent = sum(2 * n * float(p.bytes.sum()) for n, p in zip(counts, workload.programs, strict=True))
-    compute_s = sum(float(np.nansum(program.seconds)) for program in workload.programs)
-    alongside = sum(other.gpus for other in plan.jobs) / job.gpus
-    slower = max(job.stragglers.values(), default=1.0)
-    return float(compute_s * slower + alongside * 8 * sent / slowest_bps)
 
 
 def only_simulated(plan: RunPlan) -> str | None:

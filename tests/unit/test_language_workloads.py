@@ -1,0 +1,241 @@
+"""Jobs that execute workloads from files, as a scenario file states them and a run folder keeps them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from containers.image import ROOT
+from experiments.analysis.prediction import expected_s
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import Experiment, load
+from experiments.language.text import ScenarioError
+from experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec
+from experiments.record.folder import RunFolder
+from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of
+from tests.simulated import SIX_GPUS
+from tests.unit.workloads import canonical, many_kinds
+from workloads.formats import chakra, matrix
+from workloads.packed import pack
+
+DATA = ROOT / "tests/data"
+FOUR, SIX = "[g0, g1, g3, g4]", "all"
+
+
+def text_of(workload: str, ranks: str = FOUR, more: str = "") -> str:
+    jobs = f"jobs: {{llm: {{ranks: {ranks}, workload: {workload}}}}}\n"
+    lines = [line for line in SIX_GPUS.splitlines() if not line.startswith(("training:", "scale:"))]
+    return "\n".join([*lines, "scale: {time: 1, payload: 1}", jobs, more])
+
+
+def scenario(directory: Path, workload: str, ranks: str = FOUR, more: str = "") -> Path:
+    (directory / "traces").mkdir(parents=True, exist_ok=True)
+    for file in DATA.glob("chakra/all_reduce.*"):
+        shutil.copy(file, directory / "traces")
+    shutil.copy(DATA / "astra_sim/MLP_ModelParallel.txt", directory)
+    path = directory / "a.yaml"
+    path.write_text(text_of(workload, ranks, more))
+    return path
+
+
+def refusal(directory: Path, workload: str, ranks: str = FOUR, more: str = "") -> str:
+    path = scenario(directory, workload, ranks, more)
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ").replace(f"{directory}/", "")
+
+
+def loaded(directory: Path, workload: str, ranks: str = FOUR) -> Experiment:
+    return load(scenario(directory, workload, ranks))
+
+
+TRACE = [f"traces/all_reduce.{rank}.et" for rank in range(4)]
+
+
+@pytest.mark.parametrize("named", ["traces", "traces/all_reduce", "traces/all_reduce.2.et", str(TRACE)])
+def test_a_trace_is_named_by_its_directory_its_name_or_its_files(tmp_path: Path, named: str) -> None:
+    found = loaded(tmp_path, f"{{files: {named}, iterations: 3}}")
+    job = found.plans[0].jobs[0]
+    assert found.files == tuple(TRACE)
+    assert job.iterations == 3
+    assert job.workload is not None
+    assert job.workload.ranks == 4
+
+
+def test_a_trace_is_as_emulated(tmp_path: Path) -> None:
+    chakra.write(many_kinds(), tmp_path / "many")
+    path = scenario(tmp_path, "{files: many, device: a100, efficiency: 0.5}")
+    path.write_text(path.read_text().replace("{time: 1, payload: 1}", "{time: 4, payload: 16}"))
+    found = load(path)
+    assert found.files == (*(f"many.{rank}.et" for rank in range(4)), "many.comm_group.json")
+    workload = found.plans[0].jobs[0].workload
+    assert workload is not None
+    program = workload.programs[0]
+    seconds = dict(zip([workload.names[n] for n in program.name], program.seconds.tolist(), strict=True))
+    assert seconds["forward"] == pytest.approx(4 * 1.5e-3)
+    assert seconds["backward"] == pytest.approx(4 * 2e9 / (0.5 * 312e12))
+    assert sorted(program.bytes[program.kind == 1].tolist()) == [64, 4096, 1 << 18]
+
+
+def test_points_of_a_sweep_read_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    read = chakra.read
+    monkeypatch.setattr(chakra, "read", lambda *said: (reads.append(said), read(*said))[1])
+    path = scenario(tmp_path, "{files: traces}", more="sweep: {scale.payload: [1, 2], scale.time: [1, 2, 3]}")
+    found = load(path)
+    assert len(found.plans) == 6
+    assert len(reads) == 1
+    sizes = {
+        int(plan.jobs[0].workload.programs[0].bytes.max()) for plan in found.plans if plan.jobs[0].workload
+    }
+    assert sizes == {1 << 20, 1 << 19}
+
+
+def test_a_text_gets_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
+    found = loaded(tmp_path, "{files: MLP_ModelParallel.txt}", SIX)
+    assert found.files == ("MLP_ModelParallel.txt",)
+    workload = found.plans[0].jobs[0].workload
+    assert workload is not None
+    assert workload.ranks == 6
+    text = (tmp_path / "MLP_ModelParallel.txt").read_text().replace("MODEL", "HYBRID_DATA_MODEL", 1)
+    (tmp_path / "hybrid.txt").write_text(text)
+    workload = loaded(tmp_path, "{files: hybrid.txt, model_ranks: 3}", SIX).plans[0].jobs[0].workload
+    assert workload is not None
+    assert [group.tolist() for group in workload.groups] == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ("{files: traces/gone}", "workload.files: traces/gone: No such file or directory"),
+        ("{files: traces/all_reduce.9.et, groups: g.json}", "workload.files: g.json: No such file"),
+        ("{files: a.yaml}", "workload.files: a.yaml: no format fits"),
+        (
+            "{files: [traces, a.yaml]}",
+            "workload.files: a.yaml: it is no file of the trace of traces",
+        ),
+        ("{files: /etc/passwd}", "workload.files[0]: '/etc/passwd' is not below the directory"),
+        (
+            "{files: traces/../../x}",
+            "workload.files[0]: 'traces/../../x' is not below the directory",
+        ),
+        ("{files: [traces, .]}", "workload.files[1]: '.' is not below the directory"),
+        ('{files: "a\\nb"}', "workload.files[0]: 'a\\nb' is not below the directory"),
+        ("{files: x, groups: ../g.json}", "workload.groups: '../g.json' is not below the directory"),
+        ("{files: rows.csv}", "workload.files[0]: 'rows.csv': a run folder, which gets a copy, has"),
+        ("{files: plots/m.csv}", "workload.files[0]: 'plots/m.csv': a run folder"),
+        (f"{{files: {'x' * 300}}}", f"workload.files: {'x' * 300}: File name too long"),
+        (f"{{files: {'x' * 300}.et}}", "workload.files: "),
+        ("{files: 3}", "workload.files: should be a list"),
+        ("{files: []}", "workload: give one of model, files and collective"),
+        ("{files: traces, tp: 2}", "workload: tp: a workload of files has no such key"),
+        ("{files: traces, shape: [2, 3]}", "workload.files: traces: it has 4 ranks, not 2 × 3"),
+        ("{files: traces, shape: [0]}", "workload.shape[0]: should be greater than or equal to 1"),
+        ("{files: traces, model_ranks: 2}", "a Chakra trace has no use for model ranks"),
+        ("{files: traces, device: z80}", "workload.device: no device z80; there are v100"),
+        ("{files: traces, efficiency: 0.5}", "workload: efficiency: it is of a device"),
+        ("{files: MLP_ModelParallel.txt, model_ranks: 3}", "do not divide into 1 stages of groups of 3"),
+        (
+            "{collective: all-sum, size: 4 MB}",
+            "workload.collective: there is no collective 'all-sum'",
+        ),
+        (
+            "{collective: broadcast, algorithm: x, size: 4 MB}",
+            "workload.algorithm: broadcast has no",
+        ),
+        ("{model: gpt2-medium, device: a100, tp: 3}", "workload.tp: 3 does not divide the 16 heads"),
+        ("{model: gpt2-medium, device: a100}", "workload: it is for 1 ranks, and the job has 4"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, workload: str, said: str) -> None:
+    assert said in refusal(tmp_path, workload)
+
+
+def test_a_file_that_is_for_other_ranks_or_states_no_time_is_refused(tmp_path: Path) -> None:
+    said = "jobs.llm.workload: it is for 4 ranks, and the job has 6"
+    assert refusal(tmp_path, "{files: traces}", SIX) == said
+    (tmp_path / "many.rlw").write_bytes(pack(many_kinds()))
+    said = "jobs.llm.workload.device: weights states no time; name the device that computes"
+    assert refusal(tmp_path, "{files: many.rlw}") == said
+
+
+def test_an_arm_is_named_where_its_file_is_wrong(tmp_path: Path) -> None:
+    arms = "arms: {base: {}, other: {jobs.llm.workload.files: gone}}"
+    said = refusal(tmp_path, "{files: traces}", more=arms)
+    assert said == "arms.other.jobs.llm.workload.files: gone: No such file or directory"
+
+
+def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: Path) -> None:
+    origin, runs = tmp_path / "origin", tmp_path / "runs"
+    runs.mkdir()
+    more = "sweep: {jobs.llm.workload.files: [traces, many.rlw]}"
+    origin.mkdir()
+    (origin / "many.rlw").write_bytes(pack(many_kinds()))
+    experiment = load(scenario(origin, "{files: traces, device: h100}", more=more))
+    assert experiment.files == (*TRACE, "many.rlw")
+    with RunFolder.new(runs, "a", experiment.text, experiment.files, experiment.directory) as folder:
+        folder.describe(repeat=1, backend="simulation", code="x")
+    check = SimulationBackend()
+    with pytest.raises(ScenarioError, match="computed by other code"):
+        check_resumed(folder.path, experiment, check)
+    (origin / TRACE[1]).write_bytes(b"")
+    with pytest.raises(ScenarioError) as caught:
+        check_resumed(folder.path, experiment, check)
+    assert str(caught.value) == f"{folder.path}/{TRACE[1]}: it is another file than {origin}/{TRACE[1]}"
+    shutil.rmtree(origin)
+    again = experiment_of(folder.path)
+    assert again.files == experiment.files
+    for old, new in zip(experiment.plans, again.plans, strict=True):
+        assert old.jobs[0].workload is not None
+        assert new.jobs[0].workload is not None
+        assert canonical(old.jobs[0].workload) == canonical(new.jobs[0].workload)
+
+
+def test_a_file_that_goes_before_it_is_copied_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
+    experiment = load(scenario(tmp_path, "{files: traces}"))
+    (tmp_path / TRACE[3]).unlink()
+    with pytest.raises(ScenarioError, match=r"all_reduce\.3\.et: cannot be read: No such file"):
+        RunFolder.new(tmp_path / "runs", "a", experiment.text, experiment.files, experiment.directory)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_names_of_a_run_folder_are_those_that_a_run_leaves(tmp_path: Path) -> None:
+    mini = load(DATA / "mini.yaml")
+    done, _ = carry_out_experiment(mini, SimulationBackend(), tmp_path)
+    assert {path.name for path in done.path.iterdir()} <= {*OF_RUN_FOLDERS}
+
+
+def test_how_long_a_workload_takes_is_waited_for(tmp_path: Path) -> None:
+    plan = loaded(tmp_path, "{files: traces, iterations: 2}").plans[0]
+    (expected,) = expected_s(plan).values()
+    workload = plan.jobs[0].workload
+    assert workload is not None
+    one_link_s = 8 * int(np.sum(workload.programs[0].bytes)) / 10e9
+    assert expected > 2 * one_link_s
+
+
+def test_a_matrix_is_a_workload_of_one_exchange(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("0,8,0,0\n0,0,8,0\n0,0,0,8\n8,0,0,0\n")
+    workload = loaded(tmp_path, "{files: m.csv}").plans[0].jobs[0].workload
+    assert workload is not None
+    assert matrix.traffic(workload).sum() == 32
+
+
+def test_every_key_is_of_some_source_and_described() -> None:
+    page = (ROOT / "docs/experiments.md").read_text().partition("## Workloads")[2].partition("\n## ")[0]
+    assert not [key for key in WorkloadSpec.model_fields if f"`{key}`" not in page]
+
+
+def test_examples_of_the_page_are_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs/experiments.md").read_text().partition("## Workloads")[2].partition("\n## ")[0]
+    examples = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    assert len(examples) == 3
+    for example in examples:
+        for name, job in yaml.safe_load(example)["jobs"].items():
+            spec = WorkloadSpec.model_validate(job["workload"])
+            assert [spec.model, *spec.files, spec.collective] != [None, None], name
