@@ -272,6 +272,12 @@ def test_a_race_is_refused_even_where_both_ways_end_well() -> None:
         of(algo("reduce", 1, [[block(0, -1, 1, [receive]), block(1, 1, -1, [send])], there], scratch=1))
 
 
+def test_a_race_is_told_whichever_of_both_was_first() -> None:
+    copies = [block(0, -1, -1, [line(0, "cpy", "i0", "s0")]), block(1, -1, -1, [line(0, "cpy", "s0", "s1")])]
+    with pytest.raises(ValueError, match=r"line 7: nothing says whether line 4, too at chunk 0 of buffer s"):
+        of(algo("allreduce", 1, [copies], scratch=2))
+
+
 def test_two_that_only_read_are_no_race() -> None:
     send, receive = line(0, "s", "i0", "i0"), line(0, "r", "i0", "i0")
     gpus = [[block(0, 1, -1, [send]), block(1, 2, -1, [send])]]
