@@ -16,7 +16,8 @@ from fabric.collectives import apply_schedule, schedule_of
 from fabric.kinds import KINDS, collective_steps
 from fabric.steps import Step, Steps
 from fabric.verify import verify
-from workloads.formats.msccl.reader import FILE_LIMIT, STEPS_LIMIT, Algorithm, algorithm_of, read_msccl
+from workloads.formats.files import TEXT_LIMIT
+from workloads.formats.msccl.reader import STEPS_LIMIT, Algorithm, algorithm_of, read_msccl
 from workloads.formats.msccl.writer import msccl_text, write_msccl
 
 RING = Path(__file__).parent.parent / "data/msccl/custom_allreduce.xml"
@@ -234,8 +235,8 @@ def test_other_ends_of_a_file_are_one_line_too(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Is a directory$"):
         read_msccl(tmp_path)
     with (tmp_path / "long.xml").open("wb") as file:
-        file.truncate(FILE_LIMIT + 1)
-    with pytest.raises(ValueError, match=f"it has {FILE_LIMIT + 1} bytes, {FILE_LIMIT} are allowed$"):
+        file.truncate(TEXT_LIMIT + 1)
+    with pytest.raises(ValueError, match=f"it has {TEXT_LIMIT + 1} bytes, {TEXT_LIMIT} are allowed$"):
         read_msccl(tmp_path / "long.xml")
     with pytest.raises(ValueError, match=r"No such file or directory$"):
         write_msccl(tmp_path / "no/a.xml", "all-reduce", collective_steps("all-reduce", "", 2))

@@ -17,12 +17,11 @@ import numpy as np
 
 from fabric.steps import Step, Steps, frozen
 from fabric.verify import verify
+from workloads.formats.files import read_text
 from workloads.formats.msccl.buffers import chunks_of
 from workloads.formats.msccl.elements import Program, parse
 from workloads.formats.msccl.play import Piece, Played, play
 
-#: Bytes of a file; the largest that we know has 0.6 MB.
-FILE_LIMIT = 64 << 20
 #: Numbers that the checker may need: those of an all-reduce of 256 ranks in 256 chunks.
 CHECK_LIMIT = 1 << 24
 #: Steps of all thread blocks; a file of 64 ranks' ring has 16,000, the longest of others that we know 5,300.
@@ -41,14 +40,7 @@ class Algorithm:
 
 def read_msccl(path: Path) -> Algorithm:
     """The algorithm of a file. Raises ValueError, in one line with the file's name, also for a wrong one."""
-    try:
-        size = path.stat().st_size
-        if size > FILE_LIMIT:
-            raise ValueError(f"{path}: it has {size} bytes, {FILE_LIMIT} are allowed")
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    return algorithm_of(data, str(path))
+    return algorithm_of(read_text(path).encode(), str(path))
 
 
 def algorithm_of(data: bytes, file: str) -> Algorithm:

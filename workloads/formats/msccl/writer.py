@@ -15,6 +15,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from fabric.steps import Steps
+from workloads.formats.files import write_bytes
 from workloads.formats.msccl.buffers import EXCHANGES
 from workloads.formats.msccl.elements import KIND_OF, Place
 
@@ -53,15 +54,8 @@ def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
 
 
 def write_msccl(path: Path, kind: str, steps: Steps, root: int = 0) -> None:
-    """Writes it and looks that it is there. Raises ValueError when it cannot be written."""
-    data = msccl_text(kind, steps, root).encode()
-    try:
-        path.write_bytes(data)
-        written = path.stat().st_size
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    if written != len(data):
-        raise ValueError(f"{path}: it was not written whole")
+    """Writes it whole or not at all. Raises ValueError."""
+    write_bytes(path, msccl_text(kind, steps, root).encode())
 
 
 class _Gpu:
