@@ -14,9 +14,13 @@ import pytest
 
 from containers.image import ROOT
 from tests.unit.workloads import canonical, many_kinds, outcome
+from workloads.devices import DEVICES
 from workloads.formats.chakra import delimited, encoded, files_of, read, write
 from workloads.formats.chakra_schema import CommType, Metadata, Node, NodeType
 from workloads.graph import Book, Collective, Kind, Workload, Writer
+from workloads.models import MODELS
+from workloads.parallelism import generate
+from workloads.settings import Parallel, Training
 
 DATA = ROOT / "tests/data/chakra"
 
@@ -117,6 +121,14 @@ def test_times_and_flops_come_back_exactly(tmp_path: Path) -> None:
     workload = book.workload("times", [writer.done()], [0], [[]], [[]])
     write(workload, tmp_path / "times")
     assert canonical(read(tmp_path / "times")) == canonical(workload)
+
+
+def test_a_generated_workload_comes_back(tmp_path: Path) -> None:
+    """With seconds of the optimiser's memory, and two streams of one group: two communicators of it."""
+    training = Training(micro_batches=2, sequence=8, zero=3)
+    workload = generate(MODELS["gpt2-medium"], Parallel(dp=2, tp=2, pp=2), training, DEVICES["a100"])
+    write(workload, tmp_path / workload.name)
+    assert canonical(read(tmp_path / workload.name)) == canonical(workload)
 
 
 def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:

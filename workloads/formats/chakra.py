@@ -38,7 +38,7 @@ _NAME = re.compile(r"(.+)\.(\d{1,9})\.et")
 _READ = (
     *("is_cpu_op", "stream", "num_ops", "flops", "seconds", "tensor_size"),
     *("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim"),
-    *("size", "algorithm", "root", "kind", "split", "sizes"),
+    *("size", "algorithm", "root", "kind", "split", "sizes", "communicator"),
 )
 #: An attribute as bytes begins with its name: this, the name's length, the name.
 _NAME_FIRST = b"\n"
@@ -60,6 +60,15 @@ _TYPES = {kind: number for number, kind in reversed(_KINDS.items())} | {"all-to-
 _BARRIER_BYTES = 4
 
 Ranks = tuple[int, ...]
+
+
+class _Communicator(NamedTuple):
+    """Ranks, or the dimensions of the network along which they are; ``number`` of those of the same ranks."""
+
+    of: Ranks | tuple[bool, ...]
+    number: int
+
+
 Ids = npt.NDArray[np.uint64]
 
 
@@ -165,9 +174,7 @@ class _Trace:
     lane: IntArray  # index into ``lanes``
     owner: IntArray  # [edges] whose
     after: IntArray  # [edges] index of what it comes after
-    groups: list[Ranks | tuple[bool, ...]] = field(
-        default_factory=list
-    )  # of booleans: dimensions that take part
+    groups: list[_Communicator] = field(default_factory=list)  # of booleans: dimensions that take part
     lanes: list[str] = field(default_factory=list)
 
 
@@ -196,7 +203,7 @@ class _Columns:
     counts: array[int] = field(default_factory=lambda: array("q"))
     after: array[int] = field(default_factory=lambda: array("Q"))
     whats: list[_What] = field(default_factory=list)
-    groups: dict[Ranks | tuple[bool, ...], int] = field(default_factory=dict)
+    groups: dict[_Communicator, int] = field(default_factory=dict)
     lanes: dict[str, int] = field(default_factory=dict)
 
 
@@ -280,8 +287,8 @@ class _Reader:
                 if lane == "compute" and type(said.get("stream")) is int:
                     lane = f"stream {said['stream']}"
             case NodeType.COMM_COLL:
-                key = self._group(said, groups)
-                collective, size = _collective(said, self._count(key))
+                key = _Communicator(self._group(said, groups), _whole(said, "communicator", 0))
+                collective, size = _collective(said, self._count(key.of))
                 what, group = (
                     self._book.collective(collective),
                     columns.groups.setdefault(key, len(columns.groups)),
@@ -289,6 +296,8 @@ class _Reader:
                 found = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
             case NodeType.MEM_LOAD | NodeType.MEM_STORE:
                 found, lane = {"kind": Kind.MEMORY, "bytes": _whole(said, "tensor_size", 0)}, "memory"
+                if "seconds" in said:
+                    found["seconds"] = _number(said, "seconds")
             case other:
                 raise ValueError(f"{other} is no type of a node")
         if type(said.get("stream")) is str:
@@ -367,16 +376,19 @@ class _Reader:
 
     def workload(self, name: str, traces: Sequence[_Trace]) -> Workload:
         """All ranks together; those that do the same share a program."""
-        ranks_of = [[self._ranks_of(key, rank) for key in trace.groups] for rank, trace in enumerate(traces)]
+        ranks_of = [
+            [_Communicator(self._ranks_of(key.of, rank), key.number) for key in trace.groups]
+            for rank, trace in enumerate(traces)
+        ]
         slots = _Slots(self._ranks)
         communicators = []
         for rank, groups in enumerate(ranks_of):
-            if missing := next((g for g in groups if rank not in g), None):
+            if missing := next((ranks for ranks, _ in groups if rank not in ranks), None):
                 raise ValueError(
                     f"rank {rank} has a collective of a group in which it is not: that of {len(missing)} "
                     f"ranks from {missing[0]}"
                 )
-            communicators.append([(slots.of(group), self._book.group(group)) for group in groups])
+            communicators.append([(slots.of(one), self._book.group(one.of)) for one in groups])
         programs: dict[bytes, int] = {}
         made: list[Program] = []
         program_of, peers = [], []
@@ -616,20 +628,20 @@ def _digest(program: Program) -> bytes:
 
 
 class _Slots:
-    """A slot for each group: one number for all its ranks, and no other group of any of them has it."""
+    """A slot for each communicator: one for all its ranks, and no other of any of them has it."""
 
     def __init__(self, ranks: int) -> None:
-        self._slots: dict[Ranks, int] = {}
+        self._slots: dict[_Communicator, int] = {}
         self._taken: list[set[int]] = [set() for _ in range(ranks)]
 
-    def of(self, group: Ranks) -> int:
-        if group not in self._slots:
-            taken = set().union(*(self._taken[rank] for rank in group))
+    def of(self, one: _Communicator) -> int:
+        if one not in self._slots:
+            taken = set().union(*(self._taken[rank] for rank in one.of))
             slot = next(k for k in range(len(taken) + 1) if k not in taken)
-            self._slots[group] = slot
-            for rank in group:
+            self._slots[one] = slot
+            for rank in one.of:
                 self._taken[rank].add(slot)
-        return self._slots[group]
+        return self._slots[one]
 
 
 def _filled(rows: Sequence[Mapping[int, int]]) -> IntArray:
@@ -718,13 +730,20 @@ def _what(
         return _computation(float(program.seconds[k]), float(program.flops[k]), node)
     if kind is Kind.MEMORY:
         node.type = NodeType.MEM_LOAD
-        return [("tensor_size", "uint64_val", size)]
+        seconds = float(program.seconds[k])
+        exact = [] if math.isnan(seconds) else [("seconds", "double_val", seconds)]
+        return [("tensor_size", "uint64_val", size), *exact]
     if kind is Kind.COLLECTIVE:
         node.type = NodeType.COMM_COLL
         group = int(workload.communicators[rank, slot])
         what = workload.collectives[int(program.collective[k])]
-        pg_name = [("pg_name", "string_val", names[group])] if names[group] else []
-        return pg_name + _communication(what, size, len(workload.groups[group]))
+        said: list[tuple[str, str, Any]] = []
+        if names[group]:
+            said.append(("pg_name", "string_val", names[group]))
+        # Groups have names in a trace, and not what else the same ranks have beside it.
+        if number := workload.communicators[rank, :slot].tolist().count(group):
+            said.append(("communicator", "int32_val", number))
+        return said + _communication(what, size, len(workload.groups[group]))
     node.type = NodeType.COMM_SEND if kind is Kind.SEND else NodeType.COMM_RECV
     peer = int(workload.peers[rank, slot])
     ends = (rank, peer) if kind is Kind.SEND else (peer, rank)
