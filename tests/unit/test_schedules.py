@@ -443,7 +443,7 @@ def test_segments_go_the_way_the_light_goes() -> None:
 
 def test_schedules_need_only_numpy() -> None:
     code = (
-        "import sys, fabric.collectives, fabric.wrht; "
+        "import sys, fabric.collectives, fabric.kinds, fabric.wrht; "
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(
