@@ -6,6 +6,7 @@ operation. ``docs/workloads-formats.md`` says how each field is read.
 
 from __future__ import annotations
 
+import gc
 import glob
 import hashlib
 import heapq
@@ -15,6 +16,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -43,7 +45,9 @@ _READ = (
 #: An attribute as bytes begins with its name: this, the name's length, the name.
 _NAME_FIRST = b"\n"
 _WANTED = tuple(_NAME_FIRST + bytes([len(name)]) + name.encode() for name in _READ)
+_TAG = _NAME_FIRST + b"\x08comm_tag"
 _METADATA = int(NodeType.METADATA)
+_MESSAGES = frozenset({int(NodeType.COMM_SEND), int(NodeType.COMM_RECV)})
 _MICRO = 1e-6
 
 _KINDS = {
@@ -179,7 +183,7 @@ class _Trace:
 
 
 class _What(NamedTuple):
-    """What a node does, but for its id, its name and what it comes after; few in any trace are different."""
+    """What a node does, but for id, name, tag and what it comes after; few in any trace are different."""
 
     kind: int = Kind.COMPUTE
     seconds: float = math.nan
@@ -189,7 +193,6 @@ class _What(NamedTuple):
     group: int = -1
     own: int = -1
     peer: int = -1
-    tag: int = 0
     lane: int = 0
 
 
@@ -200,6 +203,7 @@ class _Columns:
     ids: dict[int, None] = field(default_factory=dict)
     name: array[int] = field(default_factory=lambda: array("q"))
     does: array[int] = field(default_factory=lambda: array("q"))  # index into ``whats``
+    tag: array[int] = field(default_factory=lambda: array("q"))
     counts: array[int] = field(default_factory=lambda: array("q"))
     after: array[int] = field(default_factory=lambda: array("Q"))
     whats: list[_What] = field(default_factory=list)
@@ -224,7 +228,8 @@ class _Reader:
         data = read_bytes(path)
         digest = hashlib.sha256(data).digest()
         if digest not in self._seen:
-            self._seen[digest] = self._parse(path, data)
+            with _no_collector():
+                self._seen[digest] = self._parse(path, data)
         return self._seen[digest]
 
     def _parse(self, path: Path, data: bytes) -> _Trace:
@@ -246,21 +251,23 @@ class _Reader:
             if number in ids:
                 raise ValueError(f"{path}, byte {start}: node {number}: there is another one of this id")
             ids[number] = None
+            kind, tag = node.type, 0
             wanted = [raw for raw in node.attr if raw.startswith(_WANTED) or raw[:1] != _NAME_FIRST]
-            said = (node.type, node.duration_micros, *wanted)
-            does = known.get(said)
-            if does is None:
-                try:
+            try:
+                if kind in _MESSAGES:
+                    wanted, tag = _tagged(wanted)
+                said = (kind, node.duration_micros, *wanted)
+                does = known.get(said)
+                if does is None:
                     columns.whats.append(self._what(node, wanted, columns, groups))
-                except (ValueError, OverflowError) as error:
-                    detail = "a number of it is too large" if isinstance(error, OverflowError) else error
-                    raise ValueError(f"{path}, byte {start}: node {number}: {detail}") from None
-                does = len(columns.whats) - 1
-                if node.type == _METADATA:
-                    known.clear()  # the names of its groups may mean other ones from here on
-                else:
-                    known[said] = does
+                    does = known[said] = len(columns.whats) - 1
+                    if kind == _METADATA:
+                        known.clear()  # the names of its groups may mean other ones from here on
+            except (ValueError, OverflowError) as error:
+                detail = "a number of it is too large" if isinstance(error, OverflowError) else error
+                raise ValueError(f"{path}, byte {start}: node {number}: {detail}") from None
             columns.does.append(does)
+            columns.tag.append(tag)
             columns.name.append(name_of(node.name))
             deps = node.data_deps[:]
             if others := node.ctrl_deps:
@@ -302,7 +309,7 @@ class _Reader:
                 raise ValueError(f"{other} is no type of a node")
         if type(said.get("stream")) is str:
             lane = said["stream"]
-        if max(found.get("bytes", 0), found.get("tag", 0)) >= 1 << 62:
+        if found.get("bytes", 0) >= 1 << 62:
             raise OverflowError
         return _What(**found, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
 
@@ -366,7 +373,7 @@ class _Reader:
             group=column("group"),
             own=column("own"),
             peer=column("peer"),
-            tag=column("tag"),
+            tag=np.frombuffer(columns.tag, dtype=np.int64)[order],
             lane=column("lane"),
             owner=owner,
             after=found,
@@ -463,6 +470,19 @@ class _Reader:
         return stream
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Reading makes millions of objects and no circles: looking for these takes a fifth of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
     """Where each message of a file begins, and its bytes."""
     at, end = 0, len(data)
@@ -483,16 +503,30 @@ def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-@lru_cache(1 << 12)
-def _attribute(raw: bytes) -> tuple[str, Any]:
+def _tagged(attributes: list[bytes]) -> tuple[list[bytes], int]:
+    """The other attributes of a message, and its tag, which may be another one for each."""
+    tags = [raw for raw in attributes if raw.startswith(_TAG)]
+    if not tags:
+        return attributes, 0
+    return [raw for raw in attributes if not raw.startswith(_TAG)], _whole(
+        dict([_decoded(tags[-1])]), "comm_tag"
+    )
+
+
+def _decoded(raw: bytes) -> tuple[str, Any]:
     """Name and value of an attribute. Raises ValueError."""
     try:
+        if not raw.startswith(_NAME_FIRST):
+            raise ValueError("one of its attributes does not begin with its name")
         said = Attribute.FromString(raw)
     except DecodeError:
         raise ValueError("one of its attributes is damaged") from None
     which = said.WhichOneof("value") or ""
     value: Any = getattr(said, which, None)
     return said.name, list(value.values) if which.endswith("_list") else value
+
+
+_attribute = lru_cache(1 << 12)(_decoded)
 
 
 def _message(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, Any]:
@@ -506,7 +540,6 @@ def _message(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, Any]
         "bytes": _whole(said, "comm_size"),
         "own": _whole(said, ends[0], -1),
         "peer": peer,
-        "tag": _whole(said, "comm_tag", 0),
     }
 
 
