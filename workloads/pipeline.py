@@ -22,16 +22,18 @@ class Turn(NamedTuple):
 def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int = 1) -> list[list[Turn]]:
     """Turns of each stage, in order. Raises ValueError for a combination that the schedule cannot do."""
     if name not in SCHEDULES:
-        raise ValueError(f"no schedule {name}; there are {', '.join(SCHEDULES)}")
+        raise ValueError(f"schedule: no {name}; there are {', '.join(SCHEDULES)}")
     if name != "interleaved" and chunks_per_stage != 1:
-        raise ValueError(f"{name} has one chunk a stage, not {chunks_per_stage}; interleaved has more")
+        raise ValueError(f"virtual_stages: {name} has one chunk a stage, not {chunks_per_stage}")
     if name == "gpipe":
         return [_gpipe(stage, micro_batches) for stage in range(stages)]
     if name == "1f1b":
         warm = [stages - stage - 1 for stage in range(stages)]
     else:
         if micro_batches % stages:
-            raise ValueError(f"interleaved: {micro_batches} micro-batches are no multiple of {stages} stages")
+            raise ValueError(
+                f"micro_batches: interleaved needs a multiple of {stages} stages, not {micro_batches}"
+            )
         warm = [2 * (stages - stage - 1) + (chunks_per_stage - 1) * stages for stage in range(stages)]
     return [
         _one_f_one_b(stage, stages, micro_batches, chunks_per_stage, warm[stage]) for stage in range(stages)

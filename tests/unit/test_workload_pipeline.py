@@ -84,9 +84,9 @@ def test_the_interleaved_order_is_megatrons() -> None:
 
 
 def test_what_a_schedule_cannot_do_is_said() -> None:
-    with pytest.raises(ValueError, match="no schedule zb; there are gpipe, 1f1b, interleaved"):
+    with pytest.raises(ValueError, match="schedule: no zb; there are gpipe, 1f1b, interleaved"):
         schedule("zb", 2, 2)
-    with pytest.raises(ValueError, match="1f1b has one chunk a stage, not 2"):
+    with pytest.raises(ValueError, match="virtual_stages: 1f1b has one chunk a stage, not 2"):
         schedule("1f1b", 2, 2, 2)
-    with pytest.raises(ValueError, match="interleaved: 3 micro-batches are no multiple of 2 stages"):
+    with pytest.raises(ValueError, match="micro_batches: interleaved needs a multiple of 2 stages, not 3"):
         schedule("interleaved", 2, 3, 2)
