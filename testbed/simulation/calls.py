@@ -9,12 +9,13 @@ from fabric.kinds import collective_steps, matrix_bounds, vector_bytes
 from fabric.steps import Steps
 from testbed.simulation.together import in_bytes
 from workloads.graph import Kind, Workload
+from workloads.splits import split_bytes
 
 
 class Call(NamedTuple):
     """A collective of one group: its schedule and the bytes of a chunk.
 
-    ``once``: no other call of the group need be the same.
+    ``once``: it was drawn for this call, and others of the group differ.
     """
 
     steps: Steps
@@ -44,6 +45,9 @@ class Calls:
             self._steps[collective, ranks] = steps
         if what.sizes is not None:
             return Call(steps, 1 / self.splits)
+        if what.split is not None and what.split.skew:
+            bounds = matrix_bounds(split_bytes(what.split, ranks, size, key).tolist())
+            return Call(in_bytes(steps, bounds), 1 / self.splits, once=True)
         return Call(steps, vector_bytes(what.kind, ranks, size) / steps.chunks / self.splits)
 
 

@@ -133,29 +133,39 @@ def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
 class IdealNetwork:
     """Each GPU has a link of ``rate_bps`` in each direction to a switch that never holds anything up.
 
-    Raises ValueError for a rate that is not above 0.
+    With ``per_server`` the first so many GPUs are one server, and so on; each has a second link, of
+    ``server_bps``, to such a switch in its server, which transfers within the server take. Raises ValueError
+    for a rate that is not above 0.
     """
 
     def __init__(
-        self, gpus: Sequence[str], rate_bps: float, *, latency_s: float = 0.0, share: float = 1.0
-    ) -> None:
+        self, gpus: Sequence[str], rate_bps: float, *, per_server: int = 0, server_bps: float = 0.0,
+        latency_s: float = 0.0, share: float = 1.0,
+    ) -> None:  # fmt: skip
         _check_share(share)
-        self._gpus, self._latency_s = tuple(gpus), latency_s
+        self._gpus, self._latency_s, self._per_server = tuple(gpus), latency_s, per_server
         self._at = {gpu: index for index, gpu in enumerate(self._gpus)}
-        rate = _positive("of a GPU", rate_bps * share)
-        self.capacity_bps: FloatArray = np.full(2 * len(self._gpus), rate)
+        rates = [_positive("of a GPU", rate_bps * share)]
+        rates += [_positive("in a server", server_bps * share)] if per_server else []
+        #: Two links, out and in, of each GPU to the network; then of each to its server.
+        self.capacity_bps: FloatArray = np.repeat(np.array(rates), 2 * len(self._gpus))
 
     def key(self, link: int) -> Hashable:
-        gpu, down = divmod(link, 2)
-        return ("to" if down else "from", self._gpus[gpu])
+        gpu, into = divmod(link, 2)
+        server, gpu = divmod(gpu, len(self._gpus))
+        return ("to" if into else "from", self._gpus[gpu], "server" if server else "network")
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         for rank, gpu in enumerate(ranks):
             if gpu not in self._at:
                 raise ValueError(f"rank {rank}: there is no GPU {gpu}")
         at = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
-        links = np.stack((2 * at[step.sources], 2 * at[step.destinations] + 1), axis=1).ravel()
-        return Routes(2 * np.arange(len(step) + 1), links, np.full(len(step), self._latency_s))
+        source, destination = at[step.sources], at[step.destinations]
+        links = np.stack((2 * source, 2 * destination + 1), axis=1)
+        if self._per_server:
+            within = source // self._per_server == destination // self._per_server
+            links[within] += 2 * len(self._gpus)
+        return Routes(2 * np.arange(len(step) + 1), links.ravel(), np.full(len(step), self._latency_s))
 
 
 class GridNetwork:
