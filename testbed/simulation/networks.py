@@ -153,7 +153,7 @@ class IdealNetwork:
     def key(self, link: int) -> Hashable:
         gpu, into = divmod(link, 2)
         server, gpu = divmod(gpu, len(self._gpus))
-        return ("to" if into else "from", self._gpus[gpu], "server" if server else "network")
+        return (("to" if into else "from") + (" in server" if server else ""), self._gpus[gpu])
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         for rank, gpu in enumerate(ranks):

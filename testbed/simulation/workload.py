@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,22 +24,12 @@ from testbed.simulation.operations import Operations, Record, Times, plan_of
 from testbed.simulation.phases import StepCost
 from testbed.simulation.rankwise import RankByRank
 from testbed.simulation.traffic import Traffic, of_flows, of_stretches
+from workloads.formats.timeline import Span
 from workloads.graph import Kind, Workload
 
 How = Literal["exact", "classes"]
 #: Intervals of the traffic over time when no width is given.
 BINS = 100
-
-
-class Span(NamedTuple):
-    """An operation of a rank: from when on it held its stream until it ended, seconds."""
-
-    rank: int
-    stream: str
-    name: str
-    iteration: int
-    begin_s: float
-    end_s: float
 
 
 @dataclass(frozen=True)
@@ -74,9 +64,9 @@ class WorkloadResult:
         return np.asarray(self.end_s.max(axis=1) - self.begin_s.min(axis=1))
 
     def timeline(self, ranks: Sequence[int] | None = None) -> Iterator[Span]:
-        """The operations of some ranks, by default of the first rank of each row.
+        """The operations of some ranks, by default of the first rank of each row, for a timeline file.
 
-        Raises ValueError when the operations were not recorded.
+        Each from when on it held its stream. Raises ValueError when they were not recorded.
         """
         if self.records is None:
             raise ValueError("the operations' times were not recorded; ask for operations")
@@ -85,12 +75,22 @@ class WorkloadResult:
         workload = self.workload
         for rank in ranks:
             program, record = workload.programs[workload.program_of[rank]], self.records[self.row_of[rank]]
-            for iteration, (begins, ends) in enumerate(zip(record.begin_s, record.end_s, strict=True)):
-                columns = (program.stream, program.name, begins, ends)
-                for stream, name, begin_s, end_s in zip(*(c.tolist() for c in columns), strict=True):
-                    yield Span(
-                        rank, workload.streams[stream], workload.names[name], iteration, begin_s, end_s
-                    )
+            fixed = [
+                (workload.streams[stream], workload.names[name], _kind(workload, kind, which), size)
+                for stream, name, kind, which, size in zip(
+                    *(getattr(program, column).tolist() for column in _SHOWN), strict=True
+                )
+            ]
+            for begins, ends in zip(record.begin_s.tolist(), record.end_s.tolist(), strict=True):
+                for (stream, name, kind, size), begin_s, end_s in zip(fixed, begins, ends, strict=True):
+                    yield Span(rank, stream, name, begin_s, end_s, kind, size)
+
+
+_SHOWN = ("stream", "name", "kind", "collective", "bytes")
+
+
+def _kind(workload: Workload, kind: int, collective: int) -> str:
+    return workload.collectives[collective].kind if kind == Kind.COLLECTIVE else Kind(kind).name.lower()
 
 
 def purpose(name: str) -> str:
