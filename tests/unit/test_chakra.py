@@ -17,6 +17,7 @@ from tests.unit.workloads import canonical, many_kinds, outcome
 from workloads.devices import DEVICES
 from workloads.formats.chakra import delimited, encoded, files_of, read, write
 from workloads.formats.chakra_schema import CommType, Metadata, Node, NodeType
+from workloads.formats.matrix import traffic
 from workloads.graph import Book, Collective, Kind, Workload, Writer
 from workloads.models import MODELS
 from workloads.parallelism import generate
@@ -91,6 +92,13 @@ def test_what_was_written_is_read_the_same(tmp_path: Path) -> None:
     assert len(again.programs) == 1
 
 
+def test_unequal_splits_come_back_as_they_are_drawn(tmp_path: Path) -> None:
+    """They are drawn by the number of their group, which must be the same one."""
+    workload = many_kinds()
+    write(workload, tmp_path / "t")
+    assert (traffic(read(tmp_path / "t")) == traffic(workload)).all()
+
+
 def test_every_kind_that_there_is_comes_back(tmp_path: Path) -> None:
     book = Book()
     writer = Writer(book)
@@ -149,7 +157,7 @@ def test_groups_come_from_a_file_from_the_trace_or_are_the_world(tmp_path: Path)
     assert "nothing says which ranks pg_name '7' has" in refused(path)
     (tmp_path / "groups.json").write_text(json.dumps(pairs))
     workload = read(path, groups=tmp_path / "groups.json")
-    assert [group.tolist() for group in workload.groups] == [[0, 1], [0, 1, 2, 3], [2, 3]]
+    assert [group.tolist() for group in workload.groups] == [[0, 1], [2, 3], [0, 1, 2, 3]]
     assert len(workload.programs) == 1
     listed = json.dumps([{"pg_name": name, "ranks": ranks} for name, ranks in pairs.items()])
     said = node(0, NodeType.METADATA, inputs=f"['{listed}']")

@@ -387,6 +387,10 @@ class _Reader:
             [_Communicator(self._ranks_of(key.of, rank), key.number) for key in trace.groups]
             for rank, trace in enumerate(traces)
         ]
+        used = {ranks for groups in ranks_of for ranks, _ in groups}
+        for ranks in self._stated.values():
+            if ranks in used:
+                self._book.group(ranks)  # in the file's order: unequal splits are drawn by a group's number
         slots = _Slots(self._ranks)
         communicators = []
         for rank, groups in enumerate(ranks_of):
@@ -688,17 +692,15 @@ def _filled(rows: Sequence[Mapping[int, int]]) -> IntArray:
 
 
 def write(workload: Workload, path: Path) -> list[Path]:
-    """Writes PATH.RANK.et for each rank, and PATH.comm_group.json where there are groups besides the world.
+    """Writes PATH.RANK.et for each rank, and PATH.comm_group.json unless the world is the only group.
 
     Returns the files. What Chakra has no field for (exact seconds, the algorithm, the stream) stands in
     attributes of our own, so that :func:`read` gives the same again; others pass over them. Raises
     ValueError.
     """
-    world = tuple(range(workload.ranks))
-    names = {
-        number: "" if tuple(group.tolist()) == world else str(number + 1)
-        for number, group in enumerate(workload.groups)
-    }
+    names = {number: str(number + 1) for number in range(len(workload.groups))}
+    if len(names) == 1 and workload.groups[0].tolist() == list(range(workload.ranks)):
+        names[0] = ""
     written = []
     for rank in range(workload.ranks):
         parts = [delimited(Metadata(version=VERSION))]
