@@ -109,9 +109,12 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
 
 
 def _trained(job: JobPlan) -> tuple[Any, ...]:
-    """All that decides what a job's parameters are."""
-    training = (job.loop.collective, job.gpus, job.loop.gradient_bytes, job.iterations)
-    return (*training, job.loop.batch, job.loop.seed, job.loop.learning_rate)
+    """All that decides what a job's parameters are; of a workload, which has none, nothing is asked."""
+    loop = job.training
+    if loop is None:
+        return ()
+    training = (loop.collective, job.gpus, loop.gradient_bytes, job.iterations)
+    return (*training, loop.batch, loop.seed, loop.learning_rate)
 
 
 # How small a difference could have been seen.
@@ -148,6 +151,8 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
     over, under = ([lap for side in ran for lap in laps(*side)] for ran in (mine, base))
     seen = ratio_interval(over, under).half_width
     yield replace(row, metric="iteration_told_apart", value=seen)
+    if job.plan.training is None:
+        return
     sent, sent_under = ([one for _, job in ran for one in exchanges(job)] for ran in (mine, base))
     yield replace(row, metric="allreduce_told_apart", value=ratio_interval(sent, sent_under).half_width)
     if waits := set_ups(plan.setting, job.plan, len(job.gpus)):

@@ -206,12 +206,14 @@ _USE = {
 def use(context: Context) -> Mapping[str, Value]:
     """What an all-reduce of each job asks of a grid's lasers and receivers."""
     run, grid = context.run, grid_of(context.run.plan.setting.fabric)
+    if grid is None:
+        return {}
     jobs = [
         (job.gpus, steps_named(job.plan.loop.collective, len(job.gpus)))
         for job in run.jobs.values()
         if job.gpus
     ]
-    if grid is None or not jobs:
+    if not jobs:
         return {}
     ways = {node: peers for gpus, steps in jobs for node, peers in ways_for(grid, gpus, steps).items()}
     found = functools.reduce(operator.add, (light_use(ways, gpus, steps) for gpus, steps in jobs))

@@ -51,7 +51,7 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
 def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
     """Of a job that has ended, as recorded. Bytes stand still in the pauses that a worker reports (20 ms and
     more)."""
-    if not job.jct_s:
+    if not job.jct_s or job.plan.training is None:
         return {}
     full_rate_s = ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus)
     spans: list[list[Span]] = [[] for _ in job.gpus]

@@ -11,6 +11,7 @@ from experiments.analysis.prediction import declared_set_up_s
 from experiments.backends.protocol import lacking
 from experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
+from experiments.backends.simulation.workloads import MOST_RANKS, how
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.events import Record
 from fabric.frames import ETHERNET_BYTES
@@ -81,6 +82,12 @@ class SimulationBackend:
             return "costs.addition: only steps that are synchronised count it"
         for job in plan.jobs:
             if job.training is None:
+                if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
+                    return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
+                if how(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):
+                    what = "other jobs" if len(plan.jobs) > 1 else "stragglers"
+                    many = f"a workload of more than {MOST_RANKS} ranks"
+                    return f"jobs.{job.name}: {many} is simulated without {what}"
                 continue
             if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"

@@ -24,6 +24,7 @@ from experiments.backends.simulation.regrouping import (
     plan_regroup,
 )
 from experiments.backends.simulation.traffic import Stillness, port_rates
+from experiments.backends.simulation.workloads import WorkloadRun
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from experiments.record.events import (
     ActionBegun,
@@ -123,6 +124,7 @@ class SimulatedLab:
         self._lost_gpus: set[str] = set()
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, dict[int, int]] = {}
+        self._workloads: dict[str, WorkloadRun] = {}
         self._numbers = itertools.count(1)
         self._set_ups: list[dict[str, Any]] = []
         self._declared_s = 0.0
@@ -133,8 +135,13 @@ class SimulatedLab:
                 self._engine, self._fabric, {}, ControlNetwork(delay_s, HANDLE_S), times, self._flow_done
             )
         try:
+            network = self._network()
+            if any(job.workload is not None for job in plan.jobs):
+                # They take the network's numbers of links for the engine's.
+                for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
+                    self._engine.link(network.key(link), capacity)
             self._sim = Simulation(
-                self._network(),
+                network,
                 self._engine,
                 gate=self._plane,
                 progress=self._iteration_done,
@@ -151,10 +158,27 @@ class SimulatedLab:
             return False
         except ValueError as error:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
+        try:
+            if job.workload is not None:
+                self._workloads[job.name] = WorkloadRun(
+                    self._engine, self._sim.network, self._plan, job, ranks, self._cost(), self._note
+                )
+            else:
+                self._add(job, ranks)
+        except ValueError as error:
+            raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
+        self._ranks[job.name] = ranks
+        self._note(JobState(t=self.now_s(), run=self._plan.name, job=job.name, state="READY", gpus=[*ranks]))
+        return True
+
+    def _cost(self) -> StepCost:
+        add_bps = self._plan.costs.add_bps
+        return StepCost(reduce_s_per_byte=0.0 if add_bps is None else 8 / add_bps)
+
+    def _add(self, job: JobPlan, ranks: tuple[str, ...]) -> None:
+        """A job with a training loop. Raises ValueError."""
         steps = steps_named(job.loop.collective, len(ranks))
         compute = Compute(job.loop.compute_s, stragglers=job.stragglers)
-        reduce_s = 0.0 if self._plan.costs.add_bps is None else 8 / self._plan.costs.add_bps
-        cost = StepCost(reduce_s_per_byte=reduce_s)
         made = Job(
             job.name,
             ranks,
@@ -162,21 +186,15 @@ class SimulatedLab:
             job.loop.gradient_bytes,
             compute,
             job.iterations,
-            cost,
+            self._cost(),
             job.loop.synchronised,
         )
-        try:
-            if self._grid is not None and self._plane is not None:
-                self._plane.assign(ways_for(self._grid, ranks, steps))
-            if self._ring is not None:
-                made = self._on_ring(made)
-            self._sim.add(made)
-        except ValueError as error:
-            raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
-        self._ranks[job.name] = ranks
+        if self._grid is not None and self._plane is not None:
+            self._plane.assign(ways_for(self._grid, ranks, steps))
+        if self._ring is not None:
+            made = self._on_ring(made)
+        self._sim.add(made)
         self._flows_of[job.name] = _sent(steps) if self._grid is not None else {}
-        self._note(JobState(t=self.now_s(), run=self._plan.name, job=job.name, state="READY", gpus=[*ranks]))
-        return True
 
     def release(self, jobs: Sequence[str]) -> None:
         now_s, run = self.now_s(), self._plan.name
@@ -184,7 +202,10 @@ class SimulatedLab:
         for name in jobs:
             gpus = [*self._ranks[name]]
             self._note(JobState(t=now_s, run=run, job=name, state="RUNNING", gpus=gpus))
-            self._sim.begin(name)
+            if name in self._workloads:
+                self._engine.at(now_s, self._workloads[name].begin)
+            else:
+                self._sim.begin(name)
 
     def perform(self, event: EventPlan) -> None:
         fields = {"name": event.name, "do": event.do, "target": str(event.target or "")}
@@ -202,6 +223,8 @@ class SimulatedLab:
                 raise BackendError(f"{self._plan.title}: {error}") from None
         if not self._records and until_s == math.inf:
             self._sim.give_up()
+            for one in self._workloads.values():
+                one.give_up()
         found, self._records = self._records, []
         return sorted(found, key=lambda record: record.t)
 
@@ -264,13 +287,7 @@ class SimulatedLab:
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
-        results = self._sim.results
-        holders = {
-            gpu: name
-            for name, ranks in self._ranks.items()
-            if math.isnan(results[name].end_s)
-            for gpu in (results[name].losses[-1].ranks if results[name].losses else ranks)
-        }
+        holders = {gpu: name for name in self._ranks for gpu in self._held(name)}
         holders |= dict.fromkeys(self._lost_gpus, "none, it is lost")
         if not job.ranks and self._grid is not None:
             free = [node for node in self._grid.nodes if node not in holders]
@@ -280,6 +297,15 @@ class SimulatedLab:
             except ValueError as error:
                 raise ConflictError(str(error)) from None
         return reserve(tuple(self._fabric.gpus), holders, self._switch_of(), job.ranks or job.gpus)
+
+    def _held(self, name: str) -> tuple[str, ...]:
+        """The GPUs that a job has now."""
+        if name in self._workloads:
+            return () if self._workloads[name].over else self._ranks[name]
+        result = self._sim.results[name]
+        if not math.isnan(result.end_s):
+            return ()
+        return result.losses[-1].ranks if result.losses else self._ranks[name]
 
     def _switch_of(self) -> dict[str, str | None]:
         """The packet switch that each GPU is lit to now."""

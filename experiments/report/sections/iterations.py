@@ -55,7 +55,7 @@ def _figure(lines: Sequence[Line]) -> Figure:
         axis.plot(range(1, len(took) + 1), took, color=colour, linestyle=dash, marker=dots, label=name)
         highest, lowest = max(highest, *took), min(lowest, *took)
     computes = {job.plan.training.compute_s for _, job in lines if job.plan.training is not None}
-    floor = min(lowest, *computes)
+    floor = min([lowest, *computes])
     if len(computes) == 1:
         axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")
     if floor > 0.7 * highest:

@@ -1,0 +1,93 @@
+"""A job's workload in a simulated lab, and the records that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from experiments.language.plan import JobPlan, RunPlan
+from experiments.record.events import Iteration, JobState, Operations, Record
+from testbed.simulation.engine import Engine
+from testbed.simulation.networks import Network
+from testbed.simulation.phases import StepCost
+from testbed.simulation.workload import Execution, How
+from workloads.graph import Kind, covered_s
+
+#: More ranks are not followed one by one, but in classes that are in lock-step.
+MOST_RANKS = 128
+#: Begins and ends of more operations, of all ranks and iterations, are not on record.
+MOST_RECORDED = 500_000
+
+
+def how(job: JobPlan) -> How:
+    """In which way a job's workload is simulated."""
+    return "exact" if job.gpus <= MOST_RANKS else "classes"
+
+
+class WorkloadRun:
+    """One job. Raises ValueError as :class:`Execution`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        network: Network,
+        plan: RunPlan,
+        job: JobPlan,
+        gpus: Sequence[str],
+        cost: StepCost,
+        note: Callable[[Record], None],
+    ) -> None:
+        assert job.workload is not None
+        self._engine, self._plan, self._job, self._gpus, self._note = engine, plan, job, gpus, note
+        self._workload = job.workload
+        self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
+        self._failed = False
+        self._execution = Execution(
+            engine, network, gpus, job.workload, iterations=job.iterations, how=how(job), cost=cost,
+            operations=True, slower=job.stragglers, progress=self._iteration_done,
+        )  # fmt: skip
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks have ended, or nothing will happen any more."""
+        return self._failed or self._execution.over
+
+    def begin(self) -> None:
+        self._execution.begin()
+
+    def give_up(self) -> None:
+        """Nothing will happen any more: what is not over fails."""
+        if (why := self._execution.standstill()) is not None and not self._failed:
+            self._failed = True
+            self._end("FAILED", why)
+
+    def _iteration_done(self, row: int, index: int) -> None:
+        run = self._execution.operations
+        assert run.records is not None
+        run_name, job = self._plan.name, self._job.name
+        begin_s, end_s = float(run.begin_s[index, row]), self._engine.now_s
+        times_s = np.stack((run.records[row].begin_s[index], run.records[row].end_s[index]), axis=1)
+        ranks = np.flatnonzero(self._execution.row_of == row).tolist()
+        program = self._workload.programs[int(self._workload.program_of[ranks[0]])]
+        computed_s = covered_s(times_s[np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))])
+        since_begin = (times_s - begin_s).tolist() if self._recorded else []
+        for rank in ranks:
+            self._note(
+                Iteration(
+                    t=end_s, run=run_name, job=job, rank=rank, i=index, compute_start=begin_s,
+                    compute_end=begin_s + computed_s, allreduce_end=end_s,
+                )
+            )  # fmt: skip
+            if self._recorded:
+                self._note(
+                    Operations(
+                        t=end_s, run=run_name, job=job, rank=rank, i=index, begin=begin_s, times_s=since_begin
+                    )
+                )
+        if self._execution.over:
+            self._end("SUCCEEDED", None)
+
+    def _end(self, state: str, reason: str | None) -> None:
+        run, job, gpus = self._plan.name, self._job.name, [*self._gpus]
+        self._note(JobState(t=self._engine.now_s, run=run, job=job, state=state, gpus=gpus, reason=reason))
