@@ -83,7 +83,7 @@ def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path, alone: list[R
 def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     other = tmp_path / "other"
-    for room in ("fabric", "controller", "testbed", "containers", "experiments"):
+    for room in ("fabric", "workloads", "controller", "testbed", "containers", "experiments"):
         shutil.copytree(ROOT / room, other / room, ignore=shutil.ignore_patterns("__pycache__", "data"))
     with (other / "fabric" / "units.py").open("a") as file:
         file.write("# Changed.\n")
