@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from fabric.steps import IntArray
 from workloads.graph import Collective, FloatArray, Kind, Workload
 
+T = TypeVar("T")
+#: What was called where that is no collective.
+MESSAGE = "message"
 #: First words of the names that generated workloads give to communication.
 PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables")
 #: Times its bytes that all ranks of a group together send at least, over the group's ranks less one.
@@ -29,7 +32,8 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """``kinds`` and ``collectives``: operations of all ranks. ``groups``: how many there are of each size.
+    """``kinds`` and ``collectives``: operations of all ranks. ``traffic`` by purpose and by what was called,
+    a kind of collective or "message". ``groups``: how many there are of each size.
 
     ``seconds`` [ranks]: of computation and memory, NaN where they are not known; ``flops`` of all ranks.
     """
@@ -41,7 +45,7 @@ class Summary:
     operations: int
     kinds: dict[str, int]
     collectives: dict[str, int]
-    traffic: dict[str, Traffic]
+    traffic: dict[tuple[str, str], Traffic]
     groups: dict[int, int]
     flops: float
     seconds: FloatArray
@@ -66,7 +70,8 @@ def summary(workload: Workload) -> Summary:
         seconds[workload.program_of == number] = program.seconds[takes_time].sum()
     return Summary(
         workload.name, workload.ranks, len(workload.programs), workload.streams, workload.operations,
-        {kind: count for kind, count in kinds.items() if count}, dict(collectives), traffic(workload),
+        {kind: count for kind, count in kinds.items() if count}, dict(collectives),
+        _counted(workload, lambda part: (part.purpose, part.called)),
         dict(sorted(Counter(len(group) for group in workload.groups).items())), flops, seconds,
     )  # fmt: skip
 
@@ -79,43 +84,54 @@ def traffic(workload: Workload) -> dict[str, Traffic]:
     that are given count as they are. Purposes are those of generated workloads; of others, the
     collective's kind and "message".
     """
-    operations: Counter[str] = Counter()
-    total: defaultdict[str, Fraction] = defaultdict(Fraction)
-    each: defaultdict[str, FloatArray] = defaultdict(lambda: np.zeros(workload.ranks))
-    for part in _parts(workload):
-        operations[part.purpose] += part.operations
-        total[part.purpose] += part.total
-        each[part.purpose][part.ranks] += part.each
-    return {
-        name: Traffic(operations[name], round(total[name]), float(each[name].max())) for name in operations
-    }
+    return _counted(workload, lambda part: part.purpose)
 
 
 class _Part(NamedTuple):
-    """Of one purpose and program: what each of its ``ranks`` sends, and all of them, to the last byte."""
+    """Of one purpose and program: what each of its ``ranks`` sends, and all of them, to the last byte.
+
+    ``called``: a kind of collective, or "message".
+    """
 
     purpose: str
+    called: str
     ranks: IntArray
     operations: int
     each: FloatArray
     total: Fraction
 
 
+def _counted(workload: Workload, key: Callable[[_Part], T]) -> dict[T, Traffic]:
+    operations: Counter[T] = Counter()
+    total: defaultdict[T, Fraction] = defaultdict(Fraction)
+    each: defaultdict[T, FloatArray] = defaultdict(lambda: np.zeros(workload.ranks))
+    for part in _parts(workload):
+        name = key(part)
+        operations[name] += part.operations
+        total[name] += part.total
+        each[name][part.ranks] += part.each
+    return {
+        name: Traffic(operations[name], round(total[name]), float(each[name].max())) for name in operations
+    }
+
+
 def _parts(workload: Workload) -> Iterator[_Part]:
+    purposes = np.array([_purpose(name) for name in workload.names], dtype=np.int64)
     for number, program in enumerate(workload.programs):
         ranks = np.flatnonzero(workload.program_of == number)
         for kind in (Kind.SEND, Kind.COLLECTIVE):
             mine = np.flatnonzero(program.kind == kind)
             if not len(mine):
                 continue
-            columns = (program.name, program.slot, program.collective)
+            columns = (purposes[program.name], program.slot, program.collective)
             rows, where = np.unique(np.stack([c[mine] for c in columns]), axis=1, return_inverse=True)
-            for k, (name, slot, which) in enumerate(rows.T.tolist()):
+            for k, (purpose, slot, which) in enumerate(rows.T.tolist()):
                 chosen = mine[where.ravel() == k]
                 size, calls = int(program.bytes[chosen].sum()), len(chosen) * len(ranks)
                 if kind == Kind.SEND:
                     each, total = np.full(len(ranks), float(size)), Fraction(size * len(ranks))
-                    yield _Part(_purpose(workload.names[name], "message"), ranks, calls, each, total)
+                    name = PURPOSES[purpose] if purpose >= 0 else MESSAGE
+                    yield _Part(name, MESSAGE, ranks, calls, each, total)
                     continue
                 what = workload.collectives[which]
                 groups = workload.communicators[ranks, slot]
@@ -124,7 +140,8 @@ def _parts(workload: Workload) -> Iterator[_Part]:
                 else:
                     each = len(chosen) * _given(workload, what, ranks, groups)
                     total = Fraction(int(each.sum()))
-                yield _Part(_purpose(workload.names[name], what.kind), ranks, calls, each, total)
+                name = PURPOSES[purpose] if purpose >= 0 else what.kind
+                yield _Part(name, what.kind, ranks, calls, each, total)
 
 
 def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArray, Fraction]:
@@ -144,6 +161,7 @@ def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArr
     return np.array([away[workload.groups[group].tolist().index(rank)] for rank, group in pairs])
 
 
-def _purpose(name: str, otherwise: str) -> str:
+def _purpose(name: str) -> int:
+    """Index of the purpose that an operation's name begins with, -1 for none of them."""
     first = name.partition(" ")[0]
-    return first if first in PURPOSES else otherwise
+    return PURPOSES.index(first) if first in PURPOSES else -1

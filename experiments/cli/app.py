@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from experiments.cli import bench, experiments, machine, rest
+from experiments.cli import bench, experiments, machine, rest, workload
 from experiments.cli.common import Interrupted, say
 from experiments.record.writing import DISK_FULL
 
@@ -32,6 +32,7 @@ app = typer.Typer(
 )
 experiments.register(app)
 bench.register(app)
+workload.register(app)
 machine.register(app)
 rest.register(app)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
@@ -33,6 +35,18 @@ def say(text: str) -> None:
 
 def fail(text: str, code: int = 1) -> NoReturn:
     raise UserError(text, code)
+
+
+@contextmanager
+def patience(text: str, after_s: float = 2.0) -> Iterator[None]:
+    """Says what is going on, once that has taken so long."""
+    timer = threading.Timer(after_s, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def show_json(value: Any) -> None:

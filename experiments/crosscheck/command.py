@@ -37,6 +37,10 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
+#: Sections of a job that say how often it does the same.
+_REPEATED = ("training", "workload")
+
+
 def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | None) -> Experiment:
     """The experiment with some of its arms, or other iterations of every job.
 
@@ -58,7 +62,8 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
     for parameter in (raw.get("parameters") or {}).values() if arms else ():
         parameter.pop("fitted_to", None)
     if iterations is not None:
-        for training in (raw["training"], *(job.get("training") for job in raw.get("jobs", {}).values())):
+        jobs = (raw.get("jobs") or {}).values()
+        for training in (raw.get("training"), *(job.get(key) for job in jobs for key in _REPEATED)):
             if training:
                 training.pop("samples", None)
                 training["iterations"] = iterations

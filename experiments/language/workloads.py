@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from workloads.settings import Parallel, Training
 
 T = TypeVar("T")
+#: Of ranks along one kind of parallelism, and of micro-batches: a slip of the finger fills no memory.
+MOST_RANKS, MOST_MICRO_BATCHES = 1 << 17, 10_000
 Count = Annotated[int, Field(ge=1)]
+Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (
     *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
@@ -59,12 +62,12 @@ class WorkloadSpec(Strict):
 
     iterations: Count = 1
     model: str | None = None
-    dp: Count = 1
-    tp: Count = 1
-    pp: Count = 1
-    ep: Count = 1
+    dp: Ranks = 1
+    tp: Ranks = 1
+    pp: Ranks = 1
+    ep: Ranks = 1
     micro_batch: Count = 1
-    micro_batches: Count = 1
+    micro_batches: Annotated[int, Field(ge=1, le=MOST_MICRO_BATCHES)] = 1
     sequence: Annotated[int, Field(ge=0)] = 0
     schedule: str = "1f1b"
     virtual_stages: Count = 1
@@ -117,9 +120,11 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
 
     ``directory``: of the scenario file. Raises ValueError, ``key: reason`` where it is one key's fault.
     """
-    made = _made(found, ranks, directory)
-    if made.ranks != ranks:
-        raise ValueError(f"it is for {made.ranks} ranks, and the job has {ranks}")
+    # Before thousands of ranks are made for nothing.
+    spread = _parallel(found).ranks if found.model is not None else ranks
+    made = _made(found, ranks, directory) if spread == ranks else None
+    if made is None or made.ranks != ranks:
+        raise ValueError(f"it is for {spread if made is None else made.ranks} ranks, and the job has {ranks}")
     untimed = _untimed(made)
     if untimed is not None:
         raise ValueError(f"device: {untimed} states no time; name the device that computes")

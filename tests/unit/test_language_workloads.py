@@ -12,6 +12,7 @@ import yaml
 from containers.image import ROOT
 from experiments.analysis.prediction import expected_s
 from experiments.backends.simulation.backend import SimulationBackend
+from experiments.crosscheck.command import trimmed
 from experiments.language.expand import Experiment, load
 from experiments.language.text import ScenarioError
 from experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec
@@ -148,7 +149,10 @@ def test_a_text_gets_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
             "{collective: broadcast, algorithm: x, size: 4 MB}",
             "workload.algorithm: broadcast has no",
         ),
-        ("{model: gpt2-medium, device: a100, tp: 3}", "workload.tp: 3 does not divide the 16 heads"),
+        ("{model: resnet50, device: a100, tp: 4}", "workload.tp: resnet50 is generated with dp only"),
+        ("{model: gpt2-medium, device: a100, dp: 9999999}", "workload.dp: should be less than or equal"),
+        ("{model: gpt2-medium, device: a100, dp: 99999, ep: 99999}", "it is for 9999800001 ranks, and the"),
+        ("{model: gpt2-medium, device: a100, micro_batches: 9999999}", "workload.micro_batches: should be"),
         ("{model: gpt2-medium, device: a100}", "workload: it is for 1 ranks, and the job has 4"),
     ],
 )
@@ -194,6 +198,12 @@ def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: 
         assert old.jobs[0].workload is not None
         assert new.jobs[0].workload is not None
         assert canonical(old.jobs[0].workload) == canonical(new.jobs[0].workload)
+
+
+def test_a_crosscheck_may_shorten_a_workload(tmp_path: Path) -> None:
+    found = trimmed(loaded(tmp_path, "{files: traces, iterations: 9}"), (), 2)
+    assert [job.iterations for job in found.plans[0].jobs] == [2]
+    assert found.files == tuple(TRACE)
 
 
 def test_a_file_that_goes_before_it_is_copied_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def test_what_fits_no_format_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello\n")
     assert "no format fits; there are Chakra traces" in refused([tmp_path / "notes.txt"])
     (tmp_path / "groups.json").write_text(json.dumps({"1": [0]}))
+    (tmp_path / "notes.md").write_text("# Notes\n\nhello\n")
+    assert "no format fits" in refused([tmp_path / "notes.md"])
     assert "a JSON file is one of process groups" in refused([tmp_path / "groups.json"])
     text = DATA / "simai/microAllReduce.txt"
     assert "is a workload text, which is one file" in refused([text, tmp_path / "notes.txt"])

@@ -103,6 +103,12 @@ def files_of(path: Path) -> list[Path]:
     return [by_rank[rank] for rank in range(len(found))]
 
 
+def others_beside(path: Path, ranks: int) -> list[Path]:
+    """Files that would be read with a trace of so many ranks which is written at ``path`` (:func:`write`)."""
+    found = [one for one in path.parent.glob(f"{glob.escape(path.name)}.*.et") if _is(one, path.name)]
+    return sorted(one for one in found if int(_NAME.fullmatch(one.name)[2]) >= ranks)  # type: ignore[index]
+
+
 def groups_beside(files: Sequence[Path]) -> Path | None:
     """The file of process groups that lies beside the files of a trace, where there is one."""
     name = _NAME.fullmatch(files[0].name)[1]  # type: ignore[index]

@@ -71,9 +71,12 @@ def _row(path: Path, number: int, line: str) -> tuple[int, ...]:
 
 
 def write(workload: Workload, path: Path) -> None:
-    """Writes :func:`traffic`. Raises ValueError."""
-    lines = [",".join(map(str, row)) for row in traffic(workload).tolist()]
+    """Writes :func:`traffic`, and reads it again. Raises ValueError."""
+    found = traffic(workload)
+    lines = [",".join(map(str, row)) for row in found.tolist()]
     write_bytes(path, ("\n".join(lines) + "\n").encode())
+    if not np.array_equal(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), found):
+        raise ValueError(f"{path}: what was written is not what is read from it")
 
 
 def traffic(workload: Workload) -> IntArray:

@@ -15,7 +15,7 @@ from workloads.graph import Workload
 from workloads.packed import MAGIC, unpack
 
 _BEGINNING = 4096
-_NUMBERS = re.compile(r"\s*(#|\d+\s*(,|$))", re.MULTILINE)
+_NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 
 
 class Options(NamedTuple):
@@ -117,12 +117,18 @@ def recognise(path: Path) -> Format:
     text = beginning.decode(errors="replace")
     if layer_text.looks_like(text):
         return LAYERS
-    if path.suffix == ".csv" or _NUMBERS.match(text):
+    if path.suffix == ".csv" or _is_numbers(text):
         return MATRIX
     raise ValueError(
         f"{path}: no format fits; there are Chakra traces (NAME.RANK.et), workload texts of ASTRA-sim and "
         "SimAI, traffic matrices (CSV) and packed workloads"
     )
+
+
+def _is_numbers(text: str) -> bool:
+    """Whether the first line that is no remark begins with a number of a row."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return bool(_NUMBER.match(next(lines, "")))
 
 
 def _unpacked(path: Path) -> Workload:

@@ -1,0 +1,446 @@
+"""``ringlight workload``: what is in a file of operations, and making one from a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from experiments.cli import options
+from experiments.cli.common import answer, fail, listing, patience
+
+if TYPE_CHECKING:
+    from testbed.simulation.workload import WorkloadResult
+    from workloads.devices import Device
+    from workloads.formats.reading import Options
+    from workloads.formats.timeline import Span
+    from workloads.graph import Workload
+
+T = TypeVar("T")
+
+#: A timeline of up to so many ranks has each of them; of more, one of those that do the same.
+EXACT_RANKS = 64
+#: Settings of a model, and the options that have other names.
+_OPTIONS = {"algorithms": "algorithm", "bucket_bytes": "bucket", "split": "skew"}
+#: Of one kind of parallelism, and of all of them.
+MOST_RANKS = 1 << 17
+
+group = typer.Typer(help="Workloads: files of operations for each rank.", no_args_is_help=True)
+
+Groups = Annotated[
+    Path | None, typer.Option("--groups", metavar="FILE", help="Process groups of a Chakra trace (JSON).")
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--ranks", min=1, max=MOST_RANKS, help="Of a workload text that does not say it."),
+]
+ModelRanks = Annotated[
+    int | None,
+    typer.Option("--model-ranks", min=1, help="Ranks of a group of model parallelism, likewise."),
+]
+Shape = Annotated[
+    str, typer.Option("--shape", metavar="AxBxC", help="Of a Chakra trace's network, such as 4x2.")
+]
+Form = Annotated[
+    str, typer.Option("--format", metavar="FORMAT", help="packed or chakra; else by how OUT ends: .rlw, .et.")
+]
+DeviceName = Annotated[
+    str | None, typer.Option("--device", help="What computes, such as h100; else FLOPs stay FLOPs.")
+]
+Efficiency = Annotated[
+    float | None, typer.Option("--efficiency", min=1e-6, max=1, help="Part of the device's peak.")
+]
+
+
+def _of(what: str) -> Any:
+    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism.")
+
+
+@group.command()
+def show(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files, a trace's name or directory.")
+    ],
+    groups: Groups = None,
+    ranks: Ranks = None,
+    model_ranks: ModelRanks = None,
+    shape: Shape = "",
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", metavar="OUT.csv", help="Write what each rank sends to each.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", metavar="OUT", help="Write a timeline, simulated, for ui.perfetto.dev."),
+    ] = None,
+    rate: Annotated[
+        str, typer.Option("--rate", help="Of the timeline: of each GPU's link to an ideal switch.")
+    ] = "100 Gbit/s",
+    device: DeviceName = None,
+    efficiency: Efficiency = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what a workload comes to: ranks, operations, bytes by purpose, groups, computation.
+
+    Reads Chakra traces, workload texts of ASTRA-sim and SimAI, traffic matrices (CSV) and packed workloads.
+    """
+    said = _options(groups, ranks, model_ranks, shape)
+    found = _timed(_read(files, said), _device(device, efficiency))
+    document = _document(found)
+    if matrix is not None:
+        _write_matrix(found, matrix)
+        document["matrix"] = str(matrix)
+    if perfetto is not None:
+        document["perfetto"] = {"file": str(perfetto), "rate": rate, **_write_timeline(found, perfetto, rate)}
+    answer(document, as_json, lambda document: _show(document, files, said, device))
+
+
+@group.command()
+def make(
+    out: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="NAME.rlw, or NAME.et for a trace.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List models and devices; writes nothing.")] = False,
+    model: Annotated[str, typer.Option("--model", help="Such as gpt2-medium.")] = "",
+    dp: Annotated[int, _of("data")] = 1,
+    tp: Annotated[int, _of("tensor")] = 1,
+    pp: Annotated[int, _of("pipeline")] = 1,
+    ep: Annotated[int, _of("expert")] = 1,
+    sequence: Annotated[int, typer.Option(min=0, help="Tokens of a sample; 0: the model's own.")] = 0,
+    micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a micro-batch.")] = 1,
+    micro_batches: Annotated[int, typer.Option(min=1, max=10_000, help="Of a replica, per iteration.")] = 1,
+    schedule: Annotated[str, typer.Option(help="Of the pipeline: gpipe, 1f1b or interleaved.")] = "1f1b",
+    virtual_stages: Annotated[int, typer.Option(min=1, help="Chunks of a stage, where interleaved.")] = 1,
+    bucket: Annotated[str, typer.Option(help="Gradients are reduced in buckets of this size.")] = "25 MiB",
+    zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO.")] = 0,
+    sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", help="Within tp.")] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Blocks keep only their input.")] = False,
+    skew: Annotated[
+        float, typer.Option(min=0, max=16, help="Of tokens over experts: exponent of a Zipf law.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the skew.")] = 0,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", metavar="KIND=NAME", help="Of a kind of collective; may be repeated."),
+    ] = None,
+    device: DeviceName = None,
+    efficiency: Efficiency = None,
+    form: Form = "",
+    as_json: options.Json = False,
+) -> None:
+    """Make one iteration of training a model, spread over dp x tp x pp x ep ranks, and write it to OUT."""
+    if listed:
+        answer(_models_and_devices(), as_json, _show_models_and_devices)
+        return
+    if out is None or not model:
+        fail("give --model and OUT, or --list", 2)
+    from fabric.units import parse_size
+    from workloads.graph import Split
+    from workloads.models import model_named
+    from workloads.parallelism import generate
+    from workloads.settings import Parallel, Training
+
+    parallel = Parallel(dp, tp, pp, ep)
+    if parallel.ranks > MOST_RANKS:
+        fail(f"--dp: {parallel.ranks} ranks; at most {MOST_RANKS}", 2)
+    source, computes = _named("--model", model_named, model), _device(device, efficiency)
+    try:
+        training = Training(
+            micro_batch, micro_batches, sequence, schedule, virtual_stages,
+            bucket_bytes=_named("--bucket", parse_size, bucket), zero=zero, recompute=recompute,
+            sequence_parallel=sequence_parallel, split=Split(seed, skew),
+            algorithms=_algorithms(algorithm or ()),
+        )  # fmt: skip
+        with patience(f"making {model} for {parallel.ranks} ranks"):
+            found = generate(source, parallel, training, computes)
+    except ValueError as error:
+        key, _, why = str(error).partition(": ")
+        fail(f"--{_OPTIONS.get(key, key).replace('_', '-')}: {why}" if why else str(error), 2)
+    _written(found, out, form, as_json)
+
+
+@group.command()
+def convert(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
+    ],
+    groups: Groups = None,
+    ranks: Ranks = None,
+    model_ranks: ModelRanks = None,
+    shape: Shape = "",
+    device: DeviceName = None,
+    efficiency: Efficiency = None,
+    form: Form = "",
+    as_json: options.Json = False,
+) -> None:
+    """Read a workload and write it to OUT in another format: packed (.rlw) or Chakra traces (.et)."""
+    if len(files) < 2:
+        fail("give the files of a workload, and OUT", 2)
+    *read, out = files
+    found = _read(read, _options(groups, ranks, model_ranks, shape))
+    _written(_timed(found, _device(device, efficiency)), out, form, as_json)
+
+
+def _named(option: str, make: Callable[[Any], T], value: Any) -> T:
+    """Raises UserError naming the option."""
+    try:
+        return make(value)
+    except ValueError as error:
+        fail(f"{option}: {error}", 2)
+
+
+def _options(groups: Path | None, ranks: int | None, model_ranks: int | None, shape: str) -> Options:
+    from workloads.formats.reading import Options
+
+    try:
+        sides = tuple(int(side) for side in shape.split("x")) if shape else ()
+    except ValueError:
+        sides = (0,)
+    if not all(side > 0 for side in sides):
+        fail(f"--shape: {shape!r} should be whole numbers, such as 4x2", 2)
+    return Options(ranks, model_ranks, sides, groups)
+
+
+def _algorithms(given: Sequence[str]) -> dict[str, str]:
+    found = dict(one.partition("=")[::2] for one in given)
+    wrong = next((one for one in given if "=" not in one), None)
+    if wrong is not None:
+        fail(f"--algorithm: {wrong!r} should be KIND=NAME, such as all-reduce=ring", 2)
+    return found
+
+
+def _device(name: str | None, efficiency: float | None) -> Device | None:
+    from dataclasses import replace
+
+    from workloads.devices import device_named
+
+    if name is None:
+        if efficiency is not None:
+            fail("--efficiency: it is of a device; give --device", 2)
+        return None
+    found = _named("--device", device_named, name)
+    return found if efficiency is None else replace(found, efficiency=efficiency)
+
+
+def _timed(workload: Workload, device: Device | None) -> Workload:
+    from workloads.devices import timed
+
+    return workload if device is None else timed(workload, device)
+
+
+def _read(files: Sequence[Path], said: Options) -> Workload:
+    from fabric.units import format_size
+    from workloads.formats.reading import files_read, read_any
+
+    try:
+        size = sum(path.stat().st_size for path in files_read(files, said) if path.exists())
+        with patience(f"reading {files[0]}, {format_size(size)} in all"):
+            return read_any(files, said)
+    except ValueError as error:
+        fail(str(error), 2)
+
+
+def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
+    """Write a workload, read it again, and say where it is."""
+    from workloads.formats.writing import write_any
+
+    try:
+        with patience(f"writing {workload.operations:,} operations to {out}, and reading them again"):
+            files = write_any(workload, out, form)
+    except ValueError as error:
+        fail(str(error), 2)
+    found = {
+        "name": workload.name, "ranks": workload.ranks, "operations": workload.operations,
+        "files": [str(path) for path in files],
+    }  # fmt: skip
+    what = f"{workload.name}: {workload.operations:,} operations of {workload.ranks} ranks"
+    where = str(files[0]) if len(files) == 1 else f"{len(files)} files, {files[0]} and so on"
+    answer(found, as_json, lambda _: typer.echo(f"{what}, in {where}; read again, the same."))
+
+
+def _document(workload: Workload) -> dict[str, Any]:
+    """What a workload comes to, as JSON; seconds are null where an operation states none."""
+    from workloads.summary import summary
+
+    found = summary(workload)
+    least, most = float(found.seconds.min()), float(found.seconds.max())
+    return {
+        "name": found.name,
+        "ranks": found.ranks,
+        "programs": found.programs,
+        "operations": found.operations,
+        "streams": list(found.streams),
+        "kinds": found.kinds,
+        "collectives": found.collectives,
+        "traffic": [
+            {
+                "purpose": purpose, "called": called, "operations": part.operations,
+                "sent_bytes": part.sent, "most_bytes": part.most,
+            }
+            for (purpose, called), part in found.traffic.items()
+        ],
+        "groups": {str(size): count for size, count in found.groups.items()},
+        "flops": found.flops,
+        "seconds": None if math.isnan(least) else {"least": least, "most": most},
+    }  # fmt: skip
+
+
+def _show(found: Mapping[str, Any], files: Sequence[Path], said: Options, device: str | None) -> None:
+    from fabric.units import format_size, format_time
+
+    programs = {1: "all do the same", found["ranks"]: "each has a program of its own"}
+    alike = programs.get(found["programs"], f"{found['programs']:,} different programs")
+    typer.echo(f"{found['name']}: {found['ranks']:,} ranks, {alike}; {found['operations']:,} operations.")
+    kinds = [f"{count:,} {kind}" for kind, count in found["kinds"].items()]
+    typer.echo(f"Operations: {', '.join(kinds)}.")
+    typer.echo(f"Streams: {', '.join(stream or 'unnamed' for stream in found['streams'])}.")
+    groups = [f"{count:,} of {size} ranks" for size, count in found["groups"].items()]
+    typer.echo(f"Groups: {', '.join(groups) or 'none'}.")
+    flops = f"{found['flops']:.4g} FLOPs of all ranks" if found["flops"] else "no FLOPs stated"
+    seconds = found["seconds"]
+    if seconds is None:
+        typer.echo(f"Computation: {flops}; not all of it has a time: give --device.")
+    else:
+        least, most = format_time(seconds["least"]), format_time(seconds["most"])
+        typer.echo(f"Computation: {flops}; {least if least == most else f'{least} to {most}'} of each rank.")
+    if found["traffic"]:
+        listing(
+            found["traffic"],
+            ("purpose", lambda part: part["purpose"] if part["purpose"] != part["called"] else "-"),
+            ("called", "called"),
+            ("operations", lambda part: f"{part['operations']:,}"),
+            ("sent by all ranks", lambda part: format_size(part["sent_bytes"])),
+            ("most by one", lambda part: format_size(part["most_bytes"])),
+            numeric=2,
+        )
+    if "matrix" in found:
+        typer.echo(f"What each rank sends to each: {found['matrix']}")
+    if "perfetto" in found:
+        drawn = found["perfetto"]
+        typer.echo(
+            f"Timeline: {drawn['file']}, {drawn['spans']:,} operations of {drawn['ranks']} ranks in "
+            f"{format_time(drawn['seconds'])}; simulated, with a link of {drawn['rate']} from each GPU to an "
+            "ideal switch."
+        )
+    typer.echo(f"To run it, in a scenario beside it: {_job(found, files, said, device)}")
+    typer.echo("Then: ringlight simulate SCENARIO")
+
+
+def _job(found: Mapping[str, Any], files: Sequence[Path], said: Options, device: str | None) -> str:
+    """The section of a scenario beside the files that executes them."""
+    names = [path.name for path in files]
+    keys = {
+        "files": names[0] if len(names) == 1 else f"[{', '.join(names)}]",
+        "groups": said.groups.name if said.groups else None,
+        "model_ranks": said.model_ranks,
+        "shape": list(said.shape) or None,
+        "device": device or (None if found["seconds"] else "DEVICE"),
+    }
+    inner = ", ".join(f"{key}: {value}" for key, value in keys.items() if value is not None)
+    return f"jobs: {{train: {{gpus: {found['ranks']}, workload: {{{inner}}}}}}}"
+
+
+def _write_matrix(workload: Workload, path: Path) -> None:
+    from workloads.formats import matrix
+
+    try:
+        with patience(f"adding up what {workload.ranks} ranks send to each other"):
+            matrix.write(workload, path)
+    except ValueError as error:
+        fail(f"--matrix: {error}", 2)
+
+
+def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]:
+    """Simulates an iteration and writes its timeline; how many operations, of how many ranks, how long."""
+    from fabric.units import parse_rate
+    from testbed.simulation.networks import IdealNetwork
+    from testbed.simulation.workload import simulate_workload
+    from workloads.formats import timeline
+
+    gpus = [f"g{rank}" for rank in range(workload.ranks)]
+    rate_bps = _named("--rate", parse_rate, rate)
+    exact = workload.ranks <= EXACT_RANKS
+    try:
+        with patience(f"simulating {workload.operations:,} operations"):
+            result = simulate_workload(
+                IdealNetwork(gpus, rate_bps),
+                gpus,
+                workload,
+                how="exact" if exact else "classes",
+                operations=True,
+            )
+            count = timeline.write(path, _spans(result))
+    except ValueError as error:
+        fail(f"--perfetto: {error}", 2)
+    return {"spans": count, "ranks": len(set(result.row_of.tolist())), "seconds": result.total_s}
+
+
+def _spans(result: WorkloadResult) -> Iterator[Span]:
+    """Every operation of the ranks that stand for all, with what it is."""
+    from workloads.formats.timeline import Span
+    from workloads.graph import Kind
+
+    workload, place = result.workload, (-1, 0)
+    for one in result.timeline():
+        # A rank's operations come in the order of its program.
+        place = (one.rank, place[1] + 1) if place[0] == one.rank else (one.rank, 0)
+        program, k = workload.programs[int(workload.program_of[one.rank])], place[1]
+        kind = Kind(int(program.kind[k]))
+        what = kind.name.lower()
+        if kind is Kind.COLLECTIVE:
+            what = workload.collectives[int(program.collective[k])].kind
+        yield Span(one.rank, one.stream, one.name, one.begin_s, one.end_s, what, int(program.bytes[k]))
+
+
+def _models_and_devices() -> dict[str, Any]:
+    from workloads.devices import DEVICES
+    from workloads.layers import forward_flops, parameters
+    from workloads.models import MODELS
+
+    return {
+        "models": [
+            {
+                "model": name, "parameters": parameters(model), "forward_flops": forward_flops(model),
+                "sequence": getattr(model, "sequence", None), "source": model.source,
+            }
+            for name, model in MODELS.items()
+        ],
+        "devices": [
+            {
+                "device": name, "peak_flops": {str(size): peak for size, peak in device.peak_flops.items()},
+                "efficiency": device.efficiency, "memory_bytes_per_s": device.memory_bytes_per_s,
+                "source": device.source,
+            }
+            for name, device in DEVICES.items()
+        ],
+    }  # fmt: skip
+
+
+def _show_models_and_devices(found: Mapping[str, Any]) -> None:
+    listing(
+        found["models"],
+        "model",
+        ("parameters", lambda model: f"{model['parameters']:,}"),
+        ("tokens", lambda model: f"{model['sequence']:,}" if model["sequence"] else ""),
+        "source",
+    )
+    typer.echo()
+    listing(
+        found["devices"],
+        "device",
+        ("FLOP/s by bytes of an element", lambda device: _peaks(device["peak_flops"])),
+        "efficiency",
+        ("memory", lambda device: f"{device['memory_bytes_per_s'] / 1e9:,.0f} GB/s"),
+        "source",
+    )
+
+
+def _peaks(by_size: Mapping[str, float]) -> str:
+    return ", ".join(f"{size}: {peak / 1e12:g} T" for size, peak in by_size.items())
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(group, name="workload", rich_help_panel=options.EXPERIMENTS)

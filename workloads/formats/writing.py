@@ -1,0 +1,67 @@
+"""A workload into files, which are read again before that counts as done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from workloads.formats import chakra
+from workloads.formats.files import write_bytes
+from workloads.formats.reading import read_any
+from workloads.graph import Workload
+from workloads.packed import pack
+from workloads.summary import summary
+
+#: Formats that hold all of a workload, with how their files end.
+FORMATS = {"packed": ".rlw", "chakra": ".et"}
+
+
+def write_any(workload: Workload, path: Path, form: str = "") -> list[Path]:
+    """Writes the workload in a format of ``FORMATS``, by default the one that the path's end says.
+
+    Packed it is one file. As Chakra traces it is ``NAME.RANK.et`` for each rank, where ``path`` is
+    ``NAME.et`` or ``NAME``, and a file of process groups. Returns the files. Raises ValueError, in one line,
+    also when what is read from them is not what was to be written.
+    """
+    if not form:
+        form = next((name for name, end in FORMATS.items() if path.suffix == end), "")
+    if form not in FORMATS:
+        ends = " or ".join(FORMATS.values())
+        raise ValueError(f"{path}: it should end with {ends}, or say its format: {', '.join(FORMATS)}")
+    if form == "packed":
+        data = pack(workload)
+        write_bytes(path, data)
+        if pack(read_any([path])) != data:
+            raise ValueError(f"{path}: what was written is not what is read from it")
+        return [path]
+    path = path.with_suffix("") if path.suffix == FORMATS[form] else path
+    files = _write_chakra(workload, path)
+    _check_read(workload, read_any([files[0]]), path)
+    return files
+
+
+def _write_chakra(workload: Workload, path: Path) -> list[Path]:
+    if workload.operations > chakra.NODES_LIMIT:
+        raise ValueError(
+            f"{path}: a Chakra trace may have {chakra.NODES_LIMIT} nodes, not {workload.operations}; "
+            f"{FORMATS['packed']} files have no such limit"
+        )
+    stale = chakra.others_beside(path, workload.ranks)
+    if stale:
+        raise ValueError(f"{stale[0]}: it would be read with this trace; remove it, or write elsewhere")
+    return chakra.write(workload, path)
+
+
+def _check_read(workload: Workload, read: Workload, path: Path) -> None:
+    """Raises ValueError where two workloads differ in what they come to."""
+    wanted, found = summary(workload), summary(read)
+    for what in ("ranks", "operations", "kinds", "collectives"):
+        if getattr(wanted, what) != getattr(found, what):
+            raise ValueError(f"{path}: what was written is not what is read from it: its {what} differ")
+    sent, received = ({key: part.sent for key, part in one.traffic.items()} for one in (wanted, found))
+    if sent != received:
+        raise ValueError(f"{path}: what was written is not what is read from it: its bytes differ")
+    times, again = (np.append(one.seconds, one.flops) for one in (wanted, found))
+    if not np.allclose(times, again, rtol=1e-9, atol=0, equal_nan=True):
+        raise ValueError(f"{path}: what was written is not what is read from it: its times differ")
