@@ -15,6 +15,7 @@ from fabric import wdm
 from fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
 from fabric.steps import frozen
 from fabric.trees import leaf_spine
+from testbed.simulation.calls import Calls
 from testbed.simulation.jobs import Compute, Job, simulate
 from testbed.simulation.lockstep import Classes
 from testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork, network_of
@@ -519,4 +520,11 @@ def test_unequal_splits_are_drawn_alike_both_ways() -> None:
     exact, classes = (simulate_workload(ideal(8), names(8), workload, how=how) for how in HOWS)
     assert exact.link_bytes == pytest.approx(classes.link_bytes, rel=1e-9)
     assert classes.total_s == pytest.approx(exact.total_s, rel=0.05)
+    # Groups, calls and iterations differ; the same call is the same for all ranks of a group.
+    own = Collective("all-to-all-v", split=Split(skew=1.0))
+    calls = Calls(one_collective(own, 8, 8, 8192), 1)
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]
+    sent = [next(iter(calls.call(0, 8192, 8, key).steps)).count.tolist() for key in keys]
+    assert sent[0] == sent[-1]
+    assert sent[0] not in sent[1:-1]
     assert classes.total_s > 1.05 * simulate_workload(ideal(8), names(8), equal, how="classes").total_s
