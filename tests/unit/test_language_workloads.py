@@ -17,7 +17,7 @@ from experiments.language.expand import Experiment, load
 from experiments.language.text import ScenarioError
 from experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec
 from experiments.record.folder import RunFolder
-from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of
+from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of, finish
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds
 from workloads.formats import chakra, matrix
@@ -198,6 +198,18 @@ def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: 
         assert old.jobs[0].workload is not None
         assert new.jobs[0].workload is not None
         assert canonical(old.jobs[0].workload) == canonical(new.jobs[0].workload)
+
+
+def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(tmp_path: Path) -> None:
+    origin, backend = tmp_path / "origin", SimulationBackend()
+    done, result = carry_out_experiment(loaded(origin, "{files: traces}"), backend, tmp_path / "runs")
+    assert result["complete"], done.failures
+    shutil.rmtree(origin)
+    assert finish(done.path)["rows"] == result["rows"]
+    again = load(done.path / "scenario.yaml")
+    _, resumed = carry_out_experiment(again, backend, tmp_path / "runs", resume=done.path)
+    assert resumed["rows"] == result["rows"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [done.path.name]
 
 
 def test_a_crosscheck_may_shorten_a_workload(tmp_path: Path) -> None:
