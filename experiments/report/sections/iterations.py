@@ -59,9 +59,11 @@ def _figure(lines: Sequence[Line]) -> Figure:
     if len(computes) == 1:
         axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")
     if floor > 0.7 * highest:
-        axis.set_ylim(floor - 0.12 * (highest - floor), highest + 0.15 * (highest - floor))
+        # Simulated iterations may all take the same time.
+        height = highest - floor or 0.1 * highest
+        axis.set_ylim(floor - 0.12 * height, highest + 0.15 * height)
     else:
-        axis.set_ylim(0, 1.08 * highest)
+        axis.set_ylim(0, 1.08 * highest or 1)
     axis.set(xlabel="iteration", ylabel="seconds")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, columns=4)
