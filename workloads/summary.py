@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from fabric.steps import IntArray
-from workloads.graph import Collective, FloatArray, Kind, Workload
+from workloads.graph import Collective, FloatArray, Kind, Program, Workload
 
 T = TypeVar("T")
 #: What was called where that is no collective.
@@ -159,6 +159,25 @@ def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArr
     away = between.sum(axis=1) - np.diag(between)
     pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
     return np.array([away[workload.groups[group].tolist().index(rank)] for rank, group in pairs])
+
+
+def purposes(workload: Workload, program: Program) -> list[str]:
+    """What each operation of a program is for: "compute", "memory", or as in :func:`traffic`."""
+    of_name = [_purpose(name) for name in workload.names]
+    columns = (program.kind.tolist(), program.name.tolist(), program.collective.tolist())
+    found = []
+    for kind, name, which in zip(*columns, strict=True):
+        called = kind_named(workload, kind, which)
+        if kind in (Kind.SEND, Kind.RECEIVE):
+            called = MESSAGE
+        local = kind in (Kind.COMPUTE, Kind.MEMORY)
+        found.append(called if local or of_name[name] < 0 else PURPOSES[of_name[name]])
+    return found
+
+
+def kind_named(workload: Workload, kind: int, collective: int) -> str:
+    """What an operation is: "compute", "send" and so on, or its collective's kind."""
+    return workload.collectives[collective].kind if kind == Kind.COLLECTIVE else Kind(kind).name.lower()
 
 
 def _purpose(name: str) -> int:

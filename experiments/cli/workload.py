@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,10 +13,8 @@ from experiments.cli import options
 from experiments.cli.common import answer, fail, listing, patience
 
 if TYPE_CHECKING:
-    from testbed.simulation.workload import WorkloadResult
     from workloads.devices import Device
     from workloads.formats.reading import Options
-    from workloads.formats.timeline import Span
     from workloads.graph import Workload
 
 T = TypeVar("T")
@@ -371,27 +369,10 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
                 how="exact" if exact else "classes",
                 operations=True,
             )
-            count = timeline.write(path, _spans(result))
+            count = timeline.write(path, result.timeline())
     except ValueError as error:
         fail(f"--perfetto: {error}", 2)
     return {"spans": count, "ranks": len(set(result.row_of.tolist())), "seconds": result.total_s}
-
-
-def _spans(result: WorkloadResult) -> Iterator[Span]:
-    """Every operation of the ranks that stand for all, with what it is."""
-    from workloads.formats.timeline import Span
-    from workloads.graph import Kind
-
-    workload, place = result.workload, (-1, 0)
-    for one in result.timeline():
-        # A rank's operations come in the order of its program.
-        place = (one.rank, place[1] + 1) if place[0] == one.rank else (one.rank, 0)
-        program, k = workload.programs[int(workload.program_of[one.rank])], place[1]
-        kind = Kind(int(program.kind[k]))
-        what = kind.name.lower()
-        if kind is Kind.COLLECTIVE:
-            what = workload.collectives[int(program.collective[k])].kind
-        yield Span(one.rank, one.stream, one.name, one.begin_s, one.end_s, what, int(program.bytes[k]))
 
 
 def _models_and_devices() -> dict[str, Any]:

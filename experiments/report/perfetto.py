@@ -1,66 +1,63 @@
 """Runs as Chrome trace JSON, which https://ui.perfetto.dev and chrome://tracing open.
 
-One process for each GPU of each run; in it one thread for what the rank does and one for each port of an
-O-NIC that asks for flows. One process for the light of a ring, one for the events of the timeline. Times
-are microseconds since the first release of each run, as emulated (real time times D).
+One process for each GPU of each run; in it one thread for what the rank does, one for each stream of a
+workload and one for each port of an O-NIC that asks for flows. One process for the light of a ring, one for
+the events of the timeline. Times are microseconds since the first release of each run, as emulated (real time
+times D).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from experiments.record.events import Flow, RingSetUps
-from experiments.record.runs import Run
-from experiments.record.writing import write_whole
+from experiments.record.events import Flow, Iteration, Operations, RingSetUps
+from experiments.record.runs import JobRun, Run
+from experiments.record.writing import WriteError
 from fabric.schedules import steps_named
+from workloads.formats.timeline import Span, write
+from workloads.summary import kind_named
 
-#: More events than these make a file that no viewer opens; later runs are left out whole.
-_MOST = 400_000
-
-
-class _Slice(NamedTuple):
-    """Something that took from ``begin`` to ``end`` (the lab's clock). ``process``: its name without the
-    run's; ``thread``: its number and name, which may be empty."""
-
-    process: str
-    thread: tuple[int, str]
-    category: str
-    name: str
-    begin: float
-    end: float
-    args: Mapping[str, Any]
+#: More spans than these make a file that no viewer opens; operations of a run that would, and later runs, are
+#: left out whole.
+_MOST = 600_000
 
 
-def trace_events(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The ``traceEvents`` of runs: complete events ("X") and names ("M")."""
-    names: dict[tuple[int, int, str], dict[str, Any]] = {}
-    processes: dict[str, int] = {}
-    events: list[dict[str, Any]] = []
+def write_trace(path: Path, runs: Sequence[Run]) -> None:
+    """Write the trace of all runs to ``path``. Raises WriteError."""
+    try:
+        write(path, _of_runs(runs))
+    except ValueError as error:
+        raise WriteError(str(error)) from None
 
-    def named(kind: str, pid: int, tid: int, name: str) -> None:
-        name_of = {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
-        names.setdefault((pid, tid, kind), name_of)
 
+def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
+    count = 0
     for run in runs:
         found = [*_of_jobs(run), *_of_flows(run), *_of_rings(run), *_of_actions(run)]
-        if len(events) + len(found) > _MOST:
-            break
-        for one in found:
-            process, (tid, thread) = f"{run.name}: {one.process}", one.thread
-            pid = processes.setdefault(process, len(processes) + 1)
-            named("process_name", pid, 0, process)
-            if thread:
-                named("thread_name", pid, tid, thread)
-            begin, took = 1e6 * (one.begin - run.released), 1e6 * max(0.0, one.end - one.begin)
-            what = {"name": one.name, "cat": one.category, "ph": "X", "args": {"run": run.name, **one.args}}
-            events.append({**what, "ts": round(begin, 3), "dur": round(took, 3), "pid": pid, "tid": tid})
-    return [*names.values(), *events]
+        count += len(found)
+        if count > _MOST:
+            return
+        for span in found:
+            yield _named(run, span)
+        count += (operations := sum(len(record.times_s) for record in run.of(Operations)))
+        if count > _MOST:
+            count -= operations
+            continue
+        for span in _of_operations(run):
+            yield _named(run, span)
 
 
-def _of_jobs(run: Run) -> Iterator[_Slice]:
+def _named(run: Run, span: Span) -> Span:
+    """With the run's name, and its times since the first release."""
+    begin_s = span.begin_s - run.released
+    end_s, args = max(begin_s, span.end_s - run.released), {"run": run.name, **span.args}
+    return span._replace(process=f"{run.name}: {span.process}", begin_s=begin_s, end_s=end_s, args=args)
+
+
+def _of_jobs(run: Run) -> Iterator[Span]:
     for job in run.jobs.values():
         gpus = dict(enumerate(job.gpus))
         turns = {back.iteration: back.gpus for back in job.recoveries}
@@ -69,39 +66,71 @@ def _of_jobs(run: Run) -> Iterator[_Slice]:
             if it.i > index:
                 index = it.i
                 gpus = dict(enumerate(turns[it.i])) if it.i in turns else gpus
-            gpu, args = gpus.get(it.rank, f"rank {it.rank}"), {"job": job.name, "iteration": it.i}
-            rank = (0, "rank")
-            yield _Slice(gpu, rank, "rank", "compute", it.compute_start, it.compute_end, args)
-            yield _Slice(gpu, rank, "rank", "all-reduce", it.compute_end, it.allreduce_end, args)
+            yield from _of_iteration(job, gpus.get(it.rank, f"rank {it.rank}"), it)
 
 
-def _of_flows(run: Run) -> Iterator[_Slice]:
-    for flow in run.of(Flow):
+def _of_iteration(job: JobRun, gpu: str, it: Iteration) -> Iterator[Span]:
+    args = {"job": job.name, "iteration": it.i}
+    if job.plan.workload is not None:
+        yield Span(gpu, "rank", "iteration", it.compute_start, it.allreduce_end, "rank", args)
+        return
+    yield Span(gpu, "rank", "compute", it.compute_start, it.compute_end, "rank", args)
+    yield Span(gpu, "rank", "all-reduce", it.compute_end, it.allreduce_end, "rank", args)
+
+
+def _of_operations(run: Run) -> Iterator[Span]:
+    """Operations of workloads, on the stream of each."""
+
+    @cache
+    def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
+        """Of each operation: stream, name, kind, and its bytes if it has any."""
+        workload = run.jobs[job].plan.workload
+        assert workload is not None
+        of = workload.programs[program]
+        columns = (of.stream, of.name, of.kind, of.collective, of.bytes)
+        return [
+            (
+                workload.streams[stream],
+                workload.names[name],
+                kind_named(workload, kind, which),
+                {"bytes": size} if size else {},
+            )
+            for stream, name, kind, which, size in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    for record in run.of(Operations):
+        job = run.jobs[record.job]
+        if job.plan.workload is None:
+            continue
+        gpu = job.gpus[record.rank] if record.rank < len(job.gpus) else f"rank {record.rank}"
+        of_rank = said(record.job, int(job.plan.workload.program_of[record.rank]))
+        for (stream, name, kind, size), (begin, end) in zip(of_rank, record.times_s, strict=True):
+            args = {"job": record.job, "iteration": record.i, **size}
+            yield Span(gpu, f"stream {stream}", name, record.begin + begin, record.begin + end, kind, args)
+
+
+def _of_flows(run: Run) -> Iterator[Span]:
+    for flow in sorted(run.of(Flow), key=lambda flow: flow.port):
         if flow.t_request is None or flow.t_lit is None or flow.t_close is None:
             continue
-        port, to = (1 + flow.port, f"O-NIC port {flow.port}"), f"{flow.gpu} to {flow.peer}"
+        port, to = f"O-NIC port {flow.port}", f"{flow.gpu} to {flow.peer}"
         args = {"wavelength": flow.wavelength, "waited": flow.waited, "flow": flow.flow}
-        yield _Slice(flow.gpu, port, "flow", f"set-up, {to}", flow.t_request, flow.t_lit, args)
-        yield _Slice(flow.gpu, port, "flow", f"λ{flow.wavelength}, {to}", flow.t_lit, flow.t_close, args)
+        yield Span(flow.gpu, port, f"set-up, {to}", flow.t_request, flow.t_lit, "flow", args)
+        yield Span(flow.gpu, port, f"λ{flow.wavelength}, {to}", flow.t_lit, flow.t_close, "flow", args)
 
 
-def _of_rings(run: Run) -> Iterator[_Slice]:
+def _of_rings(run: Run) -> Iterator[Span]:
     jobs = [job for job in run.jobs.values() if job.gpus]
     for note in run.of(RingSetUps):
         steps = steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)).steps
         for change in note.set_ups:
             name, begin = f"set-up, step {change['step'] % steps + 1}", change["t"]
-            yield _Slice("light", (0, ""), "light", name, begin, begin + change["total_s"], change)
+            yield Span("light", "ring", name, begin, begin + change["total_s"], "light", change)
 
 
-def _of_actions(run: Run) -> Iterator[_Slice]:
-    for number, action in enumerate(run.actions):
+def _of_actions(run: Run) -> Iterator[Span]:
+    for action in run.actions:
         end = action.begun if action.ended is None else action.ended
         args = {"event": action.plan.name, "error": action.error}
-        yield _Slice("events", (number, ""), "event", action.said, action.begun, end, args)
-
-
-def write_trace(path: Path, runs: Sequence[Run]) -> None:
-    """Write the trace of all runs to ``path``. Raises WriteError."""
-    document = {"traceEvents": trace_events(runs), "displayTimeUnit": "ms"}
-    write_whole(path, json.dumps(document, separators=(",", ":")) + "\n")
+        # Each on a thread of its own: events may overlap, and spans of a thread must not.
+        yield Span("events", action.plan.name, action.said, action.begun, end, "event", args)

@@ -26,6 +26,7 @@ from testbed.simulation.rankwise import RankByRank
 from testbed.simulation.traffic import Traffic, of_flows, of_stretches
 from workloads.formats.timeline import Span
 from workloads.graph import Kind, Workload
+from workloads.summary import kind_named
 
 How = Literal["exact", "classes"]
 #: Intervals of the traffic over time when no width is given.
@@ -76,21 +77,18 @@ class WorkloadResult:
         for rank in ranks:
             program, record = workload.programs[workload.program_of[rank]], self.records[self.row_of[rank]]
             fixed = [
-                (workload.streams[stream], workload.names[name], _kind(workload, kind, which), size)
+                (workload.streams[stream], workload.names[name], kind_named(workload, kind, which), size)
                 for stream, name, kind, which, size in zip(
                     *(getattr(program, column).tolist() for column in _SHOWN), strict=True
                 )
             ]
             for begins, ends in zip(record.begin_s.tolist(), record.end_s.tolist(), strict=True):
                 for (stream, name, kind, size), begin_s, end_s in zip(fixed, begins, ends, strict=True):
-                    yield Span(rank, stream, name, begin_s, end_s, kind, size)
+                    args = {"bytes": size} if size else {}
+                    yield Span(f"rank {rank}", stream, name, begin_s, end_s, kind, args)
 
 
 _SHOWN = ("stream", "name", "kind", "collective", "bytes")
-
-
-def _kind(workload: Workload, kind: int, collective: int) -> str:
-    return workload.collectives[collective].kind if kind == Kind.COLLECTIVE else Kind(kind).name.lower()
 
 
 def purpose(name: str) -> str:

@@ -196,10 +196,10 @@ def test_what_is_exposed_and_what_overlaps() -> None:
         assert found.times.communication_s == pytest.approx(24e-3)
         assert found.times.idle_s == pytest.approx(0.0, abs=1e-12)
         spans = list(found.timeline([1]))
-        assert [(s.stream, s.name, s.kind) for s in spans[:2]] == [
+        assert [(s.thread, s.name, s.kind) for s in spans[:2]] == [
             ("main", "backward", "compute"), ("gradients", "dp bucket", "all-reduce"),
         ]  # fmt: skip
-        wanted = Span(1, "gradients", "dp bucket", 36e-3, 44e-3, "all-reduce", size)
+        wanted = Span("rank 1", "gradients", "dp bucket", 36e-3, 44e-3, "all-reduce", {"bytes": size})
         assert spans[5]._replace(begin_s=36e-3, end_s=44e-3) == wanted
         assert spans[5][3:5] == pytest.approx(wanted[3:5])
 

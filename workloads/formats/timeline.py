@@ -1,6 +1,6 @@
 """Timelines out, in Chrome's trace format: what Perfetto (ui.perfetto.dev) opens.
 
-A process is a rank, a thread one of its streams, times are in microseconds.
+A process is a rank or a GPU, a thread one of its streams, times are in microseconds.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from types import MappingProxyType
+from typing import IO, Any, NamedTuple
 
 _MICROS = 1e6
 
 
 class Span(NamedTuple):
-    """One operation that was executed; seconds from the same zero for all ranks."""
+    """Something that was executed; seconds from the same zero for all. ``args``: what else there is."""
 
-    rank: int
-    stream: str
+    process: str
+    thread: str
     name: str
     begin_s: float
     end_s: float
     kind: str
-    bytes: int = 0
+    args: Mapping[str, Any] = MappingProxyType({})
 
 
 def write(path: Path, spans: Iterable[Span]) -> int:
@@ -64,34 +65,34 @@ def _text(raw: IO[bytes], compressed: bool) -> IO[str]:
 
 
 def _events(spans: Iterable[Span]) -> Iterator[str]:
-    """Each span as one line, and before the first of a rank or a stream what that is called."""
-    threads: dict[int, dict[str, int]] = {}
+    """Each span as one line, and before the first of a process or a thread what that is called."""
+    threads: dict[str, tuple[int, dict[str, int]]] = {}
     for span in spans:
-        if not (0 <= span.begin_s <= span.end_s < math.inf):
+        if not (-math.inf < span.begin_s <= span.end_s < math.inf):
             raise ValueError(
-                f"rank {span.rank}, {span.name}: from {span.begin_s} s to {span.end_s} s is no time"
+                f"{span.process}, {span.name}: from {span.begin_s} s to {span.end_s} s is no time"
             )
-        rank = span.rank
-        if rank not in threads:
-            threads[rank] = {}
-            yield _about("process_name", rank, 0, f'"name":"rank {rank}"')
-            yield _about("process_sort_index", rank, 0, f'"sort_index":{rank}')
-        mine = threads[rank]
-        if span.stream not in mine:
-            mine[span.stream] = len(mine) + 1
-            yield _about("thread_name", rank, mine[span.stream], f'"name":{_quoted(span.stream)}')
+        if span.process not in threads:
+            threads[span.process] = len(threads) + 1, {}
+            number = len(threads)
+            yield _about("process_name", number, 0, f'"name":{_quoted(span.process)}')
+            yield _about("process_sort_index", number, 0, f'"sort_index":{number}')
+        process, mine = threads[span.process]
+        if span.thread not in mine:
+            mine[span.thread] = len(mine) + 1
+            yield _about("thread_name", process, mine[span.thread], f'"name":{_quoted(span.thread)}')
         begin = span.begin_s * _MICROS
         fields = (
-            f'"ph":"X","pid":{rank},"tid":{mine[span.stream]}',
+            f'"ph":"X","pid":{process},"tid":{mine[span.thread]}',
             f'"ts":{begin:.3f},"dur":{span.end_s * _MICROS - begin:.3f}',
             f'"name":{_quoted(span.name)},"cat":{_quoted(span.kind)}',
-            *([f'"args":{{"bytes":{span.bytes}}}'] if span.bytes else ()),
+            *([f'"args":{json.dumps(span.args, separators=(",", ":"))}'] if span.args else ()),
         )
         yield f"{{{','.join(fields)}}}"
 
 
 def _about(what: str, pid: int, tid: int, said: str) -> str:
-    """What a process or a thread is called, or where it stands."""
+    """What a process or a thread is called, or where it stands: in the order in which they come."""
     return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{said}}}}}'
 
 

@@ -42,12 +42,6 @@ def allreduce(_: Context, job: JobRun) -> float | None:
     return median(it.all_reduce_s for it in job.iterations) if job.plan.training is not None else None
 
 
-@metric("s", of="job")
-def exposed(_: Context, job: JobRun) -> float | None:
-    """Time of a workload's iteration in which a rank computed nothing: median over ranks and iterations."""
-    return median(it.all_reduce_s for it in job.iterations) if job.plan.workload is not None else None
-
-
 def exchanges(job: JobRun) -> list[float]:
     """Seconds of each all-reduce alone: from the end of the last rank's compute to the last rank's end."""
     return [

@@ -1,0 +1,243 @@
+"""Jobs that execute workloads: their operations over time, and what of their communication was exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from experiments.analysis.metrics.workloads import COMMUNICATION, COMPUTING, of_purpose
+from experiments.analysis.rows import key_of
+from experiments.language.plan import JobPlan
+from experiments.record.events import Operations
+from experiments.record.runs import JobRun, Run
+from experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
+from experiments.report.drawing import INK, PALETTE, RULE
+from experiments.report.page import NOTHING, Columns, table_of, tag, text
+from experiments.report.view import Draw, Figures, View, cell, of_points, swept
+from experiments.report.words import count, percent, seconds
+from fabric.kinds import KINDS
+from fabric.units import format_size
+from workloads.graph import FloatArray, Workload
+from workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
+
+ORDER = 21
+TITLE = "Workloads"
+NEEDS = ("exposed",)
+#: More ranks, of as many programs, are not drawn; nor are more jobs.
+_MOST_RANKS, _MOST_JOBS = 8, 4
+#: Share of a picture's width that no eye tells from nothing: gaps that are shorter are closed, and shorter
+#: operations are made as long.
+_UNSEEN = 0.0008
+#: Inches of a picture above and below its lines.
+_TOP, _BOTTOM = 0.36, 0.46
+_COLOURS = {
+    **dict(zip(COMPUTING, ("#9aa5b4", "#c9b8a0"), strict=True)),
+    **dict(zip((*KINDS, MESSAGE), (*PALETTE, "#7a5a3c", "#d17fb0"), strict=False)),
+    **dict(zip(PURPOSES, (*PALETTE, "#7a5a3c"), strict=False)),
+}
+
+
+class _Of(NamedTuple):
+    """What was carried by a job for one purpose."""
+
+    at: Figures
+    purpose: str
+    bytes: Traffic
+
+    def number(self, metric: str) -> float | None:
+        return self.at.number(of_purpose(metric, self.purpose))
+
+
+def wanted(view: View) -> list[Figures]:
+    return view.having("exposed")
+
+
+def render(view: View, draw: Draw) -> str:
+    jobs = wanted(view)
+    drawn = [drawn for run in view.first.values() for drawn in _recorded(run)] or [
+        drawn for run in view.runs[:1] for drawn in _recorded(run)
+    ]
+    pictures = [
+        draw(f"workload-{number}", _caption(view, run, job), _figure(job, records))
+        for number, (run, job, records) in enumerate(drawn[:_MOST_JOBS], start=1)
+    ]
+    return f"{_of_jobs(view, jobs)}{''.join(pictures)}{_of_purposes(view, jobs)}"
+
+
+# Tables.
+
+
+def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
+    columns: Columns[Figures] = [
+        *_where(view, jobs),
+        ("ranks", lambda at: count(_plan(at).gpus)),
+        ("operations per rank", lambda at: _lengths(_plan(at).workload)),
+        ("iteration", cell("iteration")),
+        ("computing", cell("computing")),
+        ("exposed", cell("exposed")),
+        ("results checked", _checked),
+    ]
+    return table_of(jobs, columns, len(columns) - 6) + (
+        f'<p class="quiet">All {tag(view.label)}, as emulated. Iteration: median over ranks and iterations; '
+        "computing: how long of an iteration a rank computes, and exposed: how long it does not, means over "
+        "ranks and iterations.</p>"
+    )
+
+
+def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
+    found = [_Of(at, purpose, sent) for at in jobs for purpose, sent in traffic(_workload(_plan(at))).items()]
+    found.sort(key=lambda one: (jobs.index(one.at), COMMUNICATION.index(one.purpose)))
+    columns: Columns[_Of] = [
+        ("purpose", lambda one: text(one.purpose)),
+        *((head, lambda one, shown=shown: shown(one.at)) for head, shown in _where(view, jobs)),
+        ("exposed", lambda one: seconds(one.number("exposed"))),
+        ("hidden", lambda one: seconds(one.number("hidden"))),
+        ("of it hidden", _share_hidden),
+        ("operations", lambda one: count(one.bytes.operations)),
+        ("bytes, all ranks", lambda one: format_size(one.bytes.sent)),
+        ("bytes, busiest rank", lambda one: format_size(round(one.bytes.most))),
+    ]
+    return table_of(found, columns, len(columns) - 6) + (
+        '<p class="quiet">By purpose: how long of an iteration its operations were under way at a rank while '
+        "that computed nothing, and hidden behind computing; waiting for partners counts, and purposes may "
+        f"be under way at the same time {tag(view.label)}. Operations and bytes: of one iteration, as "
+        f"emulated: the least that any algorithm must send {tag('analytic')}.{view.says('workload')}</p>"
+    )
+
+
+def _where(view: View, jobs: Sequence[Figures]) -> list[tuple[str, Callable[[Figures], str]]]:
+    """Columns that say what a row is of: as few as tell rows from each other."""
+    return [
+        *([("arm", lambda at: text(at.title))] if len({at.arm for at in jobs}) > 1 else []),
+        ("job", lambda at: text(at.name)),
+        *of_points(swept(at.point for at in jobs)),
+    ]
+
+
+def _plan(at: Figures) -> JobPlan:
+    here = key_of(at.point)
+    plans = (run.plan for run in at.view.runs if run.plan.arm == at.arm)
+    return next(plan for plan in plans if key_of(plan.point) == here).job(at.name)
+
+
+def _workload(job: JobPlan) -> Workload:
+    assert job.workload is not None
+    return job.workload
+
+
+def _lengths(workload: Workload | None) -> str:
+    lengths = [len(program) for program in workload.programs] if workload is not None else [0]
+    least, most = count(min(lengths)), count(max(lengths))
+    return most if least == most else f"{least} to {most}"
+
+
+def _checked(at: Figures) -> str:
+    parts = at.number("results_checked")
+    return NOTHING if parts is None else f"{count(parts)} parts, all exact"
+
+
+def _share_hidden(one: _Of) -> str:
+    exposed, hidden = one.number("exposed"), one.number("hidden")
+    if exposed is None or hidden is None or exposed + hidden <= 0:
+        return NOTHING
+    return percent(hidden / (exposed + hidden), 0)
+
+
+# Pictures.
+
+
+def _recorded(run: Run) -> Iterator[tuple[Run, JobRun, list[Operations]]]:
+    """Jobs whose operations are on record, and of the iteration in the middle those that are drawn."""
+    for job in run.jobs.values():
+        mine = [record for record in run.of(Operations) if record.job == job.name]
+        if job.plan.workload is None or not mine:
+            continue
+        indices = sorted({record.i for record in mine})
+        by_rank = {record.rank: record for record in mine if record.i == indices[len(indices) // 2]}
+        chosen = [by_rank[rank] for rank in _ranks(job.plan.workload) if rank in by_rank]
+        if chosen:
+            yield run, job, chosen
+
+
+def _ranks(workload: Workload) -> list[int]:
+    """The first rank of each program, or of some evenly apart."""
+    firsts = np.sort(np.unique(workload.program_of, return_index=True)[1])
+    some = np.linspace(0, len(firsts) - 1, min(len(firsts), _MOST_RANKS)).round().astype(int)
+    return [int(rank) for rank in firsts[some]]
+
+
+def _caption(view: View, run: Run, job: JobRun) -> str:
+    arm = f"{run.plan.title}, " if len(view.arms) > 1 else ""
+    programs = len(_workload(job.plan).programs)
+    some = (
+        "one rank of each kind" if programs <= _MOST_RANKS else f"{_MOST_RANKS} of {programs} kinds of ranks"
+    )
+    return (
+        f"{arm}{job.name}: the operations of an iteration in the middle of the run, of {some}, in a line for "
+        "each stream, from when an operation has its stream (of communication, waiting for partners "
+        f"included). {view.label.capitalize()}, times as emulated; trace.json has every operation."
+    )
+
+
+def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
+    workload, zero = _workload(job.plan), min(record.begin for record in records)
+    lanes, found = list[str](), dict[str, list[Span]]()
+    heads: list[tuple[int, str]] = []
+    width = max(record.begin - zero + max(end for _, end in record.times_s) for record in records)
+    for record in records:
+        program = workload.programs[int(workload.program_of[record.rank])]
+        times_s, of = np.array(record.times_s) + (record.begin - zero), np.array(purposes(workload, program))
+        gpu = f" ({job.gpus[record.rank]})" if record.rank < len(job.gpus) else ""
+        heads.append((len(lanes), f"rank {record.rank}{gpu}"))
+        for stream in np.unique(program.stream).tolist():
+            mine = program.stream == stream
+            for purpose, begin, end in merged(of[mine], times_s[mine], _UNSEEN * width):
+                found.setdefault(purpose, []).append((len(lanes), begin, end))
+            lanes.append(workload.streams[stream])
+    height = _TOP + _BOTTOM + min(0.22 * len(lanes), 8.5)
+    figure, axis = chart(height, left=1.95, top=_TOP, bottom=_BOTTOM)
+    points = 0.74 * 72 * (height - _TOP - _BOTTOM) / len(lanes)
+    named_rows(axis, lanes)
+    for lane, head in heads:
+        axis.axhline(lane - 0.5, color=RULE, linewidth=0.8)
+        at = axis.get_yaxis_transform()
+        axis.text(-0.255, lane, head, transform=at, ha="left", va="center", fontsize=8, color=INK)
+    shown = [purpose for purpose in (*COMPUTING, *COMMUNICATION) if purpose in found]
+    for purpose in shown:
+        _bars(axis, _COLOURS[purpose], found[purpose], points)
+    axis.set_xlim(0, width)
+    axis.set_xlabel("time since the iteration began")
+    prefixed(axis.xaxis, "s")
+    legend(figure, [key(_COLOURS[purpose], purpose, 6) for purpose in shown], columns=9)
+    return figure
+
+
+def merged(of: Sequence[str], times_s: FloatArray, unseen_s: float) -> list[tuple[str, float, float]]:
+    """Operations of one stream as spans of one purpose: neighbours of one purpose, with no more than
+    ``unseen_s`` between them, are one span. What is shorter is made as long, where there is room."""
+    order = np.argsort(times_s[:, 0], kind="stable").tolist()
+    found: list[tuple[str, float, float]] = []
+    for k, after in zip(order, [*order[1:], None], strict=True):
+        purpose, (begin, end) = str(of[k]), times_s[k].tolist()
+        room = np.inf if after is None else float(times_s[after, 0])
+        end = max(end, min(begin + unseen_s, room))
+        if found and found[-1][0] == purpose and begin - found[-1][2] <= unseen_s:
+            found[-1] = purpose, found[-1][1], max(found[-1][2], end)
+        else:
+            found.append((purpose, begin, end))
+    return found
+
+
+def _bars(axis: Axes, colour: str, found: Sequence[Span], points: float) -> None:
+    """Spans as one path of thick lines: thousands of rectangles are megabytes of SVG."""
+    ends = np.array([[(begin, y), (end, y)] for y, begin, end in found]).reshape(-1, 2)
+    path = Path(ends, [Path.MOVETO, Path.LINETO] * len(found))
+    path.should_simplify = False
+    look: Any = {"edgecolor": colour, "linewidth": points, "capstyle": "butt", "fill": False}
+    axis.add_patch(PathPatch(path, **look))
