@@ -200,6 +200,7 @@ def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: 
         assert canonical(old.jobs[0].workload) == canonical(new.jobs[0].workload)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(tmp_path: Path) -> None:
     origin, backend = tmp_path / "origin", SimulationBackend()
     done, result = carry_out_experiment(loaded(origin, "{files: traces}"), backend, tmp_path / "runs")

@@ -58,11 +58,12 @@ def _figure(lines: Sequence[Line]) -> Figure:
     floor = min([lowest, *computes])
     if len(computes) == 1:
         axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")
-    # Where all are equal, but for rounding, there is no range to show.
-    if 0.7 * highest < floor < (1 - 1e-6) * highest:
-        axis.set_ylim(floor - 0.12 * (highest - floor), highest + 0.15 * (highest - floor))
+    if floor > 0.7 * highest:
+        # Simulated iterations may all take the same time.
+        height = highest - floor or 0.1 * highest
+        axis.set_ylim(floor - 0.12 * height, highest + 0.15 * height)
     else:
-        axis.set_ylim(0, 1.08 * highest)
+        axis.set_ylim(0, 1.08 * highest or 1)
     axis.set(xlabel="iteration", ylabel="seconds")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, columns=4)

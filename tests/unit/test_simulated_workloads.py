@@ -1,0 +1,177 @@
+"""Jobs with a workload in a simulated lab, and the table of a collective's times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.backends.protocol import Backend
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import Experiment, parse
+from experiments.language.plan import RunPlan
+from experiments.record.events import Iteration, JobState, LinkRate, Operations, Record
+from experiments.runner.bench import bench_plan, bus_factor, checked, measured, parse_sizes, slow_links
+from experiments.runner.experiment import one_alone
+from fabric.kinds import KINDS
+from testbed.simulation.networks import PacketNetwork, scaled
+from testbed.simulation.workload import simulate_workload
+from workloads.graph import Book, Collective, Writer
+
+SWITCH = """
+name: four
+description: Four GPUs on a packet switch.
+scale: {time: 20, payload: 400}
+fabric:
+  servers: {s0: {gpus: {g0: gpu, g1: gpu, g2: gpu, g3: gpu}}}
+  packet_switches: {tor0: {ports: 4}}
+  links:
+    - {ends: [g0, "tor0:1"], rate: 25 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 25 Gbit/s}
+    - {ends: [g2, "tor0:3"], rate: 25 Gbit/s}
+    - {ends: [g3, "tor0:4"], rate: 25 Gbit/s}
+tcp: {headers: false}
+jobs:
+"""
+BERT = "{model: bert-large, dp: 2, pp: 2, micro_batches: 4, device: a100, iterations: 2}"
+
+
+def experiment(jobs: str, more: str = "") -> Experiment:
+    return parse(f"{SWITCH}  {jobs}\n{more}", "four.yaml")
+
+
+def simulated(plan: RunPlan, backend: Backend | None = None) -> list[Record]:
+    records, failures = one_alone(backend or SimulationBackend(), plan)
+    assert not failures
+    return records
+
+
+def of_kind(records: list[Record], kind: type) -> list[Record]:
+    return [record for record in records if isinstance(record, kind)]
+
+
+def test_a_workload_takes_as_long_in_a_lab_as_by_itself() -> None:
+    (plan,) = experiment(f"llm: {{ranks: [g0, g2, g1, g3], workload: {BERT}}}").plans
+    records = simulated(plan)
+    (job,) = plan.jobs
+    assert job.workload is not None
+    network = PacketNetwork(scaled(plan.setting.fabric, plan.setting.scale.rate))
+    alone = simulate_workload(network, job.ranks, job.workload, iterations=2, operations=True)
+    assert alone.records is not None
+    for record in of_kind(records, Iteration):
+        assert isinstance(record, Iteration)
+        assert record.allreduce_end == pytest.approx(alone.end_s[record.i, record.rank], rel=1e-9)
+        assert record.compute_start == pytest.approx(
+            alone.begin_s[record.i, record.rank], rel=1e-9, abs=1e-12
+        )
+        assert 0 < record.compute_s < record.whole_s
+    for record in of_kind(records, Operations):
+        assert isinstance(record, Operations)
+        ends = np.array(record.times_s)[:, 1] + record.begin
+        assert ends == pytest.approx(alone.records[record.rank].end_s[record.i], rel=1e-9)
+    states = [r.state for r in of_kind(records, JobState) if isinstance(r, JobState)]
+    assert states == ["READY", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_straggler_holds_up_all_that_depends_on_it() -> None:
+    plans = [
+        experiment(f"llm: {{ranks: all, slower: {slower}, workload: {BERT}}}").plans[0]
+        for slower in ("{}", "{3: 4}")
+    ]
+    plain, slow = (
+        max(r.allreduce_end for r in simulated(plan) if isinstance(r, Iteration)) for plan in plans
+    )
+    assert slow > 1.05 * plain
+
+
+def test_a_workload_beside_a_training_loop_shares_the_network_with_it() -> None:
+    alone = experiment(
+        "a2a: {ranks: [g0, g1], workload: {collective: all-to-all, size: 100 MB, iterations: 3}}"
+    )
+    both = experiment(
+        "a2a: {ranks: [g0, g1], workload: {collective: all-to-all, size: 100 MB, iterations: 3}}\n"
+        "  red: {ranks: [g2, g3]}",
+        "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}",
+    )
+    ends = [
+        max(r.allreduce_end for r in simulated(found.plans[0]) if isinstance(r, Iteration) and r.job == "a2a")
+        for found in (alone, both)
+    ]
+    # On a switch they have no link in common.
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+
+
+def test_what_cannot_be_simulated_is_refused_by_name() -> None:
+    (plan,) = experiment(
+        f"llm: {{ranks: all, workload: {BERT}}}",
+        "events: [{when: {at: 1 s}, do: cut, target: link g0 tor0:1}]",
+    ).plans
+    why = SimulationBackend().refuses(plan)
+    assert why is not None
+    assert "do: the simulation cannot cut while a workload runs" in why
+
+
+def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
+    (plan,) = experiment(f"llm: {{ranks: all, workload: {BERT}}}").plans
+    book = Book()
+    group = book.group(range(4))
+    programs = []
+    for first in (0, 1):
+        writer = Writer(book)
+        for slot in (first, 1 - first):
+            writer.collective(f"call {slot}", Collective("all-reduce", "ring"), 4096, slot)
+        programs.append(writer.done())
+    crossed = book.workload("crossed", programs, [0, 0, 1, 1], [[group, group]] * 4, [[] for _ in range(4)])
+    job = replace(plan.jobs[0], workload=crossed, may_fail=True)
+    records, _ = one_alone(SimulationBackend(), replace(plan, jobs=(job,)))
+    ended = [r for r in of_kind(records, JobState) if isinstance(r, JobState)][-1]
+    assert ended.state == "FAILED"
+    assert ended.reason is not None
+    assert "crossed: nobody can go on: rank 0 in operation 0 (call 0" in ended.reason
+
+
+def test_the_table_of_a_ring_is_the_formulas() -> None:
+    (plan,) = experiment(f"llm: {{ranks: all, workload: {BERT}}}").plans
+    sizes = parse_sizes("1MiB..64MiB", 4)
+    assert sizes == (1 << 20, 1 << 22, 1 << 24, 1 << 26)
+    made = bench_plan(plan, Collective("all-reduce", "ring"), sizes, 3)
+    records = simulated(made)
+    for one in measured(made, records, sizes, 3):
+        assert one.busbw_bps == pytest.approx(25e9, rel=1e-3)
+        assert one.algbw_bps == pytest.approx(25e9 * 4 / 6, rel=1e-3)
+        assert one.time_s == pytest.approx(8 * one.size_bytes / one.algbw_bps)
+    assert checked(records) is None
+    assert slow_links(records) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_table(kind: str) -> None:
+    (plan,) = experiment(f"llm: {{ranks: all, workload: {BERT}}}").plans
+    made = bench_plan(plan, Collective(kind), (1 << 20,), 1)
+    (one,) = measured(made, simulated(made), (1 << 20,), 1)
+    assert one.busbw_bps == pytest.approx(one.algbw_bps * bus_factor(kind, 4))
+    assert 0 < one.busbw_bps < 25e9 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "factor", "message"),
+    [
+        ("64", 2, "is not a size"),
+        ("4MiB..1MiB", 2, "no smaller"),
+        ("0 B", 2, "above 0"),
+        ("1KiB..1GiB", 1.0, "must be above 1"),
+        ("1KiB..1GiB", 1.01, "more than 64 sizes"),
+    ],
+)
+def test_sizes_that_cannot_be_are_told(text: str, factor: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_sizes(text, factor)
+
+
+def test_a_link_below_its_rate_is_slow() -> None:
+    rate = LinkRate(
+        t=0.0, fabric="f", link="g0 - tor0:1", direction="g0 to tor0", set_bps=1e6, measured_bps=9e5
+    )
+    slow = replace(rate, measured_bps=5e5)
+    assert slow_links([rate, slow]) == [slow]
