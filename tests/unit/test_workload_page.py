@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from experiments.analysis.metrics import metrics
 from experiments.analysis.metrics.workloads import COMMUNICATION, of_purpose
-from experiments.record.events import Operations, Record
+from experiments.record.events import Iteration, Operations, Record
 from experiments.report import perfetto
 from experiments.report.report import render
 from experiments.report.sections.workload import merged
@@ -96,6 +97,19 @@ def test_the_page_shows_operations_and_what_was_exposed(tmp_path: Path) -> None:
         assert said in shown
     assert (tmp_path / "workload-1.svg").exists()
     assert "parts, all exact" not in shown  # a simulation computes no results
+
+
+def test_rounding_is_no_range_of_the_axis_of_iterations(tmp_path: Path) -> None:
+    def disturbed(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, compute_start=r.i, compute_end=r.i + 0.25, allreduce_end=r.i + 0.5 + 1e-14 * r.i)
+            if isinstance(r, Iteration)
+            else r
+            for r in records
+        ]
+
+    render(gpt(disturbed=disturbed), tmp_path)
+    assert not re.search(r">[+0-9.]*e.[0-9]", (tmp_path / "iterations.svg").read_text())
 
 
 def test_jobs_that_train_have_no_such_section() -> None:

@@ -59,8 +59,8 @@ def _figure(lines: Sequence[Line]) -> Figure:
     if len(computes) == 1:
         axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")
     if floor > 0.7 * highest:
-        # Simulated iterations may all take the same time.
-        height = highest - floor or 0.1 * highest
+        # Simulated iterations may all take the same time, but for rounding.
+        height = highest - floor if highest - floor > 1e-6 * highest else 0.1 * highest
         axis.set_ylim(floor - 0.12 * height, highest + 0.15 * height)
     else:
         axis.set_ylim(0, 1.08 * highest or 1)
