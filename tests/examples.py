@@ -17,6 +17,8 @@ def assert_as_planned(run: Run) -> None:
         assert job.state == ("FAILED" if job.plan.may_fail else SUCCEEDED), said
         if job.state == SUCCEEDED:
             assert len(job.by_index) == job.plan.iterations, said
+        if job.plan.workload is not None and job.done:
+            assert all(done.results_checked for done in job.done.values()), said
     assert [action.plan.name for action in run.actions] == [event.name for event in run.plan.events]
     assert [action.error for action in run.actions] == [None] * len(run.actions)
     assert all(action.ended is not None for action in run.actions)

@@ -291,7 +291,9 @@ class Transport:
         self._waits_s: list[float] = []
         self._word = memoryview(bytearray(len(READY)))
         self._steps, self._steps_before = schedule.steps, 0
-        self._links = [_Link(peer, connections[peer]) for peer in sorted(peers_of(schedule, rank))]
+        # Each begins with the rank behind it: with the same one first, all would send to that at once.
+        peers = sorted(peers_of(schedule, rank), key=lambda peer: (peer - rank) % schedule.world_size)
+        self._links = [_Link(peer, connections[peer]) for peer in peers]
         self._assign(schedule, rank, bounds)
         for link in self._links:
             link.make_scratch()

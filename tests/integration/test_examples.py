@@ -28,11 +28,13 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 #: What makes an example short; the events' iterations must come.
 SMALL: Mapping[str, Mapping[str, Any]] = {
+    "all_to_all": {"jobs.tokens.workload.iterations": 1, "jobs.tokens.workload.size": "50 MB"},
     "cut_uplink": {"training.iterations": 8, "training.gradient": "2 MB", "training.compute": "1 ms"},
     "dark_time": {"training.iterations": 8},
     "dead_switch": {},
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
     "packet_switches": {"training.iterations": 2},
+    "parallel_16": {"scale.time": 1, "scale.payload": 20000},
     "queue": {"training.iterations": 8},
     "spare": {"training.iterations": 14},
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB"},
@@ -40,6 +42,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
 #: spare GPU is swapped in among containers, below.
 ARMS: Mapping[str, Sequence[str]] = {
+    "all_to_all": ("skewed",),
     "cut_uplink": ("cut",),
     "dark_time": ("half",),
     "dead_switch": ("killed",),
