@@ -283,6 +283,8 @@ class Builder:
                 iterations = job.workload.iterations
             else:
                 own = job.training
+                if not own and "training" not in raw:
+                    raise ValueError(f"{where}: give it a workload, or a training, as the file has none")
                 training = self._training(where, raw.get("training", _NOTHING), own, parameters)
                 iterations = _iterations(training, world_size)
                 loop = Loop(
