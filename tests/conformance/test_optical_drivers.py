@@ -389,6 +389,7 @@ class TestOpticalDriver:
         converge(driver, [rig.xc(1, 2)])
         dark = []
         for old, new in ((2, 3), (3, 4), (4, 2)):
+            wait_for_light(rig.lit_since(rig.xc(1, old)))
             with Stream(rig.hosts[1], 0.0005) as stream:
                 stream.wait(40)
                 result = converge(driver, [rig.xc(1, new)])

@@ -81,7 +81,10 @@ def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) 
     for run in runs:
         assert_as_planned(run)
     figures = Figures(result)
-    figures.assert_exact(sum(not job.plan.may_fail for run in runs for job in run.jobs.values()))
+    figures.assert_exact(
+        sum(not job.plan.may_fail for run in runs for job in run.jobs.values()),
+        sum(job.plan.workload is not None for run in runs for job in run.jobs.values()),
+    )
     return runs, figures
 
 

@@ -139,7 +139,10 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
     assert seen["ours"] == ["containers", "fabric", "workloads"]
     assert [name for name in seen["fabric"] if name.endswith(".py")] == [
         "__init__.py",
+        "alltoall.py",
         "collectives.py",
+        "gathers.py",
+        "kinds.py",
         "schedules.py",
         "steps.py",
         "wrht.py",
