@@ -155,7 +155,7 @@ def test_an_experiment_end_to_end(running: RunningCommand, tmp_path: Path) -> No
     printed = json.loads(output)
     (folder,) = (tmp_path / "runs").iterdir()
     assert printed == json.loads((folder / "result.json").read_text())
-    assert (printed["schema"], printed["backend"], printed["complete"]) == (3, "emulation", True)
+    assert (printed["schema"], printed["backend"], printed["complete"]) == (4, "emulation", True)
     found = Figures(printed)
     found.assert_exact(3 * 2)
     for job in ("job red", "job blue"):
