@@ -61,9 +61,14 @@ def run_graph(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         raise BadSpec(f"{FILE}: it is for {workload.ranks} ranks, and the job has {spec.world_size}")
     sys.setswitchinterval(_SWITCH_S)
     graph = _Graph.of(workload, spec.rank)
+    try:
+        graph.check()
+        lines = graph.lines()
+    except ValueError as error:
+        raise BadSpec(f"{FILE}: {error}") from None
     deadline = time.monotonic() + spec.connect_timeout_s
     with listen(spec, deadline) as listener:
-        connections = connect_all(spec, graph.lines(), listener)
+        connections = connect_all(spec, lines, listener)
     try:
         run = _Run(spec, graph, connections, events)
         by_rank = [(line.peer, connection) for line, connection in connections.items()]
@@ -121,6 +126,20 @@ class _Graph:
             after=tuple(tuple(one.tolist()) for one in after[: len(program)]),
             call=tuple(calls(program).tolist()),
         )
+
+    def check(self) -> None:
+        """Raises ValueError for what cannot be executed: it would be waited for without end."""
+        program = self.program
+        if not len(program):
+            raise ValueError(f"rank {self.rank} has no operations")
+        waits = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
+        for bad, rule in (
+            (waits & ~np.isfinite(program.seconds), "has no seconds"),
+            (~waits & (program.bytes % ITEM_BYTES != 0), f"has no multiple of {ITEM_BYTES} bytes"),
+        ):
+            if bad.any():
+                k = int(bad.argmax())
+                raise ValueError(f"operation {k} ({self.name(k)}) {rule}")
 
     def of_kind(self, kind: Kind) -> list[int]:
         return [int(k) for k in np.flatnonzero(self.program.kind == kind)]
@@ -234,7 +253,10 @@ class _Run:
                 self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s)
             else:
                 self._receivers[line.peer] = Receiver(line.peer, connection, spec.peer_timeout_s)
-        self._transports: dict[tuple[Any, ...], Transport] = {}
+        #: By communicator slot, which one stream alone uses.
+        self._transports: dict[int, dict[tuple[Any, ...], Transport]] = {
+            s: {} for s in range(len(graph.groups))
+        }
         self._buffers: dict[int, Array] = {}
         streams: dict[int, list[int]] = {}
         for k, stream in enumerate(graph.program.stream.tolist()):
@@ -262,8 +284,9 @@ class _Run:
 
     def part(self) -> None:
         """Say that all is said and wait until the peers say so too. Raises PeerLost."""
-        for transport in self._transports.values():
-            transport.close()
+        for kept in self._transports.values():
+            for transport in kept.values():
+                transport.close()
         for _, connections in sorted(self._channels.items()):
             part(connections, self._spec.peer_timeout_s)
         for end in (*self._senders.values(), *self._receivers.values()):
@@ -357,7 +380,8 @@ class _Run:
             due = begin + seconds
             while (left := due - time.monotonic()) > 0:
                 time.sleep(left)
-            now.lateness_s = max(now.lateness_s, time.monotonic() - due)
+            with self._changed:
+                now.lateness_s = max(now.lateness_s, time.monotonic() - due)
             # Of a late timer only what follows it is late, not the whole chain.
             return due
 
@@ -370,8 +394,10 @@ class _Run:
 
         def perform(_begin: float) -> float:
             self._senders[peer].send(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
-            self.sent += size
-            return time.monotonic()
+            end = time.monotonic()
+            with self._changed:
+                self.sent += size
+            return end
 
         return perform
 
@@ -384,7 +410,8 @@ class _Run:
             self._receivers[peer].receive(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
             end = time.monotonic()
             self._check(now, k, payload, (peer,), (graph.rank, tag, now.number), 0)
-            self.received += size
+            with self._changed:
+                self.received += size
             return end
 
         return perform
@@ -402,7 +429,7 @@ class _Run:
         for first, end, ranks in _parts(before[mine], np.eye(len(group), dtype=bool)[:, [mine]]):
             count = here[end] - here[first]
             vector[here[first] : here[end]] = contribution(ranks, key, bounds[first], count)
-        transport = self._transport(slot, schedule, here, mine)
+        transport = self._transport(slot, _shape(what, len(group)), here, mine)
 
         def perform(_begin: float) -> float:
             report = transport.run(vector)
@@ -423,19 +450,20 @@ class _Run:
             self._buffers[slot] = np.empty(length, dtype=np.float32)
         return self._buffers[slot][:length]
 
-    def _transport(self, slot: int, schedule: Schedule, bounds: Sequence[int], mine: int) -> Transport:
+    def _transport(
+        self, slot: int, shape: tuple[str, str, int, int], bounds: Sequence[int], mine: int
+    ) -> Transport:
         """Those whose chunks are the same again and again are kept."""
-        key = (slot, id(schedule), tuple(bounds))
-        found = self._transports.pop(key, None)
+        key, kept = (*shape, tuple(bounds)), self._transports[slot]
+        found = kept.pop(key, None)
         if found is None:
             group = self._graph.groups[slot]
             connections = {group.index(peer): c for peer, c in self._channels.get(slot, {}).items()}
             patience_s = self._spec.peer_timeout_s
-            found = Transport(schedule, mine, connections, bounds[-1], patience_s, bounds=bounds)
-        self._transports[key] = found
-        if len(self._transports) > _KEPT:
-            oldest = next(key for key in self._transports if key[0] == slot)
-            self._transports.pop(oldest).close()
+            found = Transport(_schedule(*shape), mine, connections, bounds[-1], patience_s, bounds=bounds)
+        kept[key] = found
+        if len(kept) > _KEPT:
+            kept.pop(next(iter(kept))).close()
         return found
 
     def _check(
@@ -445,4 +473,5 @@ class _Run:
         if (wrong := first_wrong(part, ranks, key, first)) is not None:
             where = f"iteration {now.number}, operation {k} ({self._graph.name(k)})"
             raise Mismatch(f"{where}: element {wrong} is wrong")
-        self.checked += 1
+        with self._changed:
+            self.checked += 1

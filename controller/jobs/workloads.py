@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class WorkloadFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._writing = threading.Lock()
 
     def put(self, digest: str, packed: str) -> dict[str, Any]:
         """Keep the workload that ``packed`` (Base64) holds; the document of what was read back.
@@ -34,13 +36,14 @@ class WorkloadFiles:
         if (found := hashlib.sha256(data).hexdigest()) != digest:
             raise InvalidError(f"workload {digest}: what was sent has SHA-256 {found}")
         _document(digest, data)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._directory / digest
-        if not path.exists() and sum(1 for _ in self._directory.iterdir()) >= MOST_FILES:
-            raise ConflictError(f"workload {digest}: {MOST_FILES} are kept already")
-        temporary = path.with_suffix(".new")
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        with self._writing:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists() and sum(1 for _ in self._directory.iterdir()) >= MOST_FILES:
+                raise ConflictError(f"workload {digest}: {MOST_FILES} are kept already")
+            temporary = path.with_suffix(".new")
+            temporary.write_bytes(data)
+            temporary.replace(path)
         return self.document(digest)
 
     def document(self, digest: str) -> dict[str, Any]:

@@ -18,7 +18,9 @@ Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, suc
 Algorithm = Annotated[str, typer.Option("--algorithm", help="Else the kind's default.")]
 Sizes = Annotated[str, typer.Option("--sizes", metavar="FIRST..LAST", help="Such as 64KiB..256MiB.")]
 Growth = Annotated[float, typer.Option("--factor", help="From one size to the next.")]
-Calls = Annotated[int, typer.Option("--calls", min=1, max=10_000, help="That count, of each size.")]
+Calls = Annotated[
+    int, typer.Option("--calls", min=1, max=10_000, help="Timed, of each size, after one that is not.")
+]
 Skew = Annotated[
     float, typer.Option("--skew", min=0, max=16, help="Of an all-to-all-v: exponent of a Zipf law.")
 ]
@@ -96,10 +98,6 @@ def _show(found: Iterable[Measured], checked: int | None) -> None:
         for one in found
     ]
     table(("size", "time", "algorithm bandwidth", "bus bandwidth", "result"), rows)
-
-
-def _rates(one: Measured) -> tuple[str, str]:
-    return format_rate(one.algbw_bps), format_rate(one.busbw_bps)
 
 
 def register(app: typer.Typer) -> None:

@@ -187,3 +187,22 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
         assert workers.exit_codes() == [3, -9, 3]
         peers = {of_kind(workers.events(rank), "failed")[0]["peer"] for rank in (0, 2)}
         assert 1 in peers
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda writer: None, "workload: rank 0 has no operations"),
+        (lambda writer: writer.compute("work", flops=1e9), "workload: operation 0 (work) has no seconds"),
+        (lambda writer: writer.collective("sum", RING, 6, 0), "operation 0 (sum) has no multiple of 4 bytes"),
+        (lambda writer: writer.collective("sum", Collective("sum"), 8, 0), "there is no collective 'sum'"),
+    ],
+)
+def test_what_would_be_waited_for_without_end_is_a_bad_spec(
+    tmp_path: Path, write: Callable[[Writer], object], reason: str
+) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "workload").write_bytes(pack(alike(1, write)))
+    with crew(tmp_path, 46, 1, workload="graph") as workers:
+        assert workers.exit_codes() == [2]
+        assert reason in of_kind(workers.events(0), "failed")[0]["reason"]
