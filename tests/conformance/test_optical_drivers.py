@@ -472,6 +472,9 @@ class TestOpticalDriver:
         before = rig.hosts[1].nic_received()
         with Stream(rig.hosts[1]) as stream:
             stream.wait(20)
+        deadline = time.monotonic() + 5
+        while rig.hosts[1].nic_received() - before < len(stream.sent) and time.monotonic() < deadline:
+            time.sleep(0.01)
         time.sleep(0.05)
         assert rig.hosts[1].nic_received() - before == len(stream.sent)
 

@@ -47,7 +47,7 @@ def test_a_link_that_is_half_as_fast_as_stated_is_named(monkeypatch: pytest.Monk
     assert not failures
     found = list(measured(made, records, sizes, 2))
     assert [one.size_bytes for one in found] == list(sizes)
-    assert found[1].time_s > 2 * found[0].time_s
+    assert found[1].time_s > found[0].time_s
     assert all(0 < one.busbw_bps < 25e9 for one in found)
     # Two sizes, three calls of each, four ranks: at least what came from each of three others.
     assert (checked(records) or 0) >= 2 * 3 * 4 * 3
