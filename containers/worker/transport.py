@@ -50,7 +50,7 @@ from containers.worker.peer import PeerLost, read_notes
 from fabric.collectives import Schedule, Transfer, chunk_bounds, lendable
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
-SEGMENT_BYTES = 1024 * 1024
+SEGMENT_BYTES = 2 * 1024 * 1024
 #: A short chunk is cut into this many segments, so that a rank can send on while it still receives.
 SEGMENTS_PER_CHUNK = 8
 ITEM_BYTES = 4
