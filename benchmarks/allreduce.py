@@ -160,7 +160,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     result["ratio_per_round"] = [round(ratio, 3) for ratio in ratios]
     result["ratio_median"] = statistics.median(ratios)
     result["ratio_of_medians"] = result["ringlight"]["bus_GBps_median"] / result["gloo"]["bus_GBps_median"]
-    result["target_ratio"] = 1.2
+    result["target_ratio"] = 1.3
     return result
 
 

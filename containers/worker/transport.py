@@ -211,7 +211,8 @@ class _Link:
 
     def longest(self) -> int:
         """Bytes of the longest transfer either way."""
-        return max((one.end - one.start for one in (*self.sends, *self.receives)), default=0)
+        sends = [send.end - send.start for send in self.sends]
+        return max(sends + [receive.end - receive.start for receive in self.receives], default=0)
 
     def rewind(self, by_flow: bool) -> None:
         self.next_send = self.next_receive = self.next_burst = self.filled = self.watched = 0
