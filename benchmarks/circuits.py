@@ -1,0 +1,179 @@
+"""Time and quality of decisions about circuits of parallel optical switches; prints one JSON object.
+
+Run ``python benchmarks/circuits.py``. ``decisions``: seconds of ``single_shot`` and of ``permutations``, the
+median of several, with the limit of both together. ``highs``: the same demands by the integer program, with
+how often z is the same where HiGHS proved its own to be the greatest, or came to the same z without a proof.
+``schedules``: time of one switch that carries a demand, divided by what no schedule can beat: the time of the
+busiest GPU, and a dark time for each partner of the GPU with the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from sys import path as import_path
+from typing import Any
+
+import_path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
+from fabric.allocation.schedules import birkhoff, solstice, total_s
+
+Matrix = npt.NDArray[np.float64]
+LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}
+WINDOW = 16
+CIRCUIT_BPS = 25e9
+
+
+def window(rng: np.random.Generator, gpus: int, partners: int) -> Matrix:
+    """Each GPU to its next ones on a circle, bytes over two decades, one in four pairs without any."""
+    demand = np.zeros((gpus, gpus))
+    everyone = np.arange(gpus)
+    for step in range(1, min(partners, gpus - 1) + 1):
+        demand[everyone, (everyone + step) % gpus] = np.where(
+            rng.random(gpus) < 0.75, np.ceil(10 ** rng.uniform(4, 6, gpus)), 0
+        )
+    return demand
+
+
+def placed(rng: np.random.Generator, gpus: int, model_parallel: int) -> Matrix:
+    """A job of replicas of so many GPUs: the same bytes within each, and rings from each to the next."""
+    inside = np.ceil(10 ** rng.uniform(4, 6, (model_parallel, model_parallel)))
+    np.fill_diagonal(inside, 0)
+    demand: Matrix = np.kron(np.eye(gpus // model_parallel), inside).astype(np.float64)
+    everyone = np.arange(gpus)
+    demand[everyone, (everyone + model_parallel) % gpus] = 1e6
+    return demand
+
+
+def seconds(action: Callable[[], object], times: int) -> float:
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        took.append(time.perf_counter() - began)
+    return median(took)
+
+
+def decision(kind: str, demand: Matrix, switches: int, times: int) -> dict[str, Any]:
+    gpus = len(demand)
+    plan = single_shot(demand, switches)
+    shot = seconds(lambda: single_shot(demand, switches), times)
+    dealt = seconds(lambda: permutations(plan.counts, switches), times)
+    return {
+        "demand": kind,
+        "gpus": gpus,
+        "switches": switches,
+        "pairs": int(np.count_nonzero(demand)),
+        "circuits": int(plan.counts.sum()),
+        "z": round(plan.z, 4),
+        "single_shot_s": round(shot, 4),
+        "permutations_s": round(dealt, 4),
+        "together_s": round(shot + dealt, 4),
+        "limit_s": LIMITS_S[gpus],
+    }
+
+
+def compare(gpus: int, switches: int, times: int, limit_s: float, rng: np.random.Generator) -> dict[str, Any]:
+    """How often z is the same; ``highs_less``: HiGHS found less in its time."""
+    found = {"equal_proved": 0, "equal_not_proved": 0, "highs_less": 0, "highs_more": 0, "above_its_bound": 0}
+    took, gaps = [], []
+    for _ in range(times):
+        demand = window(rng, gpus, switches)
+        exact = single_shot(demand, switches)
+        began = time.perf_counter()
+        other = highs_single_shot(demand, switches, limit_s)
+        took.append(time.perf_counter() - began)
+        gaps.append(other.bound / exact.z - 1)
+        found["above_its_bound"] += exact.z > other.bound * (1 + 1e-6)
+        if abs(other.z - exact.z) <= 1e-6 * exact.z:
+            found["equal_proved" if gaps[-1] <= 1e-4 else "equal_not_proved"] += 1
+        else:
+            found["highs_less" if other.z < exact.z else "highs_more"] += 1
+    return {
+        "gpus": gpus,
+        "switches": switches,
+        "demands": times,
+        **found,
+        "highs_s_median": round(median(took), 3),
+        "highs_s_most": round(max(took), 3),
+        "highs_bound_above_z_most": round(max(gaps), 4),
+    }
+
+
+def schedule(kind: str, demand: Matrix, dark_s: float) -> dict[str, Any]:
+    busiest_s = max(demand.sum(axis=0).max(), demand.sum(axis=1).max()) * 8 / CIRCUIT_BPS
+    partners = max((demand > 0).sum(axis=0).max(), (demand > 0).sum(axis=1).max())
+    least = busiest_s + partners * dark_s
+    began = time.perf_counter()
+    ours = solstice(demand, CIRCUIT_BPS, dark_s)
+    between = time.perf_counter()
+    shares = [(chosen, share * busiest_s) for chosen, share in birkhoff(demand)]
+    return {
+        "demand": kind,
+        "gpus": len(demand),
+        "dark_s": dark_s,
+        "least_s": round(least, 6),
+        "solstice": {
+            "over_least": round(total_s(ours, dark_s) / least, 3),
+            "configurations": len(ours),
+            "took_s": round(between - began, 3),
+        },
+        "birkhoff": {
+            "over_least": round(total_s(shares, dark_s) / least, 3),
+            "configurations": len(shares),
+            "took_s": round(time.perf_counter() - between, 3),
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--times", type=int, default=5, help="demands or repeats of each kind")
+    parser.add_argument("--highs-s", type=float, default=5.0, help="time limit of one program")
+    chosen = parser.parse_args()
+    rng = np.random.default_rng(chosen.seed)
+    single_shot([[0, 1], [1, 0]], 3)
+    permutations([[0, 1], [1, 0]], 3)
+    decisions = [
+        decision("window", window(rng, 8, 4), 4, chosen.times),
+        decision("placed", placed(rng, 8, 4), 4, chosen.times),
+        decision("window", window(rng, 8, 7), 20, chosen.times),
+        decision("window", window(rng, 1024, WINDOW), 20, chosen.times),
+        decision("placed", placed(rng, 1024, 8), 20, chosen.times),
+        decision("window", window(rng, 4096, WINDOW), 20, chosen.times),
+        decision("placed", placed(rng, 4096, 8), 20, chosen.times),
+    ]
+    many = window(rng, 1024, WINDOW)
+    result = {
+        "benchmark": "circuits",
+        "decisions": decisions,
+        "multi_shot_1024_s": round(seconds(lambda: multi_shot(many, 20), chosen.times), 4),
+        "highs": [
+            compare(gpus, switches, chosen.times, chosen.highs_s, rng)
+            for gpus, switches in [(4, 3), (8, 4), (8, 8), (16, 4), (16, 8), (32, 4), (32, 8)]
+        ],
+        "schedules": [
+            schedule(kind, demand, dark_s)
+            for kind, demand in [
+                ("window", window(rng, 8, WINDOW)),
+                ("window", window(rng, 32, WINDOW)),
+                ("all pairs", window(rng, 32, 31)),
+                ("window", window(rng, 128, WINDOW)),
+            ]
+            for dark_s in (0.0, 20e-6, 1e-3, 30e-3)
+        ],
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

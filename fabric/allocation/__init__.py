@@ -1,0 +1,1 @@
+"""Which light each pair of GPUs gets, from what they have to send."""

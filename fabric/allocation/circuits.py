@@ -1,0 +1,315 @@
+"""Circuits through parallel optical switches: how many each pair of GPUs gets, and through which switch.
+
+Each GPU has one fibre into and one out of each of Q switches. Light goes one way, so what a switch is set to
+is a partial matching of sources to destinations. A pair has as many circuits as there are switches that join
+it, and each circuit has the same rate.
+
+A demand is a matrix [n, n], source by destination. The *relative* demand is the demand divided by its
+greatest entry, and *z* is the least number of circuits per relative demand, over all pairs that have any.
+No integer program is needed for the greatest z. Any matrix of whole numbers whose rows and columns sum to at
+most Q is a sum of Q partial matchings (Kőnig, 1916), so only the ports of each GPU count.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.allocation.demand import FloatArray, check_demand
+from fabric.steps import BoolArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class CircuitPlan:
+    """``counts`` [n, n]: circuits from source (row) to destination (column); the diagonal is 0.
+
+    ``z``: least circuits per relative demand, infinite when nobody has anything to send. ``bound``: what is
+    proved that no plan with as many switches exceeds.
+    """
+
+    counts: IntArray
+    z: float
+    bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The pairs that have a demand, as arrays, and the switches for them."""
+
+    gpus: int
+    sources: IntArray
+    destinations: IntArray
+    relative: FloatArray
+    switches: int
+
+    @classmethod
+    def of(cls, demand: npt.ArrayLike, switches: int) -> _Pairs:
+        matrix = check_demand(demand)
+        if switches < 1:
+            raise ValueError(f"switches: there must be at least 1, not {switches}")
+        sources, destinations = np.nonzero(matrix)
+        relative = matrix[sources, destinations]
+        if len(relative):
+            relative = relative / relative.max()
+        return cls(len(matrix), sources, destinations, relative, switches)
+
+    def sums(self, values: IntArray | FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Sum of a value of each pair, by source and by destination."""
+        return (
+            np.bincount(self.sources, values, self.gpus).astype(np.float64),
+            np.bincount(self.destinations, values, self.gpus).astype(np.float64),
+        )
+
+    def partners(self) -> tuple[FloatArray, FloatArray]:
+        """How many others each GPU sends to and receives from."""
+        return self.sums(np.ones_like(self.sources))
+
+    def check_degree(self) -> None:
+        """Raises ValueError naming the GPU that has more partners than there are switches."""
+        for degree, verb in zip(self.partners(), ("sends to", "receives from"), strict=True):
+            gpu = int(degree.argmax())
+            if degree[gpu] > self.switches:
+                raise ValueError(
+                    f"demand: GPU {gpu} {verb} {degree[gpu]:.0f} others, "
+                    f"and {self.switches} switches join it to at most {self.switches}"
+                )
+
+    def line_bound(self) -> float:
+        """What z cannot exceed, as a GPU has no more than Q circuits for all that it sends or receives."""
+        if not len(self.relative):
+            return float("inf")
+        return self.switches / max(float(load.max()) for load in self.sums(self.relative))
+
+    def plan(self, counts: IntArray, bound: float | None = None) -> CircuitPlan:
+        """``bound`` None: z is proved to be the greatest."""
+        matrix = np.zeros((self.gpus, self.gpus), dtype=np.int64)
+        matrix[self.sources, self.destinations] = counts
+        z = float((counts / self.relative).min(initial=float("inf")))
+        return CircuitPlan(matrix, z, z if bound is None else bound)
+
+
+def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
+    """The plan with the greatest z, exactly; the circuits that are then left go to who needs them most.
+
+    Each pair with a demand gets one circuit. Then, one at a time, the pair with the fewest circuits per
+    relative demand gets another, and drops out when its source or its destination has no free port. That is
+    the best z: as long as a pair is below it, nobody has more circuits than the best plan needs for it, so
+    the poorest pair finds its ports free. Further circuits improve pairs that are better off, and no port
+    stays dark that a pair with a demand could use. Pairs without demand get none.
+
+    Raises ValueError as ``check_demand``, for fewer than 1 switch, and naming the GPU that sends to or
+    receives from more others than there are switches.
+    """
+    pairs = _Pairs.of(demand, switches)
+    pairs.check_degree()
+    ports_out, ports_in = ((switches - load).astype(np.int64).tolist() for load in pairs.partners())
+    sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
+    relative = pairs.relative.tolist()
+    counts = [1] * len(relative)
+    poorest = [(1 / need, pair) for pair, need in enumerate(relative)]
+    heapq.heapify(poorest)
+    while poorest:
+        _, pair = poorest[0]
+        i, j = sources[pair], destinations[pair]
+        if ports_out[i] and ports_in[j]:
+            ports_out[i] -= 1
+            ports_in[j] -= 1
+            counts[pair] += 1
+            heapq.heapreplace(poorest, (counts[pair] / relative[pair], pair))
+        else:
+            heapq.heappop(poorest)
+    return pairs.plan(np.array(counts, dtype=np.int64))
+
+
+def multi_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
+    """The plan with the most demand x circuits, summed over the pairs.
+
+    That is one assignment of greatest weight, the same in each switch. So a GPU has at most one partner, and
+    all other pairs starve until their turn comes with another demand; z is 0 as soon as there is one. The
+    bound is a simple one, of what all plans share. Raises ValueError as ``single_shot``, but a GPU may have
+    any number of partners.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    pairs = _Pairs.of(demand, switches)
+    weights = np.zeros((pairs.gpus, pairs.gpus))
+    weights[pairs.sources, pairs.destinations] = pairs.relative
+    partner = np.empty(pairs.gpus, dtype=np.int64)
+    rows, columns = linear_sum_assignment(weights, maximize=True)
+    partner[rows] = columns
+    chosen = partner[pairs.sources] == pairs.destinations
+    return pairs.plan(switches * chosen.astype(np.int64), pairs.line_bound())
+
+
+def highs_single_shot(demand: npt.ArrayLike, switches: int, time_limit_s: float) -> CircuitPlan:
+    """The integer program over permutations, by HiGHS: to compare ``single_shot`` with.
+
+    One binary variable for each switch and pair, at most one per row and column of a switch, and z to be made
+    great. Pairs without demand have no variable, for any partial matching can be completed to a permutation.
+    ``bound`` is what HiGHS proved within the time limit. If it found nothing by then, or something that does
+    not hold, no pair gets a circuit and z is 0. Raises ValueError as ``single_shot``, but a GPU may have more
+    partners than there are switches: z is then 0.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
+    pairs = _Pairs.of(demand, switches)
+    each = len(pairs.relative)
+    if not each:
+        return pairs.plan(np.zeros(0, dtype=np.int64))
+    circuit = np.arange(switches * each)
+    switch, pair = np.divmod(circuit, each)
+    ports = switches * pairs.gpus
+    z_column, z_rows = switches * each, 2 * ports + np.arange(each)
+    rows = [
+        switch * pairs.gpus + pairs.sources[pair],
+        ports + switch * pairs.gpus + pairs.destinations[pair],
+        2 * ports + pair,
+        z_rows,
+    ]
+    columns = [circuit, circuit, circuit, np.full(each, z_column)]
+    values = [np.ones(len(circuit))] * 3 + [-pairs.relative]
+    height = 2 * ports + each
+    matrix = coo_array(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
+        shape=(height, z_column + 1),
+    ).tocsr()
+    most = np.append(np.ones(len(circuit)), pairs.line_bound())
+    at_least = np.where(np.arange(height) < 2 * ports, -np.inf, 0.0)
+    at_most = np.where(np.arange(height) < 2 * ports, 1.0, np.inf)
+    result = milp(
+        np.append(np.zeros(len(circuit)), -1.0),
+        integrality=np.append(np.ones(len(circuit)), 0.0),
+        bounds=Bounds(0, most),
+        constraints=LinearConstraint(matrix, at_least, at_most),
+        options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
+    )
+    proved = getattr(result, "mip_dual_bound", None)
+    bound = pairs.line_bound() if proved is None else min(-float(proved), pairs.line_bound())
+    counts = np.zeros(each, dtype=np.int64)
+    if result.x is not None:
+        lit = np.rint(result.x[:-1]).astype(np.int64)
+        # HiGHS has been known to return an infeasible solution as optimal.
+        if (matrix[: 2 * ports, :-1] @ lit).max() <= 1:
+            counts = lit.reshape(switches, each).sum(axis=0)
+    return pairs.plan(counts, bound)
+
+
+def permutations(counts: npt.ArrayLike, switches: int) -> IntArray:
+    """What each switch is set to: [Q, n], the destination of each source, -1 where it is dark.
+
+    Every pair is joined by exactly its count of switches, and each row is a partial matching. The free ports
+    are first filled with dark circuits. A matrix with equal sums is then halved along Euler tours as long as
+    the sum is even; where it is odd, one perfect matching is taken out, which there always is.
+
+    Raises ValueError when the counts are not square, whole numbers of 0 or more with a diagonal of 0, and
+    naming the GPU that has more circuits than there are switches.
+    """
+    matrix = check_counts(counts)
+    gpus = len(matrix)
+    loads = matrix.sum(axis=1), matrix.sum(axis=0)
+    for load, verb in zip(loads, ("sends", "receives"), strict=True):
+        gpu = int(load.argmax())
+        if load[gpu] > switches:
+            raise ValueError(
+                f"counts: GPU {gpu} {verb} over {load[gpu]} circuits, more than switches ({switches})"
+            )
+    if switches < 1:
+        raise ValueError(f"switches: there must be at least 1, not {switches}")
+    everyone = np.arange(gpus)
+    sources, destinations = np.nonzero(matrix)
+    times = matrix[sources, destinations]
+    starts = np.concatenate([np.repeat(sources, times), np.repeat(everyone, switches - loads[0])])
+    # A dark circuit ends at the destination's number plus the number of GPUs.
+    ends = np.concatenate([np.repeat(destinations, times), np.repeat(everyone, switches - loads[1]) + gpus])
+    table = ends[np.argsort(starts, kind="stable")].reshape(gpus, switches)
+    chosen = np.array(_matchings(table))
+    return np.where(chosen < gpus, chosen, -1)
+
+
+def check_counts(counts: npt.ArrayLike) -> IntArray:
+    """Counts of circuits [n, n]. Raises ValueError naming the GPUs as ``permutations``."""
+    matrix = np.asarray(counts)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        shape = " x ".join(map(str, matrix.shape))
+        raise ValueError(f"counts: they have one row and one column for each GPU, not the shape [{shape}]")
+    with np.errstate(invalid="ignore"):
+        whole = matrix.astype(np.int64)
+    wrong = np.argwhere((whole != matrix) | (whole < 0))
+    if len(wrong):
+        i, j = wrong[0].tolist()
+        raise ValueError(f"counts: GPU {i} to GPU {j} has {matrix[i, j]}; it must be 0, 1, 2, …")
+    itself = np.flatnonzero(whole.diagonal())
+    if len(itself):
+        raise ValueError(f"counts: GPU {itself[0]} has a circuit to itself (the diagonal must be 0)")
+    return whole
+
+
+def _matchings(table: IntArray) -> list[IntArray]:
+    """Perfect matchings that a table [n, k] is made of: row i has the k ends of the circuits of GPU i.
+
+    Every destination is k times an end (modulo n).
+    """
+    gpus, degree = table.shape
+    if degree == 1:
+        return [table[:, 0]]
+    if degree % 2:
+        matched = _matching(table)
+        return [table[matched], *_matchings(table[~matched].reshape(gpus, degree - 1))]
+    first = _every_other(np.repeat(np.arange(gpus), degree), table.ravel() % gpus).reshape(table.shape)
+    halves = (table[half].reshape(gpus, degree // 2) for half in (first, ~first))
+    return [matching for half in halves for matching in _matchings(half)]
+
+
+def _matching(table: IntArray) -> BoolArray:
+    """One circuit of each row, that together end at every destination (Alon, 2003).
+
+    Each circuit is copied so often that a power of two, at least the number of circuits, is just not exceeded
+    at a GPU; copies of a circuit to itself fill up what is missing. The copies are halved until one is left
+    at each GPU, each time keeping the half with fewer circuits to oneself: there are too few to last.
+    """
+    gpus, degree = table.shape
+    halvings = (table.size - 1).bit_length()
+    copies, missing = divmod(2**halvings, degree)
+    everyone = np.arange(gpus)
+    sources = np.concatenate([np.repeat(everyone, degree), everyone])
+    ends = np.concatenate([table.ravel() % gpus, everyone])
+    times = np.concatenate([np.full(table.size, copies), np.full(gpus, missing)])
+    for _ in range(halvings):
+        odd = np.flatnonzero(times % 2)
+        kept = _every_other(sources[odd], ends[odd])
+        to_itself = odd >= table.size
+        if np.count_nonzero(kept & to_itself) > np.count_nonzero(~kept & to_itself):
+            kept = ~kept
+        times //= 2
+        times[odd[kept]] += 1
+    chosen: BoolArray = times[: table.size].reshape(table.shape) == 1
+    return chosen
+
+
+def _every_other(sources: IntArray, ends: IntArray) -> BoolArray:
+    """Half of the circuits, so that each source and each end, which have an even number, have half of theirs.
+
+    Circuits are paired at their source and at their end. Both pairings together make closed walks in which
+    the two take turns; the half is every other circuit of each walk.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    at_source, at_end = _paired(sources), _paired(ends)
+    size = len(sources)
+    two_on = csr_array((np.ones(size), at_end[at_source], np.arange(size + 1)), shape=(size, size))
+    _, walk = connected_components(two_on, connection="weak")
+    half: BoolArray = walk < walk[at_source]
+    return half
+
+
+def _paired(keys: IntArray) -> IntArray:
+    """Partners of the same key, each the other one's; each key occurs an even number of times."""
+    order = np.argsort(keys, kind="stable")
+    partner = np.empty_like(order)
+    partner[order] = order[np.arange(len(keys)) ^ 1]
+    return partner

@@ -1,0 +1,28 @@
+"""What GPUs have to send, as a matrix: row is the source, column the destination."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def check_demand(demand: npt.ArrayLike) -> FloatArray:
+    """The demand [n, n] in bytes (or any unit), as floats.
+
+    Raises ValueError when it is not square or empty, and naming the GPU for an entry on the diagonal, the
+    two GPUs for one that is negative or not finite.
+    """
+    matrix = np.asarray(demand, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        shape = " x ".join(map(str, matrix.shape))
+        raise ValueError(f"demand: it has one row and one column for each GPU, not the shape [{shape}]")
+    wrong = np.argwhere(~(np.isfinite(matrix) & (matrix >= 0)))
+    if len(wrong):
+        i, j = wrong[0].tolist()
+        raise ValueError(f"demand: GPU {i} to GPU {j} is {matrix[i, j]}; it must be 0 or more, and finite")
+    itself = np.flatnonzero(matrix.diagonal())
+    if len(itself):
+        raise ValueError(f"demand: GPU {itself[0]} sends to itself (the diagonal must be 0)")
+    return matrix
