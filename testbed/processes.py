@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -266,11 +267,7 @@ class LabProcesses:
 
     def stop(self) -> None:
         """End both in order, then remove whatever of this lab is left. May be called again."""
-        previous = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline.
-            previous[number] = signal.signal(number, signal.SIG_IGN)
-        try:
+        with _uninterrupted():
             for name, process in reversed(self._running.items()):
                 process.terminate()
                 try:
@@ -285,9 +282,6 @@ class LabProcesses:
                 _remove(self.lab)
                 self._lock.close()
                 self._lock = None
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def leave_standing(self, **facts: Any) -> dict[str, Any]:
         """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
@@ -316,6 +310,21 @@ class LabProcesses:
             return str(json.loads(last)["message"])
         except (ValueError, KeyError, TypeError):
             return last
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline."""
+    previous = {}
+    # Only the main thread may set handlers, and it alone is interrupted by one.
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            previous[number] = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _remove(lab: Lab) -> None:

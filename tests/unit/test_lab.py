@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from testbed.emulation.agent.files import make_worker_directory, parse_event, re
 from testbed.emulation.network import Emulation, check_fabric, check_names, check_rates
 from testbed.emulation.nodes import Outcome, describe, readable_by_others
 from testbed.lab import Lab, LabError
+from testbed.processes import Addresses, LabProcesses
 
 IDS = st.from_regex(r"[a-z0-9]{3,4}", fullmatch=True)
 NODES = st.from_regex(r"[a-z][a-z0-9-]{0,11}", fullmatch=True)
@@ -197,3 +200,22 @@ def test_readable_by_others_looks_at_every_directory(tmp_path: Path) -> None:
     assert not readable_by_others(tmp_path / "closed" / "file")
     (tmp_path / "link").symlink_to(tmp_path / "closed" / "file")
     assert not readable_by_others(tmp_path / "link")
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_lab_is_ended_from_any_thread_and_handlers_are_as_before(thread: str) -> None:
+    processes = LabProcesses({}, "namespace", Addresses())
+    sleeping = subprocess.Popen(["sleep", "600"])
+    processes._running["testbed"] = sleeping
+    handlers = list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+    try:
+        if thread == "main":
+            processes.stop()
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(processes.stop).result(60)
+        assert sleeping.poll() == -signal.SIGTERM
+        assert handlers == list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+    finally:
+        sleeping.kill()
+        sleeping.wait(10)
