@@ -88,9 +88,16 @@ class Backend(Protocol):
         """Raise BackendError, one line, for what stands in a lab's way now. Makes nothing."""
         ...
 
-    def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
+    def prepare(
+        self,
+        settings: Sequence[Setting],
+        logs: Path,
+        say: Callable[[str], None],
+        earlier: Mapping[str, Any],
+    ) -> None:
         """What will be opened, here or by a copy of it elsewhere; where the output of its labs' processes
-        goes, and whom to tell what a person should know."""
+        goes, and whom to tell what a person should know. ``earlier``: what :meth:`facts` said, where runs
+        are gone on with."""
         ...
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> Lab:

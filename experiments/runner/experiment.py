@@ -88,13 +88,13 @@ def carry_out(
         "arms": list(dict.fromkeys(plan.arm for plan in chosen.plans)),
         "not_run": dict(chosen.refused),
     }
+    # What a resumed experiment rests on is what all of its runs do.
+    backend.prepare(_settings(chosen.plans), folder.logs, reporter.say, folder.environment)
     folder.describe(**{**facts, **describe_machine(backend.label == "simulated"), **backend.facts()})
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
     # Virtual time is nobody's to take.
     repeats = Repeats(reporter) if backend.label == "measured" else None
-    # What a resumed experiment rests on is what all of its runs do.
-    backend.prepare(_settings(chosen.plans), folder.logs, reporter.say)
     failures: list[str] = []
     batches: Sequence[Any] = ()
     if isinstance(backend, BatchBackend):

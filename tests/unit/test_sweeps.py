@@ -12,11 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import experiments
 from experiments.analysis.rows import Row, from_json, where
+from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.protocol import BackendError
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.backends.simulation.lab import SimulatedLab
@@ -31,6 +33,7 @@ from experiments.runner.executors import by_entry_point, dask, processes
 from experiments.runner.experiment import carry_out, choose, one_alone, runs_in
 from experiments.runner.progress import Reporter
 from tests.simulated import SIX_GPUS, build
+from tests.simulated import experiment as experiment_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEPT = """
@@ -288,6 +291,36 @@ def wait_for(holds: Callable[[], bool], process: subprocess.Popen[bytes], deadli
     while not holds() and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+class OnRecord(EmulationBackend):
+    """Its labs are virtual, and on record as those that are emulated."""
+
+    def open(self, setting: Setting, emit: Callable[[Record], None]) -> Any:
+        self._labs.append({"fabric": setting.name, "lab": f"l{len(self._labs)}"})
+        return SimulationBackend().open(setting, emit)
+
+
+def test_a_measured_run_that_is_gone_on_with_keeps_its_earlier_labs(tmp_path: Path) -> None:
+    experiment = experiment_of("arms: {first: {}, second: {scale.payload: 2}}\n")
+    seen: list[Any] = []
+
+    class GoneOn(OnRecord):
+        def open(self, setting: Setting, emit: Callable[[Record], None]) -> Any:
+            seen.append(read_json(folder.path / "environment.json")["labs"])
+            return super().open(setting, emit)
+
+    with RunFolder.new(tmp_path, "e", experiment.text) as folder:
+        backend = OnRecord("namespace")
+        carry_out(experiment, choose(experiment, backend, ["first"]), backend, folder, Reporter(quiet=True))
+    with RunFolder.again(folder.path) as folder:
+        backend = GoneOn("namespace")
+        ended = runs_in(folder.path)
+        carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(quiet=True), ended=ended)
+    labs = [lab["lab"] for lab in read_json(folder.path / "environment.json")["labs"]]
+    assert labs == ["l0", "l1"]
+    # Nor are they gone for a while, in which the command may be killed.
+    assert [[lab["lab"] for lab in labs] for labs in seen] == [["l0"]]
 
 
 def test_a_folder_of_other_code_or_another_file_is_not_gone_on_with(tmp_path: Path) -> None:

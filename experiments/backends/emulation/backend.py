@@ -47,8 +47,15 @@ class EmulationBackend:
         with ending_runs():
             check_ready(self.runtime, self._addresses)
 
-    def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
+    def prepare(
+        self,
+        settings: Sequence[Setting],
+        logs: Path,
+        say: Callable[[str], None],
+        earlier: Mapping[str, Any],
+    ) -> None:
         self._logs, self._say = logs, say
+        self._labs = list(earlier.get("labs", ()))
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
         """Raises BackendError, WriteError; then nothing is left."""

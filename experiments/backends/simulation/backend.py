@@ -101,7 +101,13 @@ class SimulationBackend:
     def check_ready(self) -> None:
         """It needs nothing."""
 
-    def prepare(self, settings: Sequence[Setting], logs: Path, say: Callable[[str], None]) -> None:
+    def prepare(
+        self,
+        settings: Sequence[Setting],
+        logs: Path,
+        say: Callable[[str], None],
+        earlier: Mapping[str, Any],
+    ) -> None:
         """What it takes for granted of them."""
         self._assumed.clear()
         for setting in settings:
