@@ -41,14 +41,21 @@ class Analysis:
 
 
 def analyse(
-    experiment: Experiment, records: Iterable[Record], label: Label, rates: Iterable[PortRate] = ()
+    experiment: Experiment,
+    records: Iterable[Record],
+    label: Label,
+    rates: Iterable[PortRate] = (),
+    latency_s: float = 0.0,
 ) -> Analysis:
-    """``rates``: ports' throughput, which a run folder keeps by itself. Raises ScenarioError."""
+    """``rates``: ports' throughput, which a run folder keeps by itself. ``latency_s``: emulated seconds that
+    the simulation was asked to add to each transfer. Raises ScenarioError."""
     records, spec = list(records), experiment.spec
     contexts = [Context(run, label) for run in runs_of(records, experiment.plans)]
     runs = tuple(context.run for context in contexts)
     single = [row for context in contexts for row in rows_of(context)]
-    rows = _with_comparisons(experiment, over_repeats([*single, *_link_rows(records, label)]), runs, label)
+    rows = _with_comparisons(
+        experiment, over_repeats([*single, *_link_rows(records, label)]), runs, label, latency_s
+    )
     fidelity: Mapping[str, Any] = {"verdict": label, "reasons": []}
     if label == "measured":
         baselines = {compare.baseline for compare in spec.compare}
@@ -59,7 +66,7 @@ def analyse(
 
 
 def _with_comparisons(
-    experiment: Experiment, rows: Sequence[Row], runs: Sequence[Run], label: Label
+    experiment: Experiment, rows: Sequence[Row], runs: Sequence[Run], label: Label, latency_s: float
 ) -> list[Row]:
     """The rows with those that follow from them, and what is published beside them."""
     spec, plans = experiment.spec, experiment.plans
@@ -76,7 +83,8 @@ def _with_comparisons(
     if spec.crossover is not None:
         made += crossover_rows(spec.crossover, rows, plans)
     if spec.paper is not None and spec.paper.model is not None:
-        made += [row for run in runs for row in paper(spec.paper.model).closed_forms(run)]
+        forms = paper(spec.paper.model).closed_forms
+        made += [row for run in runs for row in forms(run, latency_s)]
     made += mean_rows(spec, table, plans)
     made += agreement_rows(spec, [*rows, *made], plans)
     return [*standings([*rows, *made], published), *published]

@@ -2,8 +2,9 @@
 
 A module for each paper, with
 
-    def closed_forms(run: Run) -> Iterator[Row]      analytic figures of a run
-    def verdict(base: AtBase) -> Iterator[Finding]   where the paper's system wins and where it loses
+    def closed_forms(run: Run, latency_s: float) -> Iterator[Row]   analytic figures of a run, of which each
+                                                                    transfer had this latency besides
+    def verdict(base: AtBase) -> Iterator[Finding]                  where the paper's system wins and loses
 """
 
 from __future__ import annotations

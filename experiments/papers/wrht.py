@@ -43,9 +43,12 @@ class ClosedForm:
     added: float
 
 
-def closed_forms(run: Run) -> Iterator[Row]:
+def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
     """Of a run that is one all-reduce alone: its time by the closed form, and of WRHT what one node receives
-    at once and the segments of its longest lightpath. Nothing for other runs, nor without a closed form."""
+    at once and the segments of its longest lightpath. Nothing for other runs, nor without a closed form.
+
+    ``latency_s``: emulated seconds of every step, besides what the file says.
+    """
     job, at = next(iter(run.jobs.values())), run.plan
     if job.timed is None:
         return
@@ -60,7 +63,7 @@ def closed_forms(run: Run) -> Iterator[Row]:
     form = closed_form(at)
     # How headers and segments slow a transfer down is not in it.
     if form is not None and not at.costs.segment_s and not at.costs.headers:
-        yield _named(row, "allreduce_closed", _time_s(at, form), "s")
+        yield _named(row, "allreduce_closed", _time_s(at, form, latency_s), "s")
         yield _named(row, "vectors_closed", form.vectors, "1")
         yield _named(row, "set_ups_closed", form.new, "count")
         yield _named(row, "added_closed", form.added, "1")
@@ -70,13 +73,13 @@ def _named(row: Row, metric: str, value: float, unit: str) -> Row:
     return Row(row.arm, row.subject, metric, value, unit, row.label, row.point, row.repeat)
 
 
-def _time_s(at: RunPlan, form: ClosedForm) -> float:
+def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
     (job,), fabric, ring = at.jobs, at.setting.fabric, ring_of(at.setting.fabric)
     rate_bps = next(link.rate_bps for link in fabric.links if {link.a.node, link.b.node} & fabric.gpus.keys())
     set_ups = form.new if ring is not None and ring.reconfigure == "changed-only" else form.steps
     # An electrical step has no light to set; it has the latency of its messages.
     set_up_s = declared_set_up_s(at.setting) if ring is not None else 0.0
-    waiting_s = set_ups * set_up_s + form.steps * at.costs.latency_s
+    waiting_s = set_ups * set_up_s + form.steps * (at.costs.latency_s + latency_s)
     adding = 0.0 if at.costs.add_bps is None else form.added / at.costs.add_bps
     return (
         waiting_s + (form.vectors / (rate_bps / at.setting.scale.rate) + adding) * 8 * job.loop.gradient_bytes

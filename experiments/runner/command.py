@@ -159,7 +159,8 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     experiment = experiment or experiment_of(path)
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
-    found = analyse(experiment, records, label_of(environment), rates)
+    latency_s = environment.get("latency_s", 0.0)
+    found = analyse(experiment, records, label_of(environment), rates, latency_s)
     result = document(found, records, environment)
     return view_of(found, result, environment, rates), result
 

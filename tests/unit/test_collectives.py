@@ -32,8 +32,9 @@ from experiments.report.page import tag
 from experiments.report.report import render
 from experiments.report.sections import fastest, series
 from experiments.report.view import view_of
-from experiments.runner.command import load_checked
+from experiments.runner.command import carry_out_experiment, load_checked
 from experiments.runner.experiment import choose, one_alone
+from experiments.runner.progress import Reporter
 from fabric import wdm
 from fabric.schedules import fitted, fitting_group, parse_collective, steps_named
 from fabric.steps import compact
@@ -720,3 +721,11 @@ def test_the_page_stands_alone_and_says_what_the_rows_say(small: Analysis, tmp_p
     ]
     html = render(view_of(replace(small, rows=tuple(apart)), document(small, [], {}), {}), tmp_path)
     assert "Runs and closed forms disagree" in html
+
+
+@pytest.mark.parametrize("asked", [SimulationBackend(latency_s=1e-3), SimulationBackend(mtu_bytes=600)])
+def test_the_verdict_knows_what_the_command_asked_for(asked: SimulationBackend, tmp_path: Path) -> None:
+    raw = study(arms={name: arm for name, arm in study()["arms"].items() if "tree" not in name})
+    done, _ = carry_out_experiment(of(raw), asked, tmp_path, reporter=Reporter(quiet=True))
+    assert not done.failures
+    assert "Runs and closed forms agree" in (done.path / "report.html").read_text()

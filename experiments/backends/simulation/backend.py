@@ -144,6 +144,7 @@ class SimulationBackend:
             ],
             "left_out": list(_LEFT_OUT),
             "simulated_events": self._events,
+            "latency_s": self.latency_s,
             "payload_share": None if self.mtu_bytes is None else payload_share(self.mtu_bytes),
         }
 
