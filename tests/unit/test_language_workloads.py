@@ -213,6 +213,20 @@ def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(tmp_path:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [done.path.name]
 
 
+@pytest.mark.parametrize(
+    ("other", "option"),
+    [(SimulationBackend(latency_s=1e-3), "--latency"), (SimulationBackend(mtu_bytes=600), "--mtu")],
+)
+def test_a_simulation_with_other_options_is_not_gone_on_with(
+    tmp_path: Path, other: SimulationBackend, option: str
+) -> None:
+    experiment = loaded(tmp_path / "origin", "{files: traces}")
+    done, _ = carry_out_experiment(experiment, SimulationBackend(), tmp_path / "runs")
+    with pytest.raises(ScenarioError) as caught:
+        carry_out_experiment(experiment, other, tmp_path / "runs", resume=done.path)
+    assert str(caught.value) == f"{done.path}: its runs were simulated with another {option}; begin anew"
+
+
 def test_a_crosscheck_may_shorten_a_workload(tmp_path: Path) -> None:
     found = trimmed(loaded(tmp_path, "{files: traces, iterations: 9}"), (), 2)
     assert [job.iterations for job in found.plans[0].jobs] == [2]
