@@ -14,14 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from workloads.formats.chakra import delimited, encoded
-from workloads.formats.chakra_schema import CommType, Metadata, Node, NodeType
+from workloads.formats.chakra.reader import delimited, encoded
+from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
 
 READ = """
 import resource, sys, time
 began = time.perf_counter()
 from pathlib import Path
-from workloads.formats.chakra import read
+from workloads.formats.chakra.reader import read
 workload = read(Path(sys.argv[1]))
 took = time.perf_counter() - began
 used = resource.getrusage(resource.RUSAGE_SELF)

@@ -15,8 +15,8 @@ import pytest
 from containers.image import ROOT
 from tests.unit.workloads import canonical, many_kinds, outcome
 from workloads.devices import DEVICES
-from workloads.formats.chakra import delimited, encoded, files_of, read, write
-from workloads.formats.chakra_schema import CommType, Metadata, Node, NodeType
+from workloads.formats.chakra.reader import delimited, encoded, files_of, read, write
+from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
 from workloads.formats.matrix import traffic
 from workloads.graph import Book, Collective, Kind, Workload, Writer
 from workloads.models import MODELS

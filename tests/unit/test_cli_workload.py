@@ -17,7 +17,8 @@ from tests.simulated import SIX_GPUS
 from tests.unit.test_cli import one_line, ringlight
 from tests.unit.workloads import canonical, many_kinds
 from workloads.devices import DEVICES
-from workloads.formats import chakra, matrix, reading
+from workloads.formats import matrix, reading
+from workloads.formats.chakra import reader as chakra
 from workloads.formats.writing import write_any
 from workloads.models import MODELS
 from workloads.packed import pack

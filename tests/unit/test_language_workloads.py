@@ -20,7 +20,8 @@ from experiments.record.folder import RunFolder
 from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of, finish
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds
-from workloads.formats import chakra, matrix
+from workloads.formats import matrix
+from workloads.formats.chakra import reader as chakra
 from workloads.packed import pack
 
 DATA = ROOT / "tests/data"

@@ -10,7 +10,7 @@ import pytest
 
 from containers.image import ROOT
 from tests.unit.workloads import canonical, many_kinds
-from workloads.formats import chakra
+from workloads.formats.chakra import reader as chakra
 from workloads.formats.reading import Options, read_any
 from workloads.packed import pack
 

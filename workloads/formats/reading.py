@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from workloads.formats import chakra, layer_text, matrix
+from workloads.formats import layer_text, matrix
+from workloads.formats.chakra import reader as chakra
 from workloads.formats.files import read_bytes
 from workloads.graph import Workload
 from workloads.packed import MAGIC, unpack

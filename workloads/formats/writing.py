@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.formats import chakra
+from workloads.formats.chakra import reader as chakra
 from workloads.formats.files import write_bytes
 from workloads.formats.reading import read_any
 from workloads.graph import Workload

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from fabric.steps import IntArray, frozen
-from workloads.formats.chakra_schema import Attribute, CommType, Metadata, Node, NodeType
+from workloads.formats.chakra.schema import Attribute, CommType, Metadata, Node, NodeType
 from workloads.formats.files import TEXT_LIMIT, printable, read_bytes, read_text, write_bytes
 from workloads.graph import Book, Collective, FloatArray, Kind, Program, Split, Workload
 from workloads.packed import split_of
