@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from workloads.formats.chakra.reader import delimited, encoded
 from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
+from workloads.formats.chakra.writer import delimited, encoded
 
 READ = """
 import resource, sys, time

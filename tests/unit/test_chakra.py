@@ -15,8 +15,10 @@ import pytest
 from containers.image import ROOT
 from tests.unit.workloads import canonical, many_kinds, outcome
 from workloads.devices import DEVICES
-from workloads.formats.chakra.reader import delimited, encoded, files_of, read, write
+from workloads.formats.chakra.names import files_of
+from workloads.formats.chakra.reader import read
 from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
+from workloads.formats.chakra.writer import delimited, encoded, write
 from workloads.formats.matrix import traffic
 from workloads.graph import Book, Collective, Kind, Workload, Writer
 from workloads.models import MODELS

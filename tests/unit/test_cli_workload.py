@@ -18,7 +18,7 @@ from tests.unit.test_cli import one_line, ringlight
 from tests.unit.workloads import canonical, many_kinds
 from workloads.devices import DEVICES
 from workloads.formats import matrix, reading
-from workloads.formats.chakra import reader as chakra
+from workloads.formats.chakra import writer
 from workloads.formats.writing import write_any
 from workloads.models import MODELS
 from workloads.packed import pack
@@ -105,7 +105,7 @@ def test_a_text_is_told_what_it_does_not_say() -> None:
 
 
 def test_groups_and_shape_of_a_trace(tmp_path: Path) -> None:
-    files = chakra.write(many_kinds(), tmp_path / "many")
+    files = writer.write(many_kinds(), tmp_path / "many")
     files[-1].rename(tmp_path / "elsewhere.json")
     assert "nothing says which ranks pg_name" in refused("show", str(files[0]))
     assert answer("show", str(files[0]), "--groups", str(tmp_path / "elsewhere.json"))["ranks"] == 4

@@ -21,7 +21,7 @@ from experiments.runner.command import carry_out_experiment, check_resumed, expe
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds
 from workloads.formats import matrix
-from workloads.formats.chakra import reader as chakra
+from workloads.formats.chakra import reader, writer
 from workloads.packed import pack
 
 DATA = ROOT / "tests/data"
@@ -70,7 +70,7 @@ def test_a_trace_is_named_by_its_directory_its_name_or_its_files(tmp_path: Path,
 
 
 def test_a_trace_is_as_emulated(tmp_path: Path) -> None:
-    chakra.write(many_kinds(), tmp_path / "many")
+    writer.write(many_kinds(), tmp_path / "many")
     path = scenario(tmp_path, "{files: many, device: a100, efficiency: 0.5}")
     path.write_text(path.read_text().replace("{time: 1, payload: 1}", "{time: 4, payload: 16}"))
     found = load(path)
@@ -86,8 +86,8 @@ def test_a_trace_is_as_emulated(tmp_path: Path) -> None:
 
 def test_points_of_a_sweep_read_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    read = chakra.read
-    monkeypatch.setattr(chakra, "read", lambda *said: (reads.append(said), read(*said))[1])
+    read = reader.read
+    monkeypatch.setattr(reader, "read", lambda *said: (reads.append(said), read(*said))[1])
     path = scenario(tmp_path, "{files: traces}", more="sweep: {scale.payload: [1, 2], scale.time: [1, 2, 3]}")
     found = load(path)
     assert len(found.plans) == 6

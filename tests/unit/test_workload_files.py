@@ -10,7 +10,7 @@ import pytest
 
 from containers.image import ROOT
 from tests.unit.workloads import canonical, many_kinds
-from workloads.formats.chakra import reader as chakra
+from workloads.formats.chakra import writer
 from workloads.formats.reading import Options, read_any
 from workloads.packed import pack
 
@@ -31,7 +31,7 @@ def test_each_format_is_recognised(tmp_path: Path) -> None:
 
 
 def test_groups_may_stand_among_the_files_of_a_trace(tmp_path: Path) -> None:
-    files = chakra.write(many_kinds(), tmp_path / "many kinds")
+    files = writer.write(many_kinds(), tmp_path / "many kinds")
     files[-1].rename(tmp_path / "groups.json")
     found = read_any([*files[:-1], tmp_path / "groups.json"])
     assert canonical(found) == canonical(many_kinds())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from workloads.formats import layer_text, matrix
 from workloads.formats.chakra import reader as chakra
+from workloads.formats.chakra.names import files_of, groups_beside
 from workloads.formats.files import read_bytes
 from workloads.graph import Workload
 from workloads.packed import MAGIC, unpack
@@ -74,8 +75,8 @@ def files_read(paths: Sequence[Path], options: Options = Options()) -> list[Path
     found = _found(paths, options)
     if found.format is not CHAKRA:
         return [found.path]
-    files = chakra.files_of(found.path)
-    groups = found.options.groups or chakra.groups_beside(files)
+    files = files_of(found.path)
+    groups = found.options.groups or groups_beside(files)
     return files if groups is None else [*files, groups]
 
 
@@ -93,7 +94,7 @@ def _found(paths: Sequence[Path], options: Options) -> _Found:
     if found is not CHAKRA and len(paths) > 1:
         raise ValueError(f"{paths[1]}: {others[0]} is a {found.name}, which is one file")
     if len(others) > 1:
-        files = {path.resolve() for path in chakra.files_of(others[0])}
+        files = {path.resolve() for path in files_of(others[0])}
         other = next((path for path in others[1:] if path.resolve() not in files), None)
         if other is not None:
             raise ValueError(f"{other}: it is no file of the trace of {others[0]}")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.formats.chakra import reader as chakra
+from workloads.formats.chakra.names import others_beside
+from workloads.formats.chakra.reader import NODES_LIMIT
+from workloads.formats.chakra.writer import write as write_chakra
 from workloads.formats.files import write_bytes
 from workloads.formats.reading import read_any
 from workloads.graph import Workload
@@ -36,21 +38,21 @@ def write_any(workload: Workload, path: Path, form: str = "") -> list[Path]:
             raise ValueError(f"{path}: what was written is not what is read from it")
         return [path]
     path = path.with_suffix("") if path.suffix == FORMATS[form] else path
-    files = _write_chakra(workload, path)
+    files = _as_chakra(workload, path)
     _check_read(workload, read_any([files[0]]), path)
     return files
 
 
-def _write_chakra(workload: Workload, path: Path) -> list[Path]:
-    if workload.operations > chakra.NODES_LIMIT:
+def _as_chakra(workload: Workload, path: Path) -> list[Path]:
+    if workload.operations > NODES_LIMIT:
         raise ValueError(
-            f"{path}: a Chakra trace may have {chakra.NODES_LIMIT} nodes, not {workload.operations}; "
+            f"{path}: a Chakra trace may have {NODES_LIMIT} nodes, not {workload.operations}; "
             f"{FORMATS['packed']} files have no such limit"
         )
-    stale = chakra.others_beside(path, workload.ranks)
+    stale = others_beside(path, workload.ranks)
     if stale:
         raise ValueError(f"{stale[0]}: it would be read with this trace; remove it, or write elsewhere")
-    return chakra.write(workload, path)
+    return write_chakra(workload, path)
 
 
 def _check_read(workload: Workload, read: Workload, path: Path) -> None:

@@ -82,6 +82,21 @@ class CommType(IntEnum):
     BARRIER = 9
 
 
+#: As the graph calls them.
+KINDS = {
+    CommType.ALL_REDUCE: "all-reduce",
+    CommType.REDUCE: "reduce",
+    CommType.ALL_GATHER: "all-gather",
+    CommType.BROADCAST: "broadcast",
+    CommType.ALL_TO_ALL: "all-to-all",
+    CommType.REDUCE_SCATTER: "reduce-scatter",
+    CommType.REDUCE_SCATTER_BLOCK: "reduce-scatter",
+}
+TYPES = {kind: number for number, kind in reversed(KINDS.items())} | {"all-to-all-v": CommType.ALL_TO_ALL}
+#: Seconds of the unit of durations.
+MICRO = 1e-6
+
+
 def _field(message: Any, name: str, number: int, kind: str) -> Any:
     types = descriptor_pb2.FieldDescriptorProto
     field = message.field.add(name=name, number=number)

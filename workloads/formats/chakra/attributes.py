@@ -1,0 +1,165 @@
+"""What the attributes and the inputs of a node say."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from workloads.formats.chakra.schema import KINDS, MICRO, Attribute, CommType
+from workloads.formats.files import TEXT_LIMIT, printable
+from workloads.graph import Collective, Kind, Split
+from workloads.packed import split_of
+
+Ranks = tuple[int, ...]
+
+_READ = (
+    *("is_cpu_op", "stream", "num_ops", "flops", "seconds", "tensor_size"),
+    *("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim"),
+    *("size", "algorithm", "root", "kind", "split", "sizes", "communicator"),
+)
+#: An attribute as bytes begins with its name: this, the name's length, the name.
+NAME_FIRST = b"\n"
+WANTED = tuple(NAME_FIRST + bytes([len(name)]) + name.encode() for name in _READ)
+_TAG = NAME_FIRST + b"\x08comm_tag"
+#: A barrier is an all-reduce of one element, as in NCCL.
+_BARRIER_BYTES = 4
+
+
+def tagged(attributes: list[bytes]) -> tuple[list[bytes], int]:
+    """The other attributes of a message, and its tag, which may be another one for each."""
+    tags = [raw for raw in attributes if raw.startswith(_TAG)]
+    if not tags:
+        return attributes, 0
+    return [raw for raw in attributes if not raw.startswith(_TAG)], whole(
+        dict([_decoded(tags[-1])]), "comm_tag"
+    )
+
+
+def _decoded(raw: bytes) -> tuple[str, Any]:
+    """Name and value of an attribute. Raises ValueError."""
+    try:
+        if not raw.startswith(NAME_FIRST):
+            raise ValueError("one of its attributes does not begin with its name")
+        said = Attribute.FromString(raw)
+    except DecodeError:
+        raise ValueError("one of its attributes is damaged") from None
+    which = said.WhichOneof("value") or ""
+    value: Any = getattr(said, which, None)
+    return said.name, list(value.values) if which.endswith("_list") else value
+
+
+attribute_of = lru_cache(1 << 12)(_decoded)
+
+
+def message_of(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """A message; ``comm_src`` of a sender and ``comm_dst`` of a receiver may be left out."""
+    ends = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
+    peer = whole(said, ends[1])
+    if peer >= ranks:
+        raise ValueError(f"{ends[1]} {peer} is none of the {ranks} ranks")
+    return {
+        "kind": Kind.SEND if sends else Kind.RECEIVE,
+        "bytes": whole(said, "comm_size"),
+        "own": whole(said, ends[0], -1),
+        "peer": peer,
+    }
+
+
+def whole(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """An attribute that is a number of something."""
+    value = said.get(name, default)
+    if type(value) is not int or (value < 0 and value != default):
+        raise ValueError(f"it has no {name}" if value is None else f"{name} is {value!r:.40}")
+    return value
+
+
+def number_of(said: Mapping[str, Any], name: str) -> float:
+    value = said[name]
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {value!r:.40}")
+    return float(value)
+
+
+def work_of(micros: int, said: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds and FLOPs of a computation; NaN seconds where only FLOPs are known."""
+    counted = next((name for name in ("flops", "num_ops") if name in said), None)
+    flops = None if counted is None else number_of(said, counted)
+    if "seconds" in said:
+        return number_of(said, "seconds"), flops or 0.0
+    if micros or flops is None:
+        return micros * MICRO, flops or 0.0
+    return math.nan, flops
+
+
+def collective_of(said: Mapping[str, Any], ranks: int) -> tuple[Collective, int]:
+    """A collective over a group of ``ranks``, and its size as the graph has it."""
+    number = whole(said, "comm_type")
+    if number == CommType.BARRIER:
+        return Collective("all-reduce"), _BARRIER_BYTES
+    if number not in KINDS:
+        names = {one.value: one.name for one in CommType}
+        raise ValueError(f"comm_type {number} ({names.get(number, 'unknown')}) is none that we have")
+    kind = KINDS[CommType(number)]
+    size = whole(said, "comm_size")
+    if kind == "all-gather":
+        size *= ranks  # the trace has what each rank puts in
+    if "size" in said:
+        size = whole(said, "size")
+    split = _split(said["split"]) if "split" in said else None
+    root = whole(said, "root", 0)
+    if root >= ranks:
+        raise ValueError(f"root {root} is none of the {ranks} ranks of its group")
+    algorithm, kind = said.get("algorithm", ""), said.get("kind", kind)
+    if not isinstance(algorithm, str) or not isinstance(kind, str):
+        raise ValueError("kind and algorithm must be text")
+    return Collective(kind, algorithm, root, split, _matrix(said.get("sizes"), ranks)), size
+
+
+def _split(said: object) -> Split:
+    if not isinstance(said, str):
+        raise ValueError("split is no text")
+    try:
+        return split_of(json.loads(said))
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError("split is no JSON") from None
+
+
+def _matrix(said: Any, ranks: int) -> tuple[tuple[int, ...], ...] | None:
+    if said is None:
+        return None
+    if not isinstance(said, list) or len(said) != ranks * ranks or min(said) < 0:
+        raise ValueError(f"sizes are not those of {ranks} ranks")
+    return tuple(tuple(map(int, said[k : k + ranks])) for k in range(0, len(said), ranks))
+
+
+def process_groups(text: str, ranks: int) -> dict[str, Ranks]:
+    """The process groups that PyTorch lists in a metadata node: a list with a JSON list as text in it."""
+    begin, end = text.find("[{"), text.rfind("}]")
+    if begin < 0 or end < begin:
+        return {}
+    if len(text) > TEXT_LIMIT:
+        raise ValueError(f"its process groups have {len(text)} bytes, {TEXT_LIMIT} are allowed")
+    try:
+        listed = json.loads(text[begin : end + 2])
+        return {
+            str(one["pg_name"]): members_of(
+                f"process group {printable(str(one['pg_name']))}", one["ranks"], ranks
+            )
+            for one in listed
+        }
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
+        raise ValueError("its process groups are damaged") from None
+
+
+def members_of(where: str, said: object, ranks: int) -> Ranks:
+    """The ranks of a group; an empty list is all of them."""
+    if not isinstance(said, list) or not all(type(rank) is int and 0 <= rank < ranks for rank in said):
+        raise ValueError(f"{where}: it must be a list of ranks 0 to {ranks - 1}")
+    if len(set(said)) != len(said):
+        raise ValueError(f"{where}: it has a rank twice")
+    return tuple(said) or tuple(range(ranks))
