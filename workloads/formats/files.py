@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: Bytes of a file of text; the largest that we know has 0.2 MB.
@@ -36,11 +37,21 @@ def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all, and looks that it is there. Raises ValueError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as part:
         part.write_bytes(data)
         if part.stat().st_size != len(data):
             raise ValueError(f"{path}: it was not written whole")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what then takes the place of ``path``. Of what was not written whole nothing is left.
+
+    Raises ValueError when it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield part
         part.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None

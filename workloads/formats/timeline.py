@@ -9,13 +9,13 @@ import gzip
 import io
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
+
+from workloads.formats.files import replacing
 
 _MICROS = 1e6
 
@@ -38,23 +38,15 @@ def write(path: Path, spans: Iterable[Span]) -> int:
     A path that ends with ``.gz`` is compressed, which Perfetto opens as well. Raises ValueError for a span
     that ends before it begins or has no finite times, and when it cannot be written; nothing is left then.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     count = 0
-    try:
-        with part.open("wb") as raw, _text(raw, path.suffix == ".gz") as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            separator = ""
-            for event in _events(spans):
-                file.write(separator + event)
-                separator = ",\n"
-                count += event.startswith('{"ph":"X"')
-            file.write("\n]}\n")
-        part.replace(path)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
+    with replacing(path) as part, part.open("wb") as raw, _text(raw, path.suffix == ".gz") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        separator = ""
+        for event in _events(spans):
+            file.write(separator + event)
+            separator = ",\n"
+            count += event.startswith('{"ph":"X"')
+        file.write("\n]}\n")
     return count
 
 
