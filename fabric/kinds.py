@@ -93,6 +93,16 @@ def vector_bytes(kind: str, ranks: int, size: int) -> int:
     return ranks * size if kind in _EXCHANGING else size
 
 
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth: the least that the busiest rank must send, over the size.
+
+    That of nccl-tests, doc/PERFORMANCE.md; algorithm bandwidth is the size of :func:`vector_bytes` over time.
+    """
+    if kind == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if kind in _ROOTED else (ranks - 1) / ranks
+
+
 def matrix_bounds(sizes: npt.ArrayLike) -> IntArray:
     """Bounds of an all-to-all-v's chunks, [n * n + 1], from what rank i (row) sends to rank j (column)."""
     return frozen(np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64).ravel()))))

@@ -1,8 +1,7 @@
 """A collective over a range of sizes through a scenario's fabric: the table of nccl-tests.
 
 Time is that of one call, from a row of calls after one that does not count. Algorithm bandwidth is size over
-time; bus bandwidth is what every rank's link would need, were all of the way as fast (nccl-tests,
-doc/PERFORMANCE.md).
+time; bus bandwidth is what every rank's link would need, were all of the way as fast.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from experiments.language.plan import JobPlan, RunPlan
 from experiments.record.events import LinkRate, Operations, Record, WorkerDone
-from fabric.kinds import collective_steps
+from fabric.kinds import bus_factor, collective_steps
 from fabric.units import format_size, parse_size
 from workloads.devices import scaled
 from workloads.graph import Book, Collective, Writer
@@ -53,13 +52,6 @@ def parse_sizes(text: str, factor: float) -> tuple[int, ...]:
         if len(sizes) > MOST_SIZES:
             raise ValueError(f"{text!r}: more than {MOST_SIZES} sizes; use a larger factor")
     return tuple(dict.fromkeys(sizes))
-
-
-def bus_factor(kind: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth."""
-    if kind == "all-reduce":
-        return 2 * (ranks - 1) / ranks
-    return 1.0 if kind in ("broadcast", "reduce") else (ranks - 1) / ranks
 
 
 def bench_plan(plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int) -> RunPlan:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.kinds import KINDS, collective_steps, holds, matrix_bounds, needs, vector_bytes
+from fabric.kinds import KINDS, bus_factor, collective_steps, holds, matrix_bounds, needs, vector_bytes
 from fabric.steps import Step, Steps
 from fabric.verify import verify
 
@@ -53,6 +53,28 @@ def test_so_it_does_for_any_number_of_ranks(every: tuple[str, str], n: int, data
 def test_servers_may_be_of_any_size(kind: str, group: int, servers: int) -> None:
     name = f"hierarchical-ring-group-{group}" if kind == "all-reduce" else f"hierarchical-group-{group}"
     verify(kind, collective_steps(kind, name, group * servers))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "of_8"),
+    [
+        ("all-reduce", "ring", 1.75),
+        ("reduce-scatter", "ring", 0.875),
+        ("all-gather", "ring", 0.875),
+        ("broadcast", "chain", 1.0),
+        ("reduce", "chain", 1.0),
+        ("all-to-all", "direct", 0.875),
+        ("all-to-all-v", "pairwise", 0.875),
+    ],
+)
+def test_the_bus_factor_is_nccl_tests_and_what_the_busiest_rank_of_a_ring_sends(
+    kind: str, name: str, of_8: float
+) -> None:
+    assert bus_factor(kind, 8) == of_8
+    for n in (2, 3, 8, 12):
+        steps = collective_steps(kind, name, n)
+        sent = sum(np.bincount(step.sources, step.count, minlength=n) for step in steps)
+        assert np.max(sent) * vector_bytes(kind, n, 1) / steps.chunks == pytest.approx(bus_factor(kind, n))
 
 
 def spoilt(step: Step) -> Iterator[Step]:

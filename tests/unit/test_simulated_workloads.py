@@ -12,9 +12,9 @@ from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import Experiment, parse
 from experiments.language.plan import RunPlan
 from experiments.record.events import Iteration, JobState, LinkRate, Operations, Record
-from experiments.runner.bench import bench_plan, bus_factor, checked, measured, parse_sizes, slow_links
+from experiments.runner.bench import bench_plan, checked, measured, parse_sizes, slow_links
 from experiments.runner.experiment import one_alone
-from fabric.kinds import KINDS
+from fabric.kinds import KINDS, bus_factor
 from testbed.simulation.networks import PacketNetwork, scaled
 from testbed.simulation.workload import simulate_workload
 from workloads.graph import Book, Collective, Writer

@@ -8,6 +8,7 @@ from experiments.analysis.metrics import Context, metric
 from experiments.analysis.prediction import ideal_all_reduce_s
 from experiments.analysis.statistics import median
 from experiments.record.runs import JobRun
+from fabric.kinds import bus_factor
 
 
 @metric("", of="job")
@@ -103,4 +104,4 @@ def algbw(context: Context, job: JobRun) -> float | None:
 def busbw(context: Context, job: JobRun) -> float | None:
     """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks."""
     found, n = algbw(context, job), len(job.gpus)
-    return 2 * (n - 1) / n * found if found is not None else None
+    return bus_factor("all-reduce", n) * found if found is not None else None
