@@ -26,6 +26,7 @@ T = TypeVar("T")
 MOST_RANKS, MOST_MICRO_BATCHES = 1 << 17, 10_000
 Count = Annotated[int, Field(ge=1)]
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+ElementBytes = Annotated[int, Field(ge=1, le=8)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (
     *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
@@ -43,7 +44,13 @@ def _beside(name: str) -> str:
     return str(path)
 
 
+def _is_table(device: str | None) -> bool:
+    """Whether this is no device's name, but a file of measured times."""
+    return device is not None and device.endswith(".csv")
+
+
 FileName = Annotated[str, AfterValidator(_beside)]
+Computes = Annotated[str, AfterValidator(lambda found: _beside(found) if _is_table(found) else found)]
 
 
 class SplitSpec(Strict):
@@ -72,12 +79,15 @@ class WorkloadSpec(Strict):
     schedule: str = "1f1b"
     virtual_stages: Count = 1
     bucket: Size | None = None
+    first_bucket: Size | None = None
+    element_bytes: ElementBytes = 2
+    gradient_bytes: ElementBytes = 2
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     sequence_parallel: bool = False
     recompute: bool = False
     split: SplitSpec = SplitSpec()
     algorithms: dict[str, str] = Field(default_factory=dict)
-    device: str | None = None
+    device: Computes | None = None
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
     files: Annotated[
         tuple[FileName, ...], BeforeValidator(lambda found: [found] if isinstance(found, str) else found)
@@ -103,6 +113,8 @@ class WorkloadSpec(Strict):
             raise ValueError("device: a workload of a model needs it")
         if self.efficiency is not None and self.device is None:
             raise ValueError("efficiency: it is of a device; name one")
+        if self.efficiency is not None and _is_table(self.device):
+            raise ValueError(f"efficiency: it is of a device, and {self.device} is a table of times")
         return self
 
 
@@ -133,13 +145,14 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
 
 def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
     """All files that :func:`workload_of` reads. Raises ValueError as it does."""
+    tables = [directory / found.device] if found.device is not None and _is_table(found.device) else []
     if not found.files:
-        return []
+        return tables
     from workloads.formats.reading import files_read
 
     options = _options(found, ranks, directory)
     paths = [directory / name for name in found.files]
-    return _keyed("files", lambda paths: files_read(paths, options), paths)
+    return [*_keyed("files", lambda paths: files_read(paths, options), paths), *tables]
 
 
 def emulated(workload: Workload, scale: Scale) -> Workload:
@@ -176,22 +189,46 @@ def _options(found: WorkloadSpec, ranks: int, directory: Path) -> Options:
 def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     if found.collective is not None:
         return _collective(found, ranks)
-    from workloads.devices import device_named, timed
-
-    device = None if found.device is None else _keyed("device", device_named, found.device)
-    if device is not None and found.efficiency is not None:
-        device = replace(device, efficiency=found.efficiency)
+    timing = _timing(found, directory)
     if found.model is None:
         from workloads.formats.reading import read_any
 
         options = _options(found, ranks, directory)
         paths = [directory / name for name in found.files]
-        made = _keyed("files", lambda paths: read_any(paths, options), paths)
-        return made if device is None else timed(made, device)
+        return timing(_keyed("files", lambda paths: read_any(paths, options), paths))
     from workloads.models import model_named
     from workloads.parallelism import generate
 
-    return generate(_keyed("model", model_named, found.model), _parallel(found), _training(found), device)
+    return timing(generate(_keyed("model", model_named, found.model), _parallel(found), _training(found)))
+
+
+def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Workload]:
+    """What gives operations that state no time one: a device's rate or a table, where there is either."""
+    from workloads.devices import device_named, measured, timed
+
+    if found.device is None:
+        return lambda workload: workload
+    if _is_table(found.device):
+        path = directory / found.device
+        table = _keyed("device", _table, path)
+        return lambda workload: _keyed(f"device: {path}", lambda made: measured(made, table), workload)
+    device = _keyed("device", device_named, found.device)
+    if found.efficiency is not None:
+        device = replace(device, efficiency=found.efficiency)
+    _keyed("element_bytes", device.flops_per_s, found.element_bytes)
+    return lambda workload: timed(workload, device, found.element_bytes)
+
+
+def _table(path: Path) -> dict[str, float]:
+    """Seconds by operation. Raises ValueError naming the file and the line that is wrong."""
+    from workloads.devices import seconds_table
+    from workloads.formats.files import read_text
+
+    text = read_text(path)
+    try:
+        return seconds_table(text)
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from None
 
 
 def _keyed(key: str, make: Callable[[Any], T], value: Any) -> T:
@@ -227,8 +264,12 @@ def _parallel(found: WorkloadSpec) -> Parallel:
 def _training(found: WorkloadSpec) -> Training:
     from workloads.settings import Training
 
-    alike = ("micro_batch", "micro_batches", "sequence", "schedule", "virtual_stages", "zero", "recompute")
-    values = {name: getattr(found, name) for name in (*alike, "sequence_parallel", "algorithms")}
-    if found.bucket is not None:
-        values["bucket_bytes"] = found.bucket
+    alike = (
+        *("micro_batch", "micro_batches", "sequence", "schedule", "virtual_stages", "zero", "recompute"),
+        *("sequence_parallel", "algorithms", "element_bytes", "gradient_bytes"),
+    )
+    values = {name: getattr(found, name) for name in alike}
+    for name in ("bucket", "first_bucket"):
+        if (size := getattr(found, name)) is not None:
+            values[f"{name}_bytes"] = size
     return Training(**values, split=Split(**found.split.model_dump()))

@@ -20,9 +20,13 @@ from experiments.record.folder import RunFolder
 from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of, finish
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds
+from workloads.devices import DEVICES
 from workloads.formats import matrix
 from workloads.formats.chakra import reader, writer
+from workloads.models import MODELS
 from workloads.packed import pack
+from workloads.parallelism import generate
+from workloads.settings import Parallel, Training
 
 DATA = ROOT / "tests/data"
 FOUR, SIX = "[g0, g1, g3, g4]", "all"
@@ -155,6 +159,23 @@ def test_a_text_gets_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
         ("{model: gpt2-medium, device: a100, dp: 99999, ep: 99999}", "it is for 9999800001 ranks, and the"),
         ("{model: gpt2-medium, device: a100, micro_batches: 9999999}", "workload.micro_batches: should be"),
         ("{model: gpt2-medium, device: a100}", "workload: it is for 1 ranks, and the job has 4"),
+        (
+            "{model: gpt2-medium, dp: 4, device: a100, element_bytes: 3}",
+            "element_bytes: a100: no rate for",
+        ),
+        (
+            "{model: gpt2-medium, dp: 4, device: a100, gradient_bytes: 0}",
+            "workload.gradient_bytes: should",
+        ),
+        ("{model: gpt2-medium, dp: 4, device: a100, first_bucket: 2}", "workload.first_bucket: "),
+        (
+            "{files: traces, first_bucket: 2 MB}",
+            "first_bucket: a workload of files has no such key",
+        ),
+        ("{model: gpt2-medium, dp: 4, device: gone.csv}", "workload.device: gone.csv: No such file or dir"),
+        ("{model: gpt2-medium, dp: 4, device: ../t.csv}", "workload.device: '../t.csv' is not below the dir"),
+        ("{model: gpt2-medium, dp: 4, device: rows.csv}", "workload.device: 'rows.csv': a run folder, which"),
+        ("{files: traces, device: t.csv, efficiency: 0.5}", "efficiency: it is of a device, and t.csv is a"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, workload: str, said: str) -> None:
@@ -199,6 +220,89 @@ def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: 
         assert old.jobs[0].workload is not None
         assert new.jobs[0].workload is not None
         assert canonical(old.jobs[0].workload) == canonical(new.jobs[0].workload)
+
+
+TIMES = """operation,seconds
+embedding forward,1e-3
+attention forward,2e-3
+mlp forward,3e-3
+head forward,4e-3
+embedding backward,2e-3
+attention backward,4e-3
+mlp backward,6e-3
+block 3 mlp backward,60e-3
+head backward,8e-3
+optimiser,10e-3
+"""
+MB = 1_000_000
+MEASURED = "{model: gpt2-medium, dp: 4, device: tables/times.csv}"
+
+
+def with_times(directory: Path, text: str = TIMES) -> Path:
+    (directory / "tables").mkdir(parents=True)
+    (directory / "tables/times.csv").write_text(text)
+    return directory
+
+
+def test_computation_takes_what_a_table_says_and_a_run_folder_has_the_table(tmp_path: Path) -> None:
+    origin = with_times(tmp_path / "origin")
+    experiment = loaded(origin, MEASURED)
+    assert experiment.files == ("tables/times.csv",)
+    workload = experiment.plans[0].jobs[0].workload
+    assert workload is not None
+    # 24 blocks, of which one is slower.
+    whole_s = 24 * 15e-3 + 54e-3 + 25e-3
+    assert float(np.nansum(workload.programs[0].seconds)) == pytest.approx(whole_s)
+    done, result = carry_out_experiment(experiment, SimulationBackend(), tmp_path / "runs")
+    assert not done.failures
+    (took_s,) = (row["value"] for row in result["rows"] if row["metric"] == "iteration")
+    assert took_s > whole_s
+    shutil.rmtree(origin)
+    assert finish(done.path)["rows"] == result["rows"]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("mlp forward,1 ms\n", "tables/times.csv, line 1: expected operation,seconds, not mlp forward,1 ms"),
+        ("mlp forward,1\n", "tables/times.csv: no seconds for embedding forward; the table has mlp forward"),
+    ],
+)
+def test_a_wrong_table_is_one_line_with_file_and_key(tmp_path: Path, table: str, said: str) -> None:
+    assert refusal(with_times(tmp_path / "a", table), MEASURED) == f"jobs.llm.workload.device: {said}"
+
+
+def test_a_table_gives_the_operations_of_a_file_their_times(tmp_path: Path) -> None:
+    with_times(tmp_path, "backward,0.25\nweights,0.5\n")
+    (tmp_path / "many.rlw").write_bytes(pack(many_kinds()))
+    found = loaded(tmp_path, "{files: many.rlw, device: tables/times.csv}")
+    assert found.files == ("many.rlw", "tables/times.csv")
+    workload = found.plans[0].jobs[0].workload
+    assert workload is not None
+    said = {workload.names[int(name)]: k for k, name in enumerate(workload.programs[0].name)}
+    assert workload.programs[0].seconds[said["backward"]] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("keys", "training"),
+    [
+        ("element_bytes: 4", Training(element_bytes=4)),
+        ("gradient_bytes: 4", Training(gradient_bytes=4)),
+        (
+            "first_bucket: 12 MB, bucket: 16 MB",
+            Training(first_bucket_bytes=12 * MB, bucket_bytes=16 * MB),
+        ),
+    ],
+)
+def test_settings_of_gradients_are_the_generators(tmp_path: Path, keys: str, training: Training) -> None:
+    text = "{model: gpt2-medium, dp: 2, tp: 2, device: a100, %s}"
+    workload = loaded(tmp_path, text % keys).plans[0].jobs[0].workload
+    assert workload is not None
+    wanted = generate(MODELS["gpt2-medium"], Parallel(dp=2, tp=2), training, DEVICES["a100"])
+    assert canonical(workload) == canonical(wanted)
+    assert canonical(wanted) != canonical(
+        generate(MODELS["gpt2-medium"], Parallel(dp=2, tp=2), Training(), DEVICES["a100"])
+    )
 
 
 @pytest.mark.filterwarnings("error")
