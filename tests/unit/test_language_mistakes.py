@@ -1,6 +1,7 @@
 """Mistakes in scenario files: each is one line that names file and key, and never a traceback.
 
-They are made from the bundled files: every kind of mistake wherever the file has a place for it.
+They are made from the bundled files, beside which are the files of workloads that they name: every kind of
+mistake wherever the file has a place for it.
 """
 
 from __future__ import annotations
@@ -287,8 +288,9 @@ KINDS: list[Callable[[dict[str, Any]], Iterator[Mistake]]] = [
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_mistake_is_one_line_with_file_and_key(
-    kind: Callable[[dict[str, Any]], Iterator[Mistake]], name: str
+    kind: Callable[[dict[str, Any]], Iterator[Mistake]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir((ROOT / name).parent)
     mistakes = list(kind(raw_of(name)))
     for raw, key in random.Random(f"{kind.__name__} {name}").sample(mistakes, min(SAMPLE, len(mistakes))):
         said = refusal(raw)
@@ -310,7 +312,10 @@ def test_two_arms_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(name: str) -> None:
+def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir((ROOT / name).parent)
     raw = raw_of(name)
     chance = random.Random(name)
     anything = [None, True, -1, 0, 1e300, float("nan"), "", "x", "$x", "5 ms", [], [[]], {}, {"a": 1}, [None]]
