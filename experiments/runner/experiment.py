@@ -111,7 +111,8 @@ def carry_out(
             group = [plan for plan in plans if plan.setting is setting]
             for outcome in run_group(backend, group, folder.write, reporter, repeats):
                 failures += outcome.failures
-            folder.describe(**backend.facts())
+                # Should the command be killed, its labs are on record as its runs are.
+                folder.describe(**backend.facts())
     folder.describe(**backend.facts())
     return Done(folder.path, tuple(failures))
 

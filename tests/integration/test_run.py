@@ -243,6 +243,8 @@ def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(tmp_pat
     printed = json.loads(output)
     assert printed["complete"] is True
     Figures(printed).assert_exact(2 * 2)
+    labs = json.loads((folder / "environment.json").read_text())["labs"]
+    assert [known["lab"] == lab.id for known in labs] == [True, False]
 
 
 def test_a_killed_worker_is_one_line_with_rank_and_reason_and_the_other_runs_go_on(tmp_path: Path) -> None:
