@@ -1,9 +1,10 @@
 """How fast workloads of thousands of ranks are simulated, and how close to closed forms. Prints JSON.
 
-    python benchmarks/training.py [layers] [mixtral] [gpt3] [--text FILE] [--paths even|hash]
+    python benchmarks/training.py [layers] [mixtral] [gpt3] [MODEL …] [--text FILE] [--paths even|hash]
 
 Every part runs in a process of its own, so that it starts cold and its memory is its own. ``layers``
-simulates a workload text, of SimAI say, named by ``--text``.
+simulates a workload text, of SimAI say, named by ``--text``. MODEL is resnet50, transformer-big or
+gpt2-medium: its operators are placed on 128 replicas of 8 GPUs.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("layers", "mixtral", "gpt3")
+PLACED = ("resnet50", "transformer-big", "gpt2-medium")
+PARTS = ("layers", "mixtral", "gpt3", *PLACED)
 PER_LEAF, RATE_BPS, LATENCY_S = 32, 400e9, 1e-6
+PLACED_RATES_BPS = (200e9, 1e12, 8e12)
 
 
 def layers(text: str, paths: str) -> dict[str, Any]:
@@ -76,6 +81,42 @@ def gpt3() -> dict[str, Any]:
             "simulated_s": simulated, "closed_form_s": formula, "over_closed_form": simulated / formula - 1,
             "wall_s": time.perf_counter() - begin,
         }  # fmt: skip
+    return found
+
+
+def placed(name: str) -> dict[str, Any]:
+    """Placed operators of a model on 1,024 GPUs, on ideal networks, beside data parallelism alone."""
+    from testbed.simulation.networks import IdealNetwork
+    from testbed.simulation.workload import simulate_workload
+    from workloads.devices import device_named
+    from workloads.models import model_named
+    from workloads.placement import AUTHORS, RING_WINDOW, placed_workload
+
+    model, device, authors = model_named(name), device_named("a100"), AUTHORS[name]
+    begin = time.perf_counter()
+    hybrid = placed_workload(model, authors.dp, authors.mp, authors.batch, RING_WINDOW, device)
+    found: dict[str, Any] = {
+        "ranks": hybrid.ranks, "operations": hybrid.operations, "programs": len(hybrid.programs),
+        "generated_s": time.perf_counter() - begin,
+    }  # fmt: skip
+    gpus = [f"g{rank}" for rank in range(hybrid.ranks)]
+    ranks = authors.dp * authors.mp
+    workloads = {
+        "whole": hybrid,
+        "part": placed_workload(
+            model, authors.dp, authors.mp, authors.batch, RING_WINDOW, device, takes="part"
+        ),
+        "data_parallel": placed_workload(model, ranks, 1, authors.batch, RING_WINDOW, device),
+    }
+    for rate_bps in PLACED_RATES_BPS:
+        network = IdealNetwork(gpus, rate_bps)
+        for way, workload in workloads.items():
+            begin = time.perf_counter()
+            result = simulate_workload(network, gpus, workload, how="classes")
+            found[f"{way} at {rate_bps / 1e9:g} Gbit/s"] = {
+                "iteration_s": result.total_s, "compute_s": float(result.times.compute_s.mean()),
+                "wall_s": time.perf_counter() - begin,
+            }  # fmt: skip
     return found
 
 
@@ -134,8 +175,11 @@ def main() -> None:
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        answers = {"layers": layers, "mixtral": mixtral, "gpt3": gpt3}
-        found = answers[options.inside](*options.parts)  # type: ignore[operator]
+        answers: dict[str, Callable[..., dict[str, Any]]] = {
+            "layers": layers, "mixtral": mixtral, "gpt3": gpt3,
+            **{name: partial(placed, name) for name in PLACED},
+        }  # fmt: skip
+        found = answers[options.inside](*options.parts)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         used = {"processor_s": usage.ru_utime + usage.ru_stime, "memory_mib": usage.ru_maxrss / 1024}
         print(json.dumps(found | used))
@@ -146,7 +190,7 @@ def main() -> None:
     wanted = options.parts or [part for part in PARTS if part != "layers" or options.text]
     if "layers" in wanted and not options.text:
         raise SystemExit("layers needs --text FILE")
-    arguments = {"layers": [options.text, options.paths], "mixtral": [options.paths], "gpt3": []}
+    arguments = {"layers": [options.text, options.paths], "mixtral": [options.paths]}
     result: dict[str, Any] = {
         "machine": {
             "python": platform.python_version(),
@@ -155,7 +199,7 @@ def main() -> None:
         }
     }
     for part in wanted:
-        result[part] = apart(part, *arguments[part])
+        result[part] = apart(part, *arguments.get(part, []))
     print(json.dumps(result, indent=2))
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 #: What was called where that is no collective.
 MESSAGE = "message"
 #: First words of the names that generated workloads give to communication.
-PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables")
+PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables", "mp")
 #: Times its bytes that all ranks of a group together send at least, over the group's ranks less one.
 SENT = {"all-reduce": 2}
 

@@ -39,7 +39,7 @@ _TOP, _BOTTOM = 0.36, 0.46
 _COLOURS = {
     **dict(zip(COMPUTING, ("#9aa5b4", "#c9b8a0"), strict=True)),
     **dict(zip((*KINDS, MESSAGE), (*PALETTE, "#7a5a3c", "#d17fb0"), strict=False)),
-    **dict(zip(PURPOSES, (*PALETTE, "#7a5a3c"), strict=False)),
+    **dict(zip(PURPOSES, (*PALETTE, "#7a5a3c", "#d17fb0"), strict=True)),
 }
 
 

@@ -1,0 +1,164 @@
+"""A model as a graph of operators, and into how many pieces each of them is divided.
+
+Finer than layers: an attention is three operators, and what goes round a block (a residual) is an edge. So
+it can be placed operator by operator, as SiP-ML does (Khani et al., SIGCOMM 2021). Sums over the operators
+are those of ``workloads.layers``, and what those leave out these leave out too.
+
+Assumed here: an operator does all that follows it and has hardly any FLOPs, so normalisation, activation
+function, pooling and residual addition are done where the matrix before them was, and only their result is
+handed on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workloads.devices import Device
+from workloads.layers import Convolution, Layer, Model, Transformer, Vision, layers
+
+#: FLOPs of a backward pass for each of the forward pass, as in ``workloads.layers``.
+BACKWARD = 2
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One of a model's operators, for one batch.
+
+    ``flops``: forward. ``output_bytes``: that it hands on, to each operator that takes it; its gradient is as
+    large. ``after``: numbers of the operators whose outputs it takes, all of them earlier ones. ``beside``:
+    the operator whose pieces its own lie with, as they use the same matrix.
+    """
+
+    name: str
+    flops: float
+    output_bytes: int
+    parameters: int
+    after: tuple[int, ...] = ()
+    beside: int | None = None
+
+    @property
+    def backward_flops(self) -> float:
+        return BACKWARD * self.flops
+
+
+def operators(
+    model: Model, samples: int, *, element_bytes: int = 4, sequence: int = 0
+) -> tuple[Operator, ...]:
+    """The operators of ``model``, in an order in which each takes outputs of earlier ones only.
+
+    For ``samples`` samples; of a transformer each of ``sequence`` tokens (0: the model's own). Raises
+    ValueError for a model whose operators are not known here.
+    """
+    if samples < 1 or element_bytes < 1:
+        raise ValueError(f"{samples} samples of elements of {element_bytes} bytes; both must be 1 or more")
+    if isinstance(model, Vision):
+        found = _of_vision(model)
+    elif isinstance(model, Transformer) and model.experts == 1:
+        found = _of_transformer(model, sequence or model.sequence)
+    else:
+        raise ValueError(f"{model.name}: there are operators of image models and of dense transformers only")
+    size = samples * element_bytes
+    return tuple(
+        replace(one, flops=one.flops * samples, output_bytes=one.output_bytes * size) for one in found
+    )
+
+
+def split(
+    graph: Sequence[Operator], device: Device, most: int, *, quantum_s: float = 1e-6, element_bytes: int = 4
+) -> tuple[int, ...]:
+    """[operators]: into how many pieces each is divided.
+
+    A power of two of pieces whose forward passes take ``quantum_s`` or longer, or ``most``. Operators that
+    lie beside each other have as many, those of the longer one.
+    Raises ValueError naming what is not above 0.
+    """
+    if most < 1 or not quantum_s > 0:
+        raise ValueError(f"split into at most {most} pieces of {quantum_s:g} s; both must be above 0")
+    rate = device.flops_per_s(element_bytes)
+    found = [min(1 << max(int(one.flops / rate / quantum_s).bit_length() - 1, 0), most) for one in graph]
+    for number, one in enumerate(graph):
+        if one.beside is not None:
+            found[number] = found[one.beside] = max(found[number], found[one.beside])
+    return tuple(found)
+
+
+def shares(total: int, pieces: int) -> list[int]:
+    """``total`` in ``pieces`` parts that are equal to within one, and are it together."""
+    ends = [total * number // pieces for number in range(pieces + 1)]
+    return [end - start for start, end in itertools.pairwise(ends)]
+
+
+def _of_vision(model: Vision) -> list[Operator]:
+    """A block of several convolutions is a bottleneck: what goes into it is added to what its third gives.
+
+    A fourth is on that way round. What is handed on is as large as the next one takes it, behind any pooling.
+    """
+    found: list[Operator] = []
+
+    def add(one: Convolution, layer: Layer, *after: int) -> int:
+        for k in after[:1]:
+            pooled = min(found[k].output_bytes, one.inputs * (one.pixels * one.stride) ** 2)
+            found[k] = replace(found[k], output_bytes=pooled)
+        found.append(Operator(one.name, layer.flops, layer.output, layer.parameters, after))
+        return len(found) - 1
+
+    stream: tuple[int, ...] = ()
+    pairs = zip(model.convolutions, layers(model), strict=True)
+    for _, block in itertools.groupby(pairs, key=lambda pair: pair[0].block):
+        every = list(block)
+        *before, last = every[:3]
+        around = stream
+        for pair in every[3:]:
+            around = (add(*pair, *stream),)
+        for pair in before:
+            stream = (add(*pair, *stream),)
+        stream = (add(*last, *stream, *(around if before else ())),)
+    return found
+
+
+def _of_transformer(m: Transformer, s: int) -> list[Operator]:
+    """Of each layer the matrices, one after another; its last operator has what the layer has besides.
+
+    A decoder with an encoder takes the embedding's output as that does, and the encoder's last output in each
+    of its cross-attentions.
+    """
+    h, q, kv = m.hidden, m.heads * m.head_width, m.kv_heads * m.head_width
+    found: list[Operator] = []
+    encoded: int | None = None
+
+    def matrix(name: str, wide: int, columns: int, after: int, output: int, norm: int = 0) -> int:
+        parameters = wide * columns + m.biases * columns + norm
+        found.append(Operator(name, 2.0 * s * wide * columns, s * output, parameters, (after,)))
+        return len(found) - 1
+
+    def last(layer: Layer, since: int, *after: int) -> int:
+        """What the operators from ``since`` on have not of a layer."""
+        flops = layer.flops - sum(one.flops for one in found[since:])
+        parameters = layer.parameters - sum(one.parameters for one in found[since:])
+        found.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))
+        return len(found) - 1
+
+    stream = 0
+    for layer in layers(m, s):
+        since = len(found)
+        if layer.name in ("embedding", "head"):
+            after, beside = ((stream,), 0) if found else ((), None)
+            found.append(Operator(layer.name, layer.flops, layer.output, layer.parameters, after, beside))
+        elif layer.name.endswith("mlp"):
+            columns = m.ffn * (2 if m.gated else 1)
+            up = matrix(f"{layer.name} input", h, columns, stream, m.ffn, m.norm)
+            stream = last(layer, since, up, stream)
+        else:
+            if m.encoder_layers and layer.name == "block 0 attention":
+                encoded, stream = stream, 0
+            if layer.name.endswith("cross-attention"):
+                assert encoded is not None
+                first = matrix(f"{layer.name} query", h, q, stream, q, m.norm)
+                taken = (first, matrix(f"{layer.name} key value", h, 2 * kv, encoded, 2 * kv))
+            else:
+                taken = (matrix(f"{layer.name} query key value", h, q + 2 * kv, stream, q + 2 * kv, m.norm),)
+            found.append(Operator(f"{layer.name} scores", 4.0 * s * s * q, s * q, 0, taken))
+            stream = last(layer, since, len(found) - 1, stream)
+    return found
