@@ -156,7 +156,10 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
             if layer.name.endswith("cross-attention"):
                 assert encoded is not None
                 first = matrix(f"{layer.name} query", h, q, stream, q, m.norm)
-                taken = (first, matrix(f"{layer.name} key value", h, 2 * kv, encoded, 2 * kv))
+                taken: tuple[int, ...] = (
+                    first,
+                    matrix(f"{layer.name} key value", h, 2 * kv, encoded, 2 * kv),
+                )
             else:
                 taken = (matrix(f"{layer.name} query key value", h, q + 2 * kv, stream, q + 2 * kv, m.norm),)
             found.append(Operator(f"{layer.name} scores", 4.0 * s * s * q, s * q, 0, taken))

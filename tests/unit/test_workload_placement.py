@@ -170,13 +170,19 @@ def test_what_is_exchanged_is_every_output_there_and_its_gradient_back(mp: int, 
     assert sent(workload) == {"mp": 3 * 2 * copies * outputs}
 
 
-def test_what_is_handed_on_by_others_goes_over_neighbours() -> None:
-    """With a window of 2 an output that is taken far away is sent from neighbour to neighbour."""
-    model = small("gpt2-medium", 2)
-    near = placed_workload(model, 1, 6, 4, 2, DEVICE, sequence=8, quantum_s=TINY_S)
-    matrix = traffic(near)
-    assert {abs(i - j) for i, j in np.argwhere(matrix).tolist()} == {1}
+@pytest.mark.parametrize("window", [2, 4])
+def test_what_is_handed_on_by_others_is_within_the_window(window: int) -> None:
+    """Eight blocks get away from the embedding, beside which the output is."""
+    model = small("gpt2-medium", 8)
+    workload = placed_workload(model, 2, 12, 8, window, DEVICE, sequence=8, quantum_s=TINY_S)
+    _check_window(workload, 12, window)
+    graph, most = operators(model, 4, sequence=8), (window + 1) // 2
+    placed = place(graph, [most] * len(graph), [one.flops for one in graph], 12, window)
+    assert min(abs(gpu - other) for gpu in placed[-1] for other in placed[-2]) >= window
+    matrix = traffic(workload)[:12, :12]
     assert (matrix == matrix.T).all()  # gradients go back the same way
+    for how in ("exact", "classes"):
+        assert np.isfinite(run(workload, how=how).end_s).all()
 
 
 def test_one_gpu_a_replica_is_data_parallelism() -> None:
