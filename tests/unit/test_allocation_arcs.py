@@ -1,0 +1,316 @@
+"""Lightpaths of a ring of wavelengths for a demand: plans that are true, and how near the best they are."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabric import wdm
+from fabric.allocation.arcs import ArcPlan, Decisions, allocate, highs_ring, load_bound
+
+Demand = npt.NDArray[np.float64]
+
+
+@st.composite
+def demands(draw: st.DrawFn, most_nodes: int = 9) -> Demand:
+    """Small rings, some of whose pairs send nothing and others as much as each other."""
+    nodes = draw(st.integers(2, most_nodes))
+    values = st.sampled_from([0.0, 0.0, 1e-3, 1.0, 1.0, 2.5, 7.0]) | st.floats(0.01, 10)
+    matrix = np.array(draw(st.lists(values, min_size=nodes**2, max_size=nodes**2))).reshape(nodes, nodes)
+    np.fill_diagonal(matrix, 0.0)
+    return matrix
+
+
+def random_demand(random: np.random.Generator, nodes: int, density: float) -> Demand:
+    matrix = random.uniform(0.05, 1.0, (nodes, nodes)) * (random.random((nodes, nodes)) < density)
+    np.fill_diagonal(matrix, 0.0)
+    matrix[0, 1] = 0.5
+    return matrix
+
+
+def z_of(counts: npt.NDArray[np.int64], demand: Demand) -> float:
+    sends = demand > 0
+    return float((counts[sends] / (demand[sends] / demand.max())).min()) if sends.any() else np.inf
+
+
+def taken(plan: ArcPlan) -> npt.NDArray[np.int64]:
+    """Lightpaths on each colour of each segment [2, nodes, wavelengths], counted one by one."""
+    found = np.zeros((2, plan.nodes, plan.wavelengths), dtype=np.int64)
+    rows = zip(plan.sources, plan.destinations, plan.clockwise, plan.colours, strict=True)
+    for source, destination, clockwise, colour in rows:
+        fibre, start, end = (0, source, destination) if clockwise else (1, destination, source)
+        for along in range((end - start) % plan.nodes):
+            found[fibre, (start + along) % plan.nodes, colour] += 1
+    return found
+
+
+def check_plan(plan: ArcPlan, demand: Demand, wavelengths: int, most: int | None = None) -> None:
+    """Everything that a plan says of itself, and that nothing is left over that somebody could have."""
+    nodes = len(demand)
+    wdm.check_wavelengths(plan.step(), nodes, wavelengths)
+    # That takes two lightpaths of a pair on one colour for one.
+    assert taken(plan).max(initial=0) <= 1
+    counts = plan.counts()
+    assert counts.sum() == len(plan.sources)
+    assert not counts[demand == 0].any()
+    assert plan.z <= z_of(counts, demand) + 1e-12
+    assert plan.z <= plan.bound * (1 + 1e-9)
+    assert most is None or counts.max(initial=0) <= most
+    free = taken(plan) == 0
+    for a, b in zip(*np.nonzero(demand), strict=True):
+        if counts[a, b] < (most or 2 * wavelengths):
+            for fibre, start, end in ((0, a, b), (1, b, a)):
+                way = (start + np.arange((end - start) % nodes)) % nodes
+                assert not free[fibre, way].all(axis=0).any(), f"{a} to {b} could have one more"
+
+
+@settings(max_examples=80, deadline=None)
+@given(demands(), st.integers(1, 12), st.none() | st.integers(1, 5))
+def test_a_plan_is_what_it_says(demand: Demand, wavelengths: int, most: int | None) -> None:
+    most = None if most is None else min(most, 2 * wavelengths)
+    plan = allocate(demand, wavelengths, most_per_pair=most, partial=True)
+    check_plan(plan, demand, wavelengths, most)
+
+
+@pytest.mark.parametrize(("nodes", "wavelengths"), [(16, 70), (33, 70)])
+def test_a_plan_of_a_larger_ring_is_what_it_says(nodes: int, wavelengths: int) -> None:
+    demand = random_demand(np.random.default_rng(nodes), nodes, 0.3)
+    check_plan(allocate(demand, wavelengths), demand, wavelengths)
+
+
+# Against other ways to the same figure
+
+
+def best_level(fits: Any, demand: Demand, wavelengths: int) -> float:
+    """The greatest z whose numbers of lightpaths fit, tried one by one from below."""
+    shares = [float(value) for value in demand[demand > 0] / demand.max()]
+    steps = sorted({k / share for share in shares for k in range(1, 2 * wavelengths + 1)})
+    best = 0.0
+    for level in steps:
+        if not fits([int(np.ceil(level * share - 1e-9)) for share in shares]):
+            break
+        best = level
+    return best
+
+
+def brute_load(demand: Demand, wavelengths: int) -> float:
+    """The program's optimum: every number of clockwise ones of every pair is tried."""
+    nodes = len(demand)
+    ways = [((b - a) % nodes, a) for a, b in zip(*np.nonzero(demand), strict=True)]
+    covered = [[(segment - a) % nodes < hops for segment in range(nodes)] for hops, a in ways]
+
+    def fits(numbers: Sequence[int]) -> bool:
+        reached = {(0,) * (2 * nodes)}
+        for number, on in zip(numbers, covered, strict=True):
+            after = set()
+            for loads, clockwise in itertools.product(reached, range(number + 1)):
+                now = [load + clockwise * here for load, here in zip(loads, on, strict=False)]
+                now += [
+                    load + (number - clockwise) * (not here)
+                    for load, here in zip(loads[nodes:], on, strict=True)
+                ]
+                if max(now) <= wavelengths:
+                    after.add(tuple(now))
+            reached = after
+        return bool(reached)
+
+    return best_level(fits, demand, wavelengths)
+
+
+def brute_colours(demand: Demand, wavelengths: int) -> float:
+    """The best z of a plan with colours: every set of colours of every pair is tried."""
+    nodes = len(demand)
+    # A place is a segment of a fibre on a colour, one bit each.
+    places: list[list[int]] = []
+    for a, b in zip(*np.nonzero(demand), strict=True):
+        both = []
+        for fibre, start, end in ((0, a, b), (1, b, a)):
+            segments = [(start + k) % nodes for k in range((end - start) % nodes)]
+            for colour in range(wavelengths):
+                both.append(sum(1 << int((fibre * nodes + s) * wavelengths + colour) for s in segments))
+        places.append(both)
+
+    def fits(numbers: Sequence[int]) -> bool:
+        reached = {0}
+        for number, own in zip(numbers, places, strict=True):
+            ways = [sum(chosen) for chosen in itertools.combinations(own, number)]
+            reached = {full | way for full in reached for way in ways if not full & way}
+        return bool(reached)
+
+    return best_level(fits, demand, wavelengths)
+
+
+def test_the_load_bound_is_the_programs_optimum() -> None:
+    random = np.random.default_rng(11)
+    for _ in range(200):
+        nodes, wavelengths = int(random.integers(2, 6)), int(random.integers(1, 4))
+        demand = random_demand(random, nodes, 0.4)
+        best = brute_load(demand, wavelengths)
+        assert load_bound(demand, wavelengths) == pytest.approx(best, rel=1e-6), demand
+        plan = allocate(demand, wavelengths, partial=True)
+        assert plan.z <= best * (1 + 1e-9)
+        assert best <= plan.bound * (1 + 1e-9)
+
+
+def test_highs_finds_the_programs_optimum() -> None:
+    random = np.random.default_rng(12)
+    for _ in range(30):
+        nodes, wavelengths = int(random.integers(2, 6)), int(random.integers(1, 4))
+        demand = random_demand(random, nodes, 0.4)
+        found = highs_ring(demand, wavelengths, 10.0)
+        assert found.z == pytest.approx(brute_load(demand, wavelengths), rel=1e-6)
+        assert found.bound == pytest.approx(found.z, rel=1e-4)
+        assert found.counts.shape == (2, 1, nodes, nodes)
+        assert z_of(found.counts.sum(axis=(0, 1)), demand) == pytest.approx(found.z)
+
+
+def test_highs_gives_colours_when_each_ring_is_one() -> None:
+    random = np.random.default_rng(13)
+    for _ in range(15):
+        demand = random_demand(random, int(random.integers(3, 5)), 0.5)
+        best = brute_colours(demand, 2)
+        assert highs_ring(demand, 2, 10.0, rings=2).z == pytest.approx(best, rel=1e-6)
+        assert allocate(demand, 2, partial=True).z <= best * (1 + 1e-9)
+
+
+def test_the_search_comes_near_the_best_with_colours() -> None:
+    random = np.random.default_rng(14)
+    shares = []
+    for _ in range(25):
+        demand = random_demand(random, 4, 0.5)
+        best = brute_colours(demand, 3)
+        if best:
+            shares.append(allocate(demand, 3, partial=True).z / best)
+    assert statistics.median(shares) == 1.0
+    assert min(shares) >= 0.7, "of few wavelengths one more or less is much"
+
+
+@pytest.mark.parametrize(("nodes", "wavelengths"), [(8, 40), (16, 80)])
+def test_the_search_comes_near_the_load_bound(nodes: int, wavelengths: int) -> None:
+    random = np.random.default_rng(nodes)
+    gaps = []
+    for density in (0.3, 0.6, 1.0) * (4 if nodes == 8 else 1):
+        plan = allocate(random_demand(random, nodes, density), wavelengths)
+        gaps.append(1 - plan.z / plan.bound)
+    assert statistics.median(gaps) <= 0.02
+    assert max(gaps) <= 0.10
+
+
+def test_all_to_all_of_five_needs_three_wavelengths_and_finds_them() -> None:
+    assert allocate(np.ones((5, 5)) - np.eye(5), 3).z == 1.0
+
+
+# Large rings
+
+
+def windowed(nodes: int, window: int, random: np.random.Generator) -> Demand:
+    """A placed job's traffic: neighbours up to ``window`` away either way, and the one 8 further on."""
+    hops = (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes
+    near = (hops > 0) & (np.minimum(hops, nodes - hops) <= window)
+    return near * random.uniform(0.05, 1.0, (nodes, nodes)) + (hops == 8)
+
+
+def test_a_large_ring_reaches_what_the_load_of_the_shorter_ways_allows() -> None:
+    demand = windowed(256, 8, np.random.default_rng(2))
+    plan = allocate(demand, 80)
+    wdm.check_wavelengths(plan.step(), 256, 80)
+    assert z_of(plan.counts(), demand) >= plan.z >= 0.98 * load_bound(demand, 80, shorter_way=True)
+
+
+def test_a_demand_that_repeats_has_a_plan_that_does() -> None:
+    random = np.random.default_rng(3)
+    job = random_demand(random, 8, 0.5)
+    demand = np.kron(np.eye(24), job)
+    here = np.arange(192)
+    demand[here, (here + 8) % 192] += 1.0
+    plan = allocate(demand, 40)
+    check_plan_of_a_part(plan, demand)
+    assert plan.z >= 0.98 * load_bound(demand, 40, shorter_way=True)
+    # One replica more of something: no part of the ring is like the next.
+    demand[5, 9] += 0.25
+    other = allocate(demand, 40)
+    wdm.check_wavelengths(other.step(), 192, 40)
+    assert (other.counts() != np.roll(other.counts(), (8, 8), (0, 1))).any()
+
+
+def check_plan_of_a_part(plan: ArcPlan, demand: Demand) -> None:
+    wdm.check_wavelengths(plan.step(), plan.nodes, plan.wavelengths)
+    assert taken(plan).max() == 1
+    assert z_of(plan.counts(), demand) >= plan.z
+    part = next(
+        p for p in range(8, plan.nodes) if (plan.counts() == np.roll(plan.counts(), (p, p), (0, 1))).all()
+    )
+    assert part < plan.nodes
+
+
+# Decisions
+
+
+def test_a_demand_that_is_known_up_to_a_factor_has_the_same_plan() -> None:
+    random = np.random.default_rng(4)
+    first, second = random_demand(random, 8, 0.6), random_demand(random, 8, 0.6)
+    decisions = Decisions(20, kept=1)
+    plan = decisions.decide(first)
+    assert decisions.decide(first * 3e7) is plan
+    assert decisions.decide(first.T) is not plan
+    assert decisions.decide(second).z == allocate(second, 20).z
+    again = decisions.decide(first)
+    assert again is not plan, "more than one was kept"
+    assert (again.counts() == plan.counts()).all()
+
+
+def test_a_known_plan_that_leaves_somebody_out_is_no_answer_to_who_does_not_allow_it() -> None:
+    decisions, demand = Decisions(1), np.ones((6, 6)) - np.eye(6)
+    assert decisions.decide(demand, partial=True).z == 0
+    with pytest.raises(ValueError, match="no lightpath found"):
+        decisions.decide(demand)
+
+
+# Bad input
+
+ALL = [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("demand", "values", "named"),
+    [
+        ([[0, 1]], {}, r"demand: .* not the shape \[1 x 2\]"),
+        ([[0, 1], [2, 3]], {}, r"demand: GPU 1 sends to itself"),
+        ([[0, -1], [2, 0]], {}, r"demand: GPU 0 to GPU 1 is -1"),
+        ([[0, 1], [float("nan"), 0]], {}, r"demand: GPU 1 to GPU 0 is nan"),
+        (ALL, {"wavelengths": 0}, r"wavelengths: a ring needs at least 1, not 0"),
+        (ALL, {"most_per_pair": 0}, r"most_per_pair: 0 does not fit"),
+        (ALL, {"most_per_pair": 9}, r"most_per_pair: 9 does not fit; with 4 wavelengths .* 1 to 8"),
+    ],
+)
+def test_bad_input_is_named(demand: Any, values: dict[str, int], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        allocate(demand, **({"wavelengths": 4} | values))
+
+
+def test_who_gets_no_lightpath_is_named_unless_that_is_allowed() -> None:
+    demand = np.ones((8, 8)) - np.eye(8)
+    with pytest.raises(ValueError, match=r"no lightpath found from \d to \d: 2 wavelengths .* for 56 pairs"):
+        allocate(demand, 2)
+    plan = allocate(demand, 2, partial=True)
+    assert plan.z == 0
+    check_plan(plan, demand, 2)
+
+
+def test_rings_must_divide_the_wavelengths() -> None:
+    with pytest.raises(ValueError, match="rings: 4 wavelengths are not divided among 3 rings"):
+        highs_ring(ALL, 4, 1.0, rings=3)
+
+
+def test_nobody_sends() -> None:
+    plan = allocate(np.zeros((4, 4)), 3)
+    assert (len(plan.sources), plan.z, plan.bound) == (0, np.inf, np.inf)
+    assert load_bound(np.zeros((4, 4)), 3) == highs_ring(np.zeros((4, 4)), 3, 1.0).z == np.inf
