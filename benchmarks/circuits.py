@@ -1,10 +1,10 @@
 """Time and quality of decisions about circuits of parallel optical switches; prints one JSON object.
 
 Run ``python benchmarks/circuits.py``. ``decisions``: seconds of ``single_shot`` and of ``permutations``, the
-median of several, with the limit of both together. ``highs``: the same demands by the integer program, with
-how often z is the same where HiGHS proved its own to be the greatest, or came to the same z without a proof.
-``schedules``: time of one switch that carries a demand, divided by what no schedule can beat: the time of the
-busiest GPU, and a dark time for each partner of the GPU with the most.
+median of several, with the limit of both together. ``highs``: the integer program over counts of circuits and
+over permutations, with how often its z is the same, proved by HiGHS or not, and how often it found less in
+its time. ``schedules``: time of one switch that carries a demand, divided by what no schedule can beat: the
+time of the busiest GPU, and a dark time for each partner of the GPU with the most.
 """
 
 from __future__ import annotations
@@ -81,15 +81,18 @@ def decision(kind: str, demand: Matrix, switches: int, times: int) -> dict[str, 
     }
 
 
-def compare(gpus: int, switches: int, times: int, limit_s: float, rng: np.random.Generator) -> dict[str, Any]:
+def compare(
+    gpus: int, switches: int, times: int, limit_s: float, seed: int, *, by_switch: bool
+) -> dict[str, Any]:
     """How often z is the same; ``highs_less``: HiGHS found less in its time."""
     found = {"equal_proved": 0, "equal_not_proved": 0, "highs_less": 0, "highs_more": 0, "above_its_bound": 0}
     took, gaps = [], []
+    rng = np.random.default_rng(seed)
     for _ in range(times):
         demand = window(rng, gpus, switches)
         exact = single_shot(demand, switches)
         began = time.perf_counter()
-        other = highs_single_shot(demand, switches, limit_s)
+        other = highs_single_shot(demand, switches, limit_s, by_switch=by_switch)
         took.append(time.perf_counter() - began)
         gaps.append(other.bound / exact.z - 1)
         found["above_its_bound"] += exact.z > other.bound * (1 + 1e-6)
@@ -98,6 +101,7 @@ def compare(gpus: int, switches: int, times: int, limit_s: float, rng: np.random
         else:
             found["highs_less" if other.z < exact.z else "highs_more"] += 1
     return {
+        "program": "permutations" if by_switch else "counts",
         "gpus": gpus,
         "switches": switches,
         "demands": times,
@@ -158,7 +162,8 @@ def main() -> None:
         "decisions": decisions,
         "multi_shot_1024_s": round(seconds(lambda: multi_shot(many, 20), chosen.times), 4),
         "highs": [
-            compare(gpus, switches, chosen.times, chosen.highs_s, rng)
+            compare(gpus, switches, chosen.times, chosen.highs_s, chosen.seed, by_switch=by_switch)
+            for by_switch in (False, True)
             for gpus, switches in [(4, 3), (8, 4), (8, 8), (16, 4), (16, 8), (32, 4), (32, 8)]
         ],
         "schedules": [

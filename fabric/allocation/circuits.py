@@ -144,11 +144,16 @@ def multi_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     return pairs.plan(switches * chosen.astype(np.int64), pairs.line_bound())
 
 
-def highs_single_shot(demand: npt.ArrayLike, switches: int, time_limit_s: float) -> CircuitPlan:
+def highs_single_shot(
+    demand: npt.ArrayLike, switches: int, time_limit_s: float, *, by_switch: bool = True
+) -> CircuitPlan:
     """The integer program over permutations, by HiGHS: to compare ``single_shot`` with.
 
     One binary variable for each switch and pair, at most one per row and column of a switch, and z to be made
     great. Pairs without demand have no variable, for any partial matching can be completed to a permutation.
+    As all switches are alike, it is slow. ``by_switch`` False: one whole number for each pair, at most Q per
+    row and column, which has the same optimum (Kőnig).
+
     ``bound`` is what HiGHS proved within the time limit. If it found nothing by then, or something that does
     not hold, no pair gets a circuit and z is 0. Raises ValueError as ``single_shot``, but a GPU may have more
     partners than there are switches: z is then 0.
@@ -160,10 +165,11 @@ def highs_single_shot(demand: npt.ArrayLike, switches: int, time_limit_s: float)
     each = len(pairs.relative)
     if not each:
         return pairs.plan(np.zeros(0, dtype=np.int64))
-    circuit = np.arange(switches * each)
+    apart, room = (switches, 1) if by_switch else (1, switches)
+    circuit = np.arange(apart * each)
     switch, pair = np.divmod(circuit, each)
-    ports = switches * pairs.gpus
-    z_column, z_rows = switches * each, 2 * ports + np.arange(each)
+    ports = apart * pairs.gpus
+    z_column, z_rows = apart * each, 2 * ports + np.arange(each)
     rows = [
         switch * pairs.gpus + pairs.sources[pair],
         ports + switch * pairs.gpus + pairs.destinations[pair],
@@ -177,14 +183,14 @@ def highs_single_shot(demand: npt.ArrayLike, switches: int, time_limit_s: float)
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
         shape=(height, z_column + 1),
     ).tocsr()
-    most = np.append(np.ones(len(circuit)), pairs.line_bound())
-    at_least = np.where(np.arange(height) < 2 * ports, -np.inf, 0.0)
-    at_most = np.where(np.arange(height) < 2 * ports, 1.0, np.inf)
+    is_port = np.arange(height) < 2 * ports
     result = milp(
         np.append(np.zeros(len(circuit)), -1.0),
         integrality=np.append(np.ones(len(circuit)), 0.0),
-        bounds=Bounds(0, most),
-        constraints=LinearConstraint(matrix, at_least, at_most),
+        bounds=Bounds(0, np.append(np.full(len(circuit), float(room)), pairs.line_bound())),
+        constraints=LinearConstraint(
+            matrix, np.where(is_port, -np.inf, 0.0), np.where(is_port, float(room), np.inf)
+        ),
         options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
     )
     proved = getattr(result, "mip_dual_bound", None)
@@ -193,8 +199,8 @@ def highs_single_shot(demand: npt.ArrayLike, switches: int, time_limit_s: float)
     if result.x is not None:
         lit = np.rint(result.x[:-1]).astype(np.int64)
         # HiGHS has been known to return an infeasible solution as optimal.
-        if (matrix[: 2 * ports, :-1] @ lit).max() <= 1:
-            counts = lit.reshape(switches, each).sum(axis=0)
+        if (matrix[: 2 * ports, :-1] @ lit).max() <= room:
+            counts = lit.reshape(apart, each).sum(axis=0)
     return pairs.plan(counts, bound)
 
 
@@ -296,14 +302,17 @@ def _every_other(sources: IntArray, ends: IntArray) -> BoolArray:
     Circuits are paired at their source and at their end. Both pairings together make closed walks in which
     the two take turns; the half is every other circuit of each walk.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
     at_source, at_end = _paired(sources), _paired(ends)
-    size = len(sources)
-    two_on = csr_array((np.ones(size), at_end[at_source], np.arange(size + 1)), shape=(size, size))
-    _, walk = connected_components(two_on, connection="weak")
-    half: BoolArray = walk < walk[at_source]
+    two_on = at_end[at_source]
+    # The least circuit among those 0, 2, 4, … further on, in windows twice as long each time. When that
+    # changes nothing, all of each walk has been seen, and its two halves differ in it.
+    least = np.arange(len(sources))
+    while True:
+        of_both = np.minimum(least, least[two_on])
+        if np.array_equal(of_both, least):
+            break
+        least, two_on = of_both, two_on[two_on]
+    half: BoolArray = least < least[at_source]
     return half
 
 

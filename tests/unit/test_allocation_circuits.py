@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric.allocation.circuits import (
@@ -132,6 +132,7 @@ def test_the_best_of_all_settings_is_found() -> None:
     assert 20 < refused < 120
 
 
+@settings(max_examples=50)
 @given(demands(), st.integers(0, 5))
 def test_the_best_z_is_reached_and_no_port_that_helps_stays_dark(demand: Matrix, spare: int) -> None:
     switches = max(degree(demand), 1) + spare
@@ -157,6 +158,7 @@ def test_what_is_left_goes_to_the_pair_with_the_fewest_circuits_per_demand() -> 
     assert (plan.counts[0, 1], plan.counts[0, 2]) == (4, 2)
 
 
+@settings(max_examples=50)
 @given(demands(), st.integers(0, 3), st.integers(-20, 20))
 def test_only_ratios_of_demands_matter(demand: Matrix, spare: int, power: int) -> None:
     switches = max(degree(demand), 1) + spare
@@ -207,15 +209,19 @@ def test_nothing_to_send(solver) -> None:  # type: ignore[no-untyped-def]
     assert plan.z == plan.bound == INFINITE
 
 
-def test_the_integer_program_of_permutations_finds_no_more() -> None:
+@pytest.mark.parametrize("by_switch", [True, False])
+def test_the_integer_program_finds_no_more(by_switch: bool) -> None:
     """By HiGHS; its bound holds and its plan is a plan also where it does not come to an end."""
     rng = np.random.default_rng(3)
     proved = 0
-    for gpus, switches in [(3, 2), (4, 3), (4, 4), (5, 4), (6, 3), (6, 5)]:
+    sizes = [(3, 2), (4, 3), (4, 4), (5, 4), (6, 3), (6, 5)]
+    sizes += [] if by_switch else [(16, 9), (32, 20)]
+    for gpus, switches in sizes:
         demand = some_demand(rng, gpus)
         while degree(demand) > switches:
             demand = some_demand(rng, gpus)
-        exact, found = single_shot(demand, switches), highs_single_shot(demand, switches, 20)
+        exact = single_shot(demand, switches)
+        found = highs_single_shot(demand, switches, 20, by_switch=by_switch)
         check_plan(found, demand, switches)
         assert found.z <= exact.z * (1 + 1e-9)
         assert exact.z <= found.bound * (1 + 1e-6)

@@ -55,6 +55,12 @@ def test_a_sum_of_two_permutations_is_those_two() -> None:
     assert found == {((1, 2, 3, 0), 0.75), ((3, 0, 1, 2), 0.25)}
 
 
+@pytest.mark.parametrize("scheduler", [birkhoff, lambda d: solstice(d, RATE_BPS, 1)])
+def test_a_demand_is_served_beside_a_far_greater_one(scheduler) -> None:  # type: ignore[no-untyped-def]
+    demand = np.array([[0, 1e18, 1e-9], [0, 0, 0], [0, 0, 0]])
+    assert time_of_pairs(scheduler(demand), demand)[0, 2] > 0
+
+
 def test_pairs_of_the_busiest_gpu_are_joined_for_just_their_demand() -> None:
     demand = np.zeros((4, 4))
     demand[0, 1] = 1
