@@ -74,6 +74,31 @@ def _check_share(share: float) -> None:
         raise ValueError(f"share is {share:g}; it must be above 0 and at most 1")
 
 
+def capacity_of(name: str, rate_bps: float, share: float) -> float:
+    """What payload gets of a link's rate. Raises ValueError naming the link, or the share, that cannot be."""
+    _check_share(share)
+    return _positive(name, rate_bps * share)
+
+
+class Places:
+    """GPUs of a network and where each stands in it. Raises ValueError naming one that is there twice."""
+
+    def __init__(self, gpus: Sequence[str]) -> None:
+        self.gpus = tuple(gpus)
+        self._at = {gpu: index for index, gpu in enumerate(self.gpus)}
+        if len(self._at) < len(self.gpus):
+            twice = next(gpu for index, gpu in enumerate(self.gpus) if self._at[gpu] != index)
+            raise ValueError(f"there are two GPUs {twice}")
+
+    def ends(self, ranks: Sequence[str], step: Step) -> tuple[IntArray, IntArray]:
+        """The places of each transfer's sender and receiver. Raises ValueError naming a GPU not there."""
+        for rank, gpu in enumerate(ranks):
+            if gpu not in self._at:
+                raise ValueError(f"rank {rank}: there is no GPU {gpu}")
+        at = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
+        return at[step.sources], at[step.destinations]
+
+
 class PacketNetwork:
     """Packets over GPUs' links, packet switches and the light of optical circuit switches.
 
@@ -142,29 +167,24 @@ class IdealNetwork:
         self, gpus: Sequence[str], rate_bps: float, *, per_server: int = 0, server_bps: float = 0.0,
         latency_s: float = 0.0, share: float = 1.0,
     ) -> None:  # fmt: skip
-        _check_share(share)
-        self._gpus, self._latency_s, self._per_server = tuple(gpus), latency_s, per_server
-        self._at = {gpu: index for index, gpu in enumerate(self._gpus)}
-        rates = [_positive("of a GPU", rate_bps * share)]
-        rates += [_positive("in a server", server_bps * share)] if per_server else []
+        self._places, self._latency_s, self._per_server = Places(gpus), latency_s, per_server
+        rates = [capacity_of("of a GPU", rate_bps, share)]
+        rates += [capacity_of("in a server", server_bps, share)] if per_server else []
         #: Two links, out and in, of each GPU to the network; then of each to its server.
-        self.capacity_bps: FloatArray = np.repeat(np.array(rates), 2 * len(self._gpus))
+        self.capacity_bps: FloatArray = np.repeat(np.array(rates), 2 * len(gpus))
 
     def key(self, link: int) -> Hashable:
+        gpus = self._places.gpus
         gpu, into = divmod(link, 2)
-        server, gpu = divmod(gpu, len(self._gpus))
-        return (("to" if into else "from") + (" in server" if server else ""), self._gpus[gpu])
+        server, gpu = divmod(gpu, len(gpus))
+        return (("to" if into else "from") + (" in server" if server else ""), gpus[gpu])
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
-        for rank, gpu in enumerate(ranks):
-            if gpu not in self._at:
-                raise ValueError(f"rank {rank}: there is no GPU {gpu}")
-        at = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
-        source, destination = at[step.sources], at[step.destinations]
+        source, destination = self._places.ends(ranks, step)
         links = np.stack((2 * source, 2 * destination + 1), axis=1)
         if self._per_server:
             within = source // self._per_server == destination // self._per_server
-            links[within] += 2 * len(self._gpus)
+            links[within] += 2 * len(self._places.gpus)
         return Routes(2 * np.arange(len(step) + 1), links.ravel(), np.full(len(step), self._latency_s))
 
 

@@ -1,0 +1,100 @@
+"""What a fabric is built of, as counts; prices are for those who have them.
+
+A transceiver is the end of a fibre at a GPU or a packet switch, whatever the number of its wavelengths; a
+channel is one wavelength of it. Links of electrical fabrics are all counted as fibres with a transceiver at
+both ends, which is an assumption: short ones may be copper. Cables without transceivers are stated apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from fabric.topology import Fabric, Link, is_electrical
+from fabric.zoo.torus import Torus
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of a whole fabric of ``gpus`` GPUs. ``nic_ports``: of the GPUs; ports of switches: those in use."""
+
+    gpus: int
+    nic_ports: int
+    transceivers: int = 0
+    channels: int = 0
+    packet_switches: int = 0
+    packet_ports: int = 0
+    optical_switches: int = 0
+    optical_ports: int = 0
+    copper_cables: int = 0
+
+    def per_gpu(self) -> dict[str, float]:
+        """Each count by its name, divided by the GPUs."""
+        return {name: count / self.gpus for name, count in asdict(self).items() if name != "gpus"}
+
+
+def of_fabric(fabric: Fabric) -> Counts:
+    """Counts of a fabric that is written out: what its links are plugged into.
+
+    An O-NIC with an array has a channel for every wavelength of the switch that its port is plugged into.
+    """
+    plugged = [(port, link) for link in fabric.links for port in (link.a, link.b)]
+    nodes = [port.node for port, _ in plugged]
+    ours = [(port, link) for port, link in plugged if is_electrical(fabric, port)]
+    return Counts(
+        gpus=len(fabric.gpus),
+        nic_ports=sum(node in fabric.gpus for node in nodes),
+        transceivers=len(ours),
+        channels=sum(_channels(fabric, port.node, link) for port, link in ours),
+        packet_switches=len(fabric.packet_switches),
+        packet_ports=sum(node in fabric.packet_switches for node in nodes),
+        optical_switches=len(fabric.optical_switches),
+        optical_ports=sum(node in fabric.optical_switches for node in nodes),
+    )
+
+
+def _channels(fabric: Fabric, node: str, link: Link) -> int:
+    onic = fabric.onics.get(node)
+    if onic is None or onic.transmitters == "tunable":
+        return 1
+    switch = next(p.node for p in (link.a, link.b) if p.node in fabric.optical_switches)
+    return fabric.optical_switches[switch].wavelengths or 1
+
+
+def of_ideal(gpus: int) -> Counts:
+    """One packet switch with a port for every GPU."""
+    return Counts(gpus, gpus, 2 * gpus, 2 * gpus, 1, gpus)
+
+
+def of_circuits(gpus: int, switches: int, wavelengths: int | None = None) -> Counts:
+    """``switches`` optical switches in parallel with a port for every GPU: SiP-OCS, one-shot graphs, rotors.
+
+    ``wavelengths``: of a GPU, on all of its fibres together; without it one on each. Raises ValueError for
+    fewer wavelengths than switches.
+    """
+    channels = switches if wavelengths is None else wavelengths
+    if channels < switches:
+        raise ValueError(f"wavelengths is {channels}; with {switches} switches a GPU needs as many at least")
+    ports = gpus * switches
+    return Counts(gpus, ports, ports, gpus * channels, optical_switches=switches, optical_ports=ports)
+
+
+def of_ring(gpus: int, wavelengths: int, rings: int = 1) -> Counts:
+    """``rings`` rings without switches: GPUs pick wavelengths by micro-rings (SiP-Ring).
+
+    ``wavelengths``: of each ring, in each of both directions; each has a fibre of its own.
+    """
+    ports = 2 * rings * gpus
+    return Counts(gpus, ports, ports, ports * wavelengths)
+
+
+def of_torus(torus: Torus, switch_ports: int = 0) -> Counts:
+    """Fixed links are copper cables, those that are switched fibres with two ports of an optical switch.
+
+    ``switch_ports``: of an optical switch; without it they are one. Transceivers are only at fibres.
+    """
+    ports = 2 * torus.switched
+    switches = -(-ports // switch_ports) if switch_ports else int(ports > 0)
+    return Counts(
+        torus.gpus, torus.gpus * torus.ports, ports, ports, optical_switches=switches, optical_ports=ports,
+        copper_cables=torus.links - torus.switched,
+    )  # fmt: skip

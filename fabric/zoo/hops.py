@@ -1,0 +1,76 @@
+"""Ways with the fewest hops over directed circuits between GPUs that forward.
+
+``counts`` [n, n] is how many circuits lead from each GPU (row) to each other; light goes one way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.steps import IntArray
+
+HopArray = npt.NDArray[np.int32]
+
+
+def checked_counts(counts: npt.ArrayLike) -> IntArray:
+    """The matrix, if it can be one. Raises ValueError naming what is wrong and where."""
+    found = np.asarray(counts)
+    if found.ndim != 2 or found.shape[0] != found.shape[1]:
+        raise ValueError(f"circuits have shape {found.shape}; they must be a square")
+    whole = found.astype(np.int64)
+    wrong = np.argwhere((whole != found) | (whole < 0))
+    if len(wrong):
+        a, b = wrong[0]
+        raise ValueError(
+            f"circuits from {a} to {b} are {found[a, b]}; they must be a whole number, 0 or more"
+        )
+    loops = np.flatnonzero(whole.diagonal())
+    if len(loops):
+        raise ValueError(f"a circuit from {loops[0]} to itself")
+    return whole
+
+
+def hops_between(counts: IntArray) -> HopArray:
+    """[n, n]: the fewest circuits from each GPU to each other, -1 where there is no way."""
+    # Here, as most processes make no such graph.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    lit = csr_array((counts > 0).astype(np.float64))
+    far = shortest_path(lit, method="D", unweighted=True)
+    return np.where(np.isfinite(far), far, -1).astype(np.int32)
+
+
+def neighbours(counts: IntArray) -> HopArray:
+    """[n, most]: whom each GPU has circuits to, in order, then -1."""
+    n = len(counts)
+    source, destination = np.nonzero(counts)
+    degree = np.bincount(source, minlength=n)
+    place = np.arange(len(source)) - np.repeat(np.cumsum(degree) - degree, degree)
+    found = np.full((n, int(degree.max(initial=0))), -1, dtype=np.int32)
+    found[source, place] = destination
+    return found
+
+
+def ways(hops: HopArray, next_to: HopArray, sources: IntArray, destinations: IntArray) -> HopArray:
+    """[hops + 1, pairs]: the GPUs that each pair's way passes, both ends included, then -1.
+
+    ``hops`` as of :func:`hops_between`, ``next_to`` as of :func:`neighbours`; every pair has a way. Where
+    m next GPUs are as near, the way to GPU d takes number d mod m, then (d // m) mod the next number and so
+    on: dealt out, as ``fabric.paths`` does it.
+    """
+    at, number = sources.astype(np.int32), destinations.copy()
+    moving = np.arange(len(at))
+    way = [at]
+    for _ in range(int(hops[sources, destinations].max(initial=0))):
+        moving = moving[at[moving] != destinations[moving]]
+        here, to = at[moving], destinations[moving]
+        options = next_to[here]
+        nearer = (options >= 0) & (hops[options, to[:, None]] == hops[here, to][:, None] - 1)
+        number[moving], choice = np.divmod(number[moving], nearer.sum(axis=1))
+        column = (np.cumsum(nearer, axis=1) > choice[:, None]).argmax(axis=1)
+        at = np.full(len(sources), -1, dtype=np.int32)
+        at[moving] = options[np.arange(len(moving)), column]
+        way.append(at)
+    return np.stack(way)

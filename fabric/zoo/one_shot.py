@@ -1,0 +1,124 @@
+"""A graph of degree d that is built once for a job: rings for its all-reduces, matchings for the rest.
+
+After TopoOpt (Wang et al., NSDI 2023). GPUs forward for each other. Circuits here are directed, so a matching
+is a partial permutation. Assumptions of our own: all-reduces are of groups without a common GPU, their rings
+and the matchings divide the ports as their bytes do, and where the whole would not hang together the last
+port of every GPU makes one ring of all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.steps import IntArray
+
+
+def strides(size: int, count: int) -> tuple[int, ...]:
+    """At most ``count`` steps of rings through all of ``size`` ranks, 1 first, growing about geometrically.
+
+    A ring of step p leads from rank i to i + p, and through all ranks when p and ``size`` have no common
+    divisor; as the steps grow so, few hops lead from any rank to any other.
+    """
+    left = [p for p in range(1, size) if math.gcd(p, size) == 1]
+    found: list[int] = []
+    for k in range(min(count, len(left))):
+        wanted = k / count * math.log(size)
+        found.append(min(left, key=lambda p: abs(math.log(p) - wanted)))
+        left.remove(found[-1])
+    return tuple(found)
+
+
+def one_shot(
+    demand: npt.ArrayLike, degree: int, groups: Sequence[npt.ArrayLike] = (), group_bytes: float = 0.0
+) -> IntArray:
+    """[degree, n]: whom each port of each GPU leads to, -1 where it is dark; a port leads two to nobody.
+
+    ``demand`` [n, n]: bytes from each GPU (row) to each other that are no all-reduce's. ``groups``: GPUs of
+    each all-reduce, ``group_bytes``: that each of them sends in it. The first ports are for rings
+    (:func:`strides`, anew from the first where there are too few); of both kinds that have bytes each gets a
+    port, if there are two. Each other port is a matching of the most bytes; what it serves then counts half,
+    as TopoOpt does it, so that others get their turn.
+
+    Raises ValueError, by name, for a degree below 1 or not below n, a demand or bytes that cannot be one, and
+    a GPU that there is not or that is in two groups.
+    """
+    left = _checked(demand)
+    n = len(left)
+    if not 1 <= degree < n:
+        raise ValueError(f"degree is {degree}; {n} GPUs can have one of 1 to {n - 1}")
+    if not (math.isfinite(group_bytes) and group_bytes >= 0):
+        raise ValueError(f"group_bytes is {group_bytes}; it must be 0 or more")
+    members = _groups(groups, n)
+    found = np.full((degree, n), -1, dtype=np.int64)
+    rings = _ring_ports(degree, group_bytes * sum(map(len, members)), float(left.sum()))
+    for ranks in members:
+        for port, stride in zip(range(rings), itertools.cycle(strides(len(ranks), rings)), strict=False):
+            found[port, ranks] = np.roll(ranks, -stride)
+    for port in range(rings, degree):
+        found[port] = _matching(left)
+        served = np.flatnonzero(found[port] >= 0)
+        left[served, found[port, served]] /= 2
+    if not hangs_together(found):
+        found[-1] = np.roll(np.arange(n), -1)
+    return found
+
+
+def circuits(ports: IntArray) -> IntArray:
+    """[n, n]: how many circuits lead from each GPU to each other, of ``ports`` as of :func:`one_shot`."""
+    n = ports.shape[1]
+    port, source = np.nonzero(ports >= 0)
+    found = np.bincount(source * n + ports[port, source], minlength=n * n)
+    return found.reshape(n, n).astype(np.int64)
+
+
+def hangs_together(ports: IntArray) -> bool:
+    """Whether every GPU can reach every other, over others."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    return int(connected_components(csr_array(circuits(ports)), connection="strong")[0]) == 1
+
+
+def _checked(demand: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    found = np.array(demand, dtype=np.float64)
+    if found.ndim != 2 or found.shape[0] != found.shape[1]:
+        raise ValueError(f"the demand has shape {found.shape}; it must be a square")
+    wrong = np.argwhere(~(np.isfinite(found) & (found >= 0)))
+    if len(wrong):
+        a, b = wrong[0]
+        raise ValueError(f"the demand from {a} to {b} is {found[a, b]}; it must be 0 or more")
+    own = np.flatnonzero(found.diagonal())
+    if len(own):
+        raise ValueError(f"the demand has bytes from {own[0]} to itself")
+    return found
+
+
+def _groups(groups: Sequence[npt.ArrayLike], gpus: int) -> list[IntArray]:
+    """Those that have anything to send."""
+    found = [np.asarray(group, dtype=np.int64) for group in groups]
+    all_ = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    if len(strange := all_[(all_ < 0) | (all_ >= gpus)]):
+        raise ValueError(f"there is no GPU {strange[0]}; there are {gpus}")
+    if len(twice := np.flatnonzero(np.bincount(all_, minlength=gpus) > 1)):
+        raise ValueError(f"GPU {twice[0]} is in two groups")
+    return [group for group in found if len(group) > 1]
+
+
+def _ring_ports(degree: int, in_rings: float, others: float) -> int:
+    if not in_rings:
+        return 0
+    share = round(degree * in_rings / (in_rings + others))
+    return min(max(share, 1), max(degree - (others > 0), 1))
+
+
+def _matching(left: npt.NDArray[np.float64]) -> IntArray:
+    """[n]: to whom each GPU, -1 to nobody, so that the most bytes are served."""
+    from scipy.optimize import linear_sum_assignment
+
+    source, destination = linear_sum_assignment(left, maximize=True)
+    return np.where(left[source, destination] > 0, destination, -1).astype(np.int64)

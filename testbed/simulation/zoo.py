@@ -1,0 +1,157 @@
+"""The networks that optical fabrics are compared with, for thousands of GPUs.
+
+Each gives a GPU its bandwidth in its own way: circuits between pairs, straight or over GPUs that forward;
+a torus; rotors as a fluid; a grid with one node in between. Leaf-spine fabrics and fat trees are
+:class:`~testbed.simulation.networks.PacketNetwork`, an electrical network at a cap per GPU is
+:class:`~testbed.simulation.networks.IdealNetwork`.
+
+``hop_s``: seconds that each GPU on the way takes to forward. What a GPU's processor has to do for that is not
+modelled, and a way is one way: a transfer is not divided over several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fabric.steps import Step
+from fabric.zoo import hops, torus
+from fabric.zoo.rotor import Rotor
+from testbed.simulation.arrays import FloatArray
+from testbed.simulation.networks import IdealNetwork, Places, Routes, capacity_of
+
+
+class CircuitNetwork:
+    """Directed circuits of ``circuit_bps`` bits per second each; those of a pair are one link.
+
+    ``counts`` [gpus, gpus]: from each GPU (row) to each other. ``forward``: transfers between others go over
+    GPUs that forward, on a way with the fewest hops (:func:`fabric.zoo.hops.ways`); without it they are an
+    error. Raises ValueError for counts that cannot be or do not fit, and for a rate that is not above 0.
+    """
+
+    def __init__(
+        self, gpus: Sequence[str], counts: npt.ArrayLike, circuit_bps: float, *, forward: bool = False,
+        hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
+    ) -> None:  # fmt: skip
+        self._counts = hops.checked_counts(counts)
+        if len(self._counts) != len(gpus):
+            raise ValueError(f"circuits of {len(self._counts)} GPUs, and there are {len(gpus)}")
+        self._places, self._forward = Places(gpus), forward
+        self._hop_s, self._latency_s = hop_s, latency_s
+        self._ends = np.argwhere(self._counts)
+        self._link = np.full(self._counts.shape, -1, dtype=np.int32)
+        self._link[tuple(self._ends.T)] = np.arange(len(self._ends))
+        rate = capacity_of("a circuit", circuit_bps, share)
+        self.capacity_bps: FloatArray = rate * self._counts[tuple(self._ends.T)]
+
+    def key(self, link: int) -> Hashable:
+        a, b = self._ends[link].tolist()
+        return ("circuits", self._places.gpus[a], self._places.gpus[b])
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        a, b = self._places.ends(ranks, step)
+        links = self._link[a, b].astype(np.int64)
+        if (links >= 0).all():
+            return Routes(np.arange(len(a) + 1), links, np.full(len(a), self._latency_s))
+        if not self._forward:
+            self._refuse(ranks, step, number, int((links < 0).argmax()), "have no circuit")
+        far, next_to = self._graph
+        if (far[a, b] < 0).any():
+            self._refuse(ranks, step, number, int((far[a, b] < 0).argmax()), "have no way over circuits")
+        way = hops.ways(far, next_to, a, b).T
+        passed = self._link[way[:, :-1], way[:, 1:]][way[:, 1:] >= 0].astype(np.int64)
+        length = far[a, b].astype(np.int64)
+        offsets = np.concatenate(([0], np.cumsum(length)))
+        return Routes(offsets, passed, self._latency_s + self._hop_s * (length - 1))
+
+    @cached_property
+    def _graph(self) -> tuple[hops.HopArray, hops.HopArray]:
+        return hops.hops_between(self._counts), hops.neighbours(self._counts)
+
+    def _refuse(self, ranks: Sequence[str], step: Step, number: int, transfer: int, why: str) -> None:
+        s, d = int(step.sources[transfer]), int(step.destinations[transfer])
+        raise ValueError(f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) {why}")
+
+
+class TorusNetwork:
+    """A torus whose links have ``link_bps`` bits per second each way; ways as :func:`fabric.zoo.torus.ways`.
+
+    Raises ValueError for GPUs that do not fill it, and for a rate that is not above 0.
+    """
+
+    def __init__(
+        self, gpus: Sequence[str], shape: torus.Torus, link_bps: float, *,
+        hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
+    ) -> None:  # fmt: skip
+        if len(gpus) != shape.gpus:
+            raise ValueError(f"a torus of {' × '.join(map(str, shape.sides))} has no {len(gpus)} GPUs")
+        self._places, self._torus, self._hop_s, self._latency_s = Places(gpus), shape, hop_s, latency_s
+        rate = capacity_of("of the torus", link_bps, share)
+        self.capacity_bps: FloatArray = np.full(shape.gpus * shape.ports, rate)
+
+    def key(self, link: int) -> Hashable:
+        gpu, port = divmod(link, self._torus.ports)
+        names = self._places.gpus
+        return (names[gpu], names[self._torus.neighbour(gpu, port)])
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        offsets, gpus, ports = torus.ways(self._torus, *self._places.ends(ranks, step))
+        latency_s = self._latency_s + self._hop_s * (np.diff(offsets) - 1)
+        return Routes(offsets, gpus * self._torus.ports + ports, latency_s)
+
+
+class RelayedGridNetwork:
+    """A grid of WSSs (row-major) for workloads: between nodes without a common line over one in between.
+
+    Each node has a port of ``port_bps`` bits per second to its row's WSS and one to its column's. Such a
+    transfer goes along the sender's row, then along the receiver's column; the node in between forwards while
+    it receives. Assumptions: light for all pairs of a line (as many wavelengths as ports), and flows that
+    share a port do so fairly, where agents would let one after the other through. Raises ValueError for GPUs
+    that do not fill it, and for a rate that is not above 0.
+    """
+
+    def __init__(
+        self, gpus: Sequence[str], columns: int, port_bps: float, *,
+        hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
+    ) -> None:  # fmt: skip
+        if columns < 1 or len(gpus) % columns:
+            raise ValueError(f"{len(gpus)} GPUs do not fill a grid of {columns} columns")
+        self._places, self._columns, self._hop_s, self._latency_s = Places(gpus), columns, hop_s, latency_s
+        # A node's row port, out and in, then its column port.
+        self.capacity_bps: FloatArray = np.full(4 * len(gpus), capacity_of("of a port", port_bps, share))
+
+    def key(self, link: int) -> Hashable:
+        node, port = divmod(link, 4)
+        return ("to" if port % 2 else "from", self._places.gpus[node], "column" if port > 1 else "row")
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        a, b = self._places.ends(ranks, step)
+        corner = a - a % self._columns + b % self._columns
+        links = np.stack((4 * a, 4 * corner + 1, 4 * corner + 2, 4 * b + 3), axis=1)
+        taken = np.repeat(np.stack((a != corner, corner != b), axis=1), 2, axis=1)
+        length = taken.sum(axis=1)
+        latency_s = self._latency_s + self._hop_s * (length // 2 - 1)
+        return Routes(np.concatenate(([0], np.cumsum(length))), links[taken], latency_s)
+
+
+def rotor_network(
+    gpus: Sequence[str], rotor: Rotor, *, indirect: bool = False, latency_s: float = 0.0, share: float = 1.0
+) -> CircuitNetwork | IdealNetwork:
+    """A rotor fabric as a fluid over many cycles: straight, or over one GPU in between (:class:`Rotor`).
+
+    Every transfer first waits for half a cycle, which is the mean until a light comes by. That is right for
+    what one light can take; more ends half a cycle late in the mean, and one and a half at most. Straight
+    each pair has a link of its own. Indirectly each GPU has one link out and one in, of what fits whoever
+    sends to whom; these count a byte once, though it passes two lights. Raises ValueError when the GPUs are
+    not as many as the rotor's.
+    """
+    if len(gpus) != rotor.gpus:
+        raise ValueError(f"a rotor fabric of {rotor.gpus} GPUs, and there are {len(gpus)}")
+    wait_s = latency_s + rotor.cycle_s / 2
+    if indirect:
+        return IdealNetwork(gpus, rotor.indirect_bps, latency_s=wait_s, share=share)
+    pairs = 1 - np.eye(rotor.gpus, dtype=np.int64)
+    return CircuitNetwork(gpus, pairs, rotor.direct_bps, latency_s=wait_s, share=share)
