@@ -7,6 +7,7 @@ that who reads them can see by identity that nothing changed.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -46,6 +47,44 @@ def ring(world_size: int) -> Steps:
             yield Step(sources, destinations, (sources + 1 - step) % n, one, "replace")
 
     return Steps("ring", n, n, 2 * (n - 1), make)
+
+
+def strides(size: int, count: int) -> tuple[int, ...]:
+    """At most ``count`` steps of rings through all of ``size`` ranks, 1 first, growing about geometrically.
+
+    A ring of step p leads from rank i to i + p, and through all ranks when p and ``size`` have no common
+    divisor; as the steps grow so, few hops lead from any rank to any other.
+    """
+    left = [p for p in range(1, size) if math.gcd(p, size) == 1]
+    found: list[int] = []
+    for k in range(min(count, len(left))):
+        wanted = k / count * math.log(size)
+        found.append(min(left, key=lambda p: abs(math.log(p) - wanted)))
+        left.remove(found[-1])
+    return tuple(found)
+
+
+def coprime_rings(world_size: int, rings: int = 2) -> Steps:
+    """``rings`` rings at once (:func:`strides`), each with its part of the vector: 2(n-1) steps.
+
+    For fabrics that join a rank to several others, as TopoOpt's graphs (Wang et al., NSDI 2023). Fewer
+    rings where there are not so many steps without a common divisor with n.
+    """
+    n = world_size
+    _at_least_one("coprime rings", n)
+    by = np.array(strides(n, rings) or (1,))
+    ring_of, place = np.divmod(np.arange(len(by) * n), n)
+    sources = frozen(place * by[ring_of] % n)
+    destinations = frozen((place + 1) * by[ring_of] % n)
+    part, one = ring_of * n, frozen(np.ones(len(place)))
+
+    def make() -> Iterator[Step]:
+        for step in range(n - 1):
+            yield Step(sources, destinations, part + (place - step) % n, one, "reduce")
+        for step in range(n - 1):
+            yield Step(sources, destinations, part + (place + 1 - step) % n, one, "replace")
+
+    return Steps("coprime-rings", n, len(by) * n, 2 * (n - 1), make)
 
 
 def halving_doubling(world_size: int) -> Steps:
@@ -233,8 +272,10 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "hierarchical-ring": hierarchical_ring,
     "bidirectional-ring": bidirectional_ring,
     "bidirectional-hierarchical-ring": bidirectional_hierarchical_ring,
+    "coprime-rings": coprime_rings,
 }
 _WRHT = "wrht"
+_RINGS = "coprime-rings"
 _GROUPED = (_WRHT, "hierarchical-ring", "bidirectional-hierarchical-ring")
 _NAME = re.compile(
     rf"(?P<algorithm>{'|'.join([*STEPS, _WRHT])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
@@ -247,7 +288,8 @@ _NAME = re.compile(
 class Collective:
     """A collective as its name says: ``ALGORITHM[-WAVELENGTHS][-group-M][-reach-R][-exchange][-striped]``.
 
-    ``wavelengths``: of the ring that it is for, in each direction. ``group``: of a hierarchical ring or WRHT.
+    ``wavelengths``: of the ring that it is for, in each direction; of coprime rings their number.
+    ``group``: of a hierarchical ring or WRHT.
     ``reach``: segments that a lightpath of WRHT may pass. ``exchange``: WRHT's all-to-all step at the top
     where it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
     """
@@ -281,7 +323,7 @@ def parse_collective(name: str) -> Collective:
     read = Collective(found["algorithm"], wavelengths, group, reach, *flags)
     grouped = read.algorithm in _GROUPED
     for option, fits in (
-        ("wavelengths", grouped or read.striped),
+        ("wavelengths", grouped or read.striped or read.algorithm == _RINGS),
         ("group", grouped),
         ("reach", read.algorithm == _WRHT),
         ("exchange", read.algorithm == _WRHT),
@@ -318,6 +360,8 @@ def unstriped_steps(found: Collective, ranks: int) -> Steps:
             hierarchical_ring if found.algorithm == "hierarchical-ring" else bidirectional_hierarchical_ring
         )
         return make(ranks, found.group or fitting_group(ranks, found.wavelengths or 1))
+    if found.algorithm == _RINGS and found.wavelengths and not found.striped:
+        return coprime_rings(ranks, found.wavelengths)
     return STEPS[found.algorithm](ranks)
 
 

@@ -15,22 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fabric.schedules import strides
 from fabric.steps import IntArray
-
-
-def strides(size: int, count: int) -> tuple[int, ...]:
-    """At most ``count`` steps of rings through all of ``size`` ranks, 1 first, growing about geometrically.
-
-    A ring of step p leads from rank i to i + p, and through all ranks when p and ``size`` have no common
-    divisor; as the steps grow so, few hops lead from any rank to any other.
-    """
-    left = [p for p in range(1, size) if math.gcd(p, size) == 1]
-    found: list[int] = []
-    for k in range(min(count, len(left))):
-        wanted = k / count * math.log(size)
-        found.append(min(left, key=lambda p: abs(math.log(p) - wanted)))
-        left.remove(found[-1])
-    return tuple(found)
 
 
 def one_shot(
@@ -39,10 +25,11 @@ def one_shot(
     """[degree, n]: whom each port of each GPU leads to, -1 where it is dark; a port leads two to nobody.
 
     ``demand`` [n, n]: bytes from each GPU (row) to each other that are no all-reduce's. ``groups``: GPUs of
-    each all-reduce, ``group_bytes``: that each of them sends in it. The first ports are for rings
-    (:func:`strides`, anew from the first where there are too few); of both kinds that have bytes each gets a
-    port, if there are two. Each other port is a matching of the most bytes; what it serves then counts half,
-    as TopoOpt does it, so that others get their turn.
+    each all-reduce, ``group_bytes``: that each of them sends in it. The first ports are for rings by
+    :func:`fabric.schedules.strides`, anew from the first where there are too few; of both kinds that have
+    bytes each gets a port, if there are two. All of them carry a ``coprime-rings`` all-reduce, only the first
+    a ``ring``. Each other port is a matching of the most bytes; what it serves then counts half, as TopoOpt
+    does it, so that others get their turn.
 
     Raises ValueError, by name, for a degree below 1 or not below n, a demand or bytes that cannot be one, and
     a GPU that there is not or that is in two groups.

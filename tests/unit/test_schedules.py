@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from fabric.crossconnect import CrossConnect, check_matching
 from fabric.schedules import (
     STEPS,
     bidirectional_hierarchical_ring,
+    coprime_rings,
     hierarchical_ring,
     nearest_group,
     steps_named,
+    strides,
 )
 from fabric.steps import Step, Steps, check_ranks, frozen
 from fabric.verify import verify
@@ -30,6 +33,7 @@ from tests.unit.fabrics import COLLECTIVES
 SIZES = [*range(1, 34), 45, 64]
 ALL: dict[str, Callable[[int], Steps]] = {
     **STEPS,
+    "five coprime rings": lambda n: coprime_rings(n, 5),
     "wrht": wrht,
     "wrht, 2 wavelengths": lambda n: wrht(n, 2),
     "wrht, exchange": lambda n: wrht(n, 4, top="exchange"),
@@ -113,6 +117,9 @@ def test_steps_and_bytes_equal_the_closed_forms(n: int) -> None:
     for name in ("ring", "hierarchical-ring"):
         assert STEPS[f"bidirectional-{name}"](n).steps == STEPS[name](n).steps
         assert sent(STEPS[f"bidirectional-{name}"](n)) == pytest.approx([each] * n)
+    for rings in (1, 2, 5):
+        assert coprime_rings(n, rings).steps == 2 * (n - 1)
+        assert sent(coprime_rings(n, rings)) == pytest.approx([each] * n)
     if power:
         assert sent(STEPS["halving-doubling"](n)) == pytest.approx([each] * n)
         assert sent(STEPS["recursive-doubling"](n)) == pytest.approx([depth] * n)
@@ -158,6 +165,17 @@ def test_workers_get_the_sum_and_the_same_bits(name: str, n: int, length: int, s
         np.testing.assert_allclose(result, np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
     if "exchange" not in name:
         assert len({result.tobytes() for result in results}) == 1
+
+
+def test_coprime_rings_lead_to_as_many_ranks_as_there_are_rings() -> None:
+    for rings in (1, 2, 5):
+        for step in itertools.islice(steps_named(f"coprime-rings-{rings}", 64), 3):
+            by = Counter(((step.destinations - step.sources) % 64).tolist())
+            assert by == dict.fromkeys(strides(64, rings), 64)
+            assert (step.count == 1).all()
+    assert coprime_rings(64, 4).chunks == 4 * 64
+    assert strides(4, 3) == (1, 3)
+    assert coprime_rings(1).steps == 0
 
 
 def test_a_hierarchical_ring_of_uneven_groups_is_refused() -> None:

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric import wdm
+from fabric.schedules import strides
 from fabric.schema import FabricSpec, build_fabric
 from fabric.steps import IntArray, Step, frozen
 from fabric.topology import Fabric
 from fabric.trees import fat_tree, leaf_spine
 from fabric.zoo import counts, hops, torus
-from fabric.zoo.one_shot import circuits, hangs_together, one_shot, strides
+from fabric.zoo.one_shot import circuits, hangs_together, one_shot
 from fabric.zoo.rotor import Rotor, matchings, turns
 from fabric.zoo.torus import Torus
 from testbed.simulation.maxmin import rates
@@ -500,6 +501,17 @@ def test_a_workload_takes_as_long_as_its_links_say(name: str, ranks: int, how: H
     steps, size = 2 * (ranks // 8 - 1), 8 * 4 * MIB / (ranks // 8)
     expected_s = 1e-3 + 8 * MIB / next_bps + wait_s + steps * (size / eighth_bps + wait_s)
     assert found.total_s == pytest.approx(expected_s, rel=1e-9)
+
+
+def test_coprime_rings_use_all_ring_ports_of_a_one_shot_graph() -> None:
+    """Two of its four ports, with half of the vector each."""
+    book = Book()
+    writer = Writer(book)
+    writer.collective("gradients", Collective("all-reduce", "coprime-rings-2"), 4 * MIB, 0)
+    groups = [[book.group(range(rank % 8, 64, 8))] for rank in range(64)]
+    workload = book.workload("one", [writer.done()], [0] * 64, groups, np.empty((64, 0)))
+    found = simulate_workload(one_shot_of(64), names(64), workload)
+    assert found.total_s == pytest.approx(2 * 7 / 8 * 4 * MIB * 8 / (RATE / 2))
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
