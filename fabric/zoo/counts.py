@@ -78,6 +78,12 @@ def of_circuits(gpus: int, switches: int, wavelengths: int | None = None) -> Cou
     return Counts(gpus, ports, ports, gpus * channels, optical_switches=switches, optical_ports=ports)
 
 
+def of_grid(rows: int, columns: int) -> Counts:
+    """O-NICs with a tunable transceiver on the WSS of their row and one on that of their column."""
+    ports = 2 * rows * columns
+    return Counts(rows * columns, ports, ports, ports, optical_switches=rows + columns, optical_ports=ports)
+
+
 def of_ring(gpus: int, wavelengths: int, rings: int = 1) -> Counts:
     """``rings`` rings without switches: GPUs pick wavelengths by micro-rings (SiP-Ring).
 

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fabric.steps import Step
+from fabric.steps import BoolArray, Step
 from fabric.zoo import hops, torus
 from fabric.zoo.rotor import Rotor
 from testbed.simulation.arrays import FloatArray
@@ -57,10 +57,11 @@ class CircuitNetwork:
         if (links >= 0).all():
             return Routes(np.arange(len(a) + 1), links, np.full(len(a), self._latency_s))
         if not self._forward:
-            self._refuse(ranks, step, number, int((links < 0).argmax()), "have no circuit")
+            raise _no_way(ranks, step, number, links < 0, "have no circuit")
         far, next_to = self._graph
-        if (far[a, b] < 0).any():
-            self._refuse(ranks, step, number, int((far[a, b] < 0).argmax()), "have no way over circuits")
+        apart = far[a, b] < 0
+        if apart.any():
+            raise _no_way(ranks, step, number, apart, "have no way over circuits")
         way = hops.ways(far, next_to, a, b).T
         passed = self._link[way[:, :-1], way[:, 1:]][way[:, 1:] >= 0].astype(np.int64)
         length = far[a, b].astype(np.int64)
@@ -71,9 +72,11 @@ class CircuitNetwork:
     def _graph(self) -> tuple[hops.HopArray, hops.HopArray]:
         return hops.hops_between(self._counts), hops.neighbours(self._counts)
 
-    def _refuse(self, ranks: Sequence[str], step: Step, number: int, transfer: int, why: str) -> None:
-        s, d = int(step.sources[transfer]), int(step.destinations[transfer])
-        raise ValueError(f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) {why}")
+
+def _no_way(ranks: Sequence[str], step: Step, number: int, wrong: BoolArray, why: str) -> ValueError:
+    transfer = int(wrong.argmax())
+    s, d = int(step.sources[transfer]), int(step.destinations[transfer])
+    return ValueError(f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) {why}")
 
 
 class TorusNetwork:

@@ -403,7 +403,7 @@ def test_counts_are_those_of_fabrics_that_are_written_out() -> None:
     assert (tree.nic_ports, tree.packet_switches, tree.packet_ports) == (16, 20, 80)
     assert tree.transceivers == tree.nic_ports + tree.packet_ports
     grid = counts.of_fabric(grid_fabric(2, 3))
-    assert grid == counts.Counts(6, 12, 12, 12, optical_switches=5, optical_ports=12)
+    assert grid == counts.of_grid(2, 3) == counts.Counts(6, 12, 12, 12, optical_switches=5, optical_ports=12)
     ring, ours = counts.of_fabric(wdm.wdm_ring("n", 9, 4, 40e9)[0]), counts.of_ring(9, 4)
     assert (ring.nic_ports, ring.transceivers, ring.channels) == (18, 18, 72)
     assert (ours.nic_ports, ours.transceivers, ours.channels) == (18, 18, 72)
