@@ -214,7 +214,6 @@ def test_strides_make_ways_short() -> None:
 
 
 @given(st.integers(2, 16), st.integers(1, 6), st.integers(0, 10_000), st.booleans(), st.floats(0, 1))
-@settings(deadline=None)
 def test_a_one_shot_graph_joins_all_within_the_degree(
     gpus: int, degree: int, seed: int, grouped: bool, empty: float
 ) -> None:
@@ -360,7 +359,7 @@ def grid_fabric(rows: int, columns: int) -> Fabric:
 
 
 @given(st.data(), st.integers(2, 4), st.integers(2, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_on_one_line_the_relaying_grid_is_the_grid(data: st.DataObject, rows: int, columns: int) -> None:
     fabric = grid_fabric(rows, columns)
     nodes = fabric.grids["n"].nodes
