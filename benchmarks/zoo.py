@@ -71,7 +71,8 @@ def zoo(n: int) -> dict[str, tuple[Callable[[], Network], Counts, str]]:
     """Of each network how it is made, what it is built of, and the all-reduce on it."""
     gpus = tuple(f"g{gpu}" for gpu in range(n))
     side = math.isqrt(n)
-    shape = Torus((8, 8, n // 64))
+    # With eight in a row, groups at distance 8 are columns.
+    shape = Torus((n // 64, 8, 8))
     rotor = Rotor(n, DEGREE, RATE_BPS / DEGREE, slot_s=2e-4, dark_s=2e-5)
     trees: dict[str, Fabric] = {
         f"leaf-spine {by}:1": leaf_spine(side, n // side, RATE_BPS, spines=side, oversubscription=by).fabric()
