@@ -45,7 +45,7 @@ class CircuitNetwork:
         self._link = np.full(self._counts.shape, -1, dtype=np.int32)
         self._link[tuple(self._ends.T)] = np.arange(len(self._ends))
         rate = capacity_of("a circuit", circuit_bps, share)
-        self.capacity_bps: FloatArray = rate * self._counts[tuple(self._ends.T)]
+        self.capacity_bps: FloatArray = rate * self._counts[tuple(self._ends.T)].astype(np.float64)
 
     def key(self, link: int) -> Hashable:
         a, b = self._ends[link].tolist()
@@ -66,7 +66,8 @@ class CircuitNetwork:
         passed = self._link[way[:, :-1], way[:, 1:]][way[:, 1:] >= 0].astype(np.int64)
         length = far[a, b].astype(np.int64)
         offsets = np.concatenate(([0], np.cumsum(length)))
-        return Routes(offsets, passed, self._latency_s + self._hop_s * (length - 1))
+        between = (length - 1).astype(np.float64)
+        return Routes(offsets, passed, self._latency_s + self._hop_s * between)
 
     @cached_property
     def _graph(self) -> tuple[hops.HopArray, hops.HopArray]:
