@@ -40,7 +40,7 @@ from fabric.steps import BoolArray, IntArray, Step, frozen, frozen_bool
 _ROUND = 1e-9
 #: In segments that somebody must leave who then looks for another place: what one more costs on the longer
 #: way, what one costs that somebody leaves who can do without, how much dearer each becomes with each move.
-_DETOUR, _SPARE, _DEARER = 0.5, 0.02, 2.0
+_DETOUR, _SPARE, _DEARER = 0.2, 0.02, 2.0
 _NEVER = 1e9
 #: Moves in search of room for one lightpath.
 _MOVES = 100
@@ -233,6 +233,9 @@ class _Filling:
         self.owner = np.full((2, 2 * self.nodes, wavelengths), self.nobody, dtype=np.int32)
         #: Lightpaths / demand that each pair would have with one less.
         self.after = np.full(known + 1, -np.inf)
+        #: What a segment of each costs that has to leave: who is short in this ring has a long way else.
+        shorter = np.array([ways[0][2] for ways in self.ways], dtype=np.float64)
+        self.dear = np.append(1 - shorter / self.nodes, 0.0)
 
     def level(self, pair: int) -> float:
         return self.counts[pair] / self.demand[pair]
@@ -335,7 +338,7 @@ class _Filling:
         """
         done: list[tuple[bool, int, _Way, int]] = []
         waiting = [pair]
-        pain = np.where(self.after <= level, 1.0, _SPARE)
+        pain = np.where(self.after <= level, self.dear, _SPARE)
         pain[self.nobody] = 0.0
         for _ in range(_MOVES):
             if not waiting:
@@ -361,7 +364,7 @@ class _Filling:
                         if self.level(other) <= level:
                             waiting.append(other)
                         if self.after[other] <= level:
-                            pain[other] = max(pain[other], 1.0)
+                            pain[other] = max(pain[other], self.dear[other])
             self._lay(now, way, colour)
             pain[now] += _DEARER
             done.append((True, now, way, colour))

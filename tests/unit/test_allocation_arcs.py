@@ -204,6 +204,15 @@ def test_the_search_comes_near_the_load_bound(nodes: int, wavelengths: int) -> N
     assert max(gaps) <= 0.10
 
 
+def test_traffic_that_goes_one_way_uses_the_other_fibre_too() -> None:
+    nodes = 32
+    ahead = (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes
+    demand = np.random.default_rng(0).uniform(0.05, 1.0, (nodes, nodes)) * ((ahead > 0) & (ahead <= 8))
+    plan = allocate(demand, 160)
+    assert plan.z >= 1.3 * load_bound(demand, 160, shorter_way=True)
+    assert (~plan.clockwise).any()
+
+
 def test_all_to_all_of_five_needs_three_wavelengths_and_finds_them() -> None:
     assert allocate(np.ones((5, 5)) - np.eye(5), 3).z == 1.0
 
