@@ -92,7 +92,8 @@ def allocate(
     First each pair gets on its shorter way what the load of the segments allows. Then, again and again, the
     pair with the least lightpaths / demand gets one more. If no colour is free for it, others must leave one:
     first those who stay above the least, else they look for another place in turn, for a limited number of
-    moves. When that fails z is found, and all colours that are still free are given in the same order.
+    moves. When that fails, and no colour is free on the longer way, z is found, and all colours that are
+    still free are given in the same order.
 
     A demand that repeats round the ring is decided for one part of it.
 
@@ -265,7 +266,10 @@ class _Filling:
                 return
             touched = self._make_room(pair, level)
             if not touched:
-                return
+                # In a large ring the way round costs too much to be looked at, but it may be free.
+                if not self._give(pair):
+                    return
+                touched = {pair}
             for other in touched:
                 heapq.heappush(queue, self._entry(other))
 

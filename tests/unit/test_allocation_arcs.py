@@ -234,6 +234,14 @@ def test_a_large_ring_reaches_what_the_load_of_the_shorter_ways_allows() -> None
     assert z_of(plan.counts(), demand) >= plan.z >= 0.98 * load_bound(demand, 80, shorter_way=True)
 
 
+def test_a_narrow_place_of_a_large_ring_is_avoided_the_other_way_round() -> None:
+    random = np.random.default_rng(5)
+    demand = windowed(256, 8, random) * (random.random((256, 256)) < 0.3)
+    plan = allocate(demand, 80)
+    wdm.check_wavelengths(plan.step(), 256, 80)
+    assert plan.z > 1.01 * load_bound(demand, 80, shorter_way=True)
+
+
 def test_a_demand_that_repeats_has_a_plan_that_does() -> None:
     random = np.random.default_rng(3)
     job = random_demand(random, 8, 0.5)
