@@ -4,13 +4,14 @@ A bundle is all that the groups of a class send in a phase, steps in a row that 
 come. Alone in the network it takes exactly as long as ``phases`` says. Beside others, all flows of all
 bundles under way get max-min fair rates, as if each lasted as long as its bundle, and a bundle goes as much
 slower as its slowest flow does. Which bundles are under way decides the rates, so they are found once for
-each set of them.
+each set of them, while the links' capacities stay what they are.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -96,6 +97,7 @@ class Bundles:
         self._under_way: dict[_Bundle, None] = {}
         self._slower: dict[tuple[int, ...], dict[int, float]] = {}
         self._changed = False
+        self._capacity: FloatArray | None = None
 
     def load(self, transfers: Transfers, *, once: bool = False) -> Load:
         """A kind of bundle; ``once``: it is not kept when none of it is under way."""
@@ -105,6 +107,20 @@ class Bundles:
         """Bytes that have passed each link."""
         kept = (load.moved * load.per_link(len(self._moved)) for load in self._loads.values() if load.moved)
         return sum(kept, start=self._moved.copy())
+
+    def remaining(self) -> FloatArray:
+        """Bytes of the bundles under way that have yet to pass each link."""
+        found = np.zeros(len(self._moved))
+        for bundle in self._under_way:
+            self._count(bundle)
+            found += bundle.left * bundle.moves * bundle.load.per_link(len(found))
+        return found
+
+    def set_capacity(self, capacity: FloatArray) -> None:
+        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        self._capacity = capacity
+        self._slower.clear()
+        self._change()
 
     def start(
         self, load: Load, chunk_bytes: float, steps: int, set_up_s: float, reduce_s: float,
@@ -147,7 +163,7 @@ class Bundles:
         """New rates after what came and went in this instant."""
         self._changed = False
         for together in self._sharing():
-            if len(together) == 1:
+            if len(together) == 1 and self._capacity is None:
                 self._set(together[0], 1.0)
                 continue
             slower = self._solved(tuple(sorted(bundle.load.number for bundle in together)))
@@ -175,13 +191,20 @@ class Bundles:
             self.solved += 1
             by_number = {bundle.load.number: bundle.load for bundle in self._under_way}
             loads = [by_number[number] for number in numbers]
-            found = {
-                load.number: load.slowest_s(rate) / load.alone_s
-                for load, rate in zip(loads, rates_together(loads), strict=True)
-            }
+            found = dict.fromkeys(numbers, math.inf)
+            lit = [load for load in loads if self._lit(load)]
+            if lit:
+                rates_of = rates_together(lit, self._capacity)
+                found |= {
+                    load.number: load.slowest_s(rate) / load.alone_s
+                    for load, rate in zip(lit, rates_of, strict=True)
+                }
             if not any(load.once for load in loads):
                 self._slower[numbers] = found
         return found
+
+    def _lit(self, load: Load) -> bool:
+        return self._capacity is None or bool(self._capacity[load.transfers.routes.links].all())
 
     def _set(self, bundle: _Bundle, slower: float) -> None:
         if bundle.slower == slower:
@@ -189,6 +212,8 @@ class Bundles:
         self._count(bundle)
         bundle.slower = slower
         bundle.version += 1
+        if slower == math.inf:
+            return
         version = bundle.version
         then_s = self._engine.now_s + bundle.left * (bundle.fixed_s + bundle.alone_s * slower)
         self._engine.at(then_s, lambda: self._over(bundle, version))
@@ -219,11 +244,15 @@ class Bundles:
         bundle.done()
 
 
-def rates_together(loads: Sequence[Load]) -> list[FloatArray]:
-    """Rates of the flows of each load, in bytes per second, when all are under way on one network."""
+def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) -> list[FloatArray]:
+    """Rates of the flows of each load, in bytes per second, when all are under way on one network.
+
+    ``capacity``: of its links now, where that is not the network's own.
+    """
     routes = [load.transfers.routes for load in loads]
     links: IntArray = np.concatenate([one.links for one in routes])
     lengths = np.concatenate([np.diff(one.offsets) for one in routes])
-    capacity = loads[0].transfers.capacity
+    if capacity is None:
+        capacity = loads[0].transfers.capacity
     found = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
     return np.split(found, np.cumsum([len(one.offsets) - 1 for one in routes])[:-1])

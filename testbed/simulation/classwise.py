@@ -64,6 +64,14 @@ class InClasses:
         """Bytes that have passed each link."""
         return self.bundles.moved()
 
+    def remaining(self) -> FloatArray:
+        """Bytes under way that have yet to pass each link."""
+        return self.bundles.remaining()
+
+    def set_capacity(self, capacity: FloatArray) -> None:
+        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        self.bundles.set_capacity(capacity)
+
     def communicate(self, number: int, iteration: int, operation: int) -> None:
         """A class comes to an operation that communicates."""
         program = self._program[number]

@@ -90,6 +90,11 @@ class Engine:
         self._capacity[link] = capacity
         self._touched[link] = None
 
+    def remaining(self, link: int) -> float:
+        """Bytes of the flows under way that have yet to pass a link."""
+        now_s = self.now_s
+        return sum(max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in self._users[link])
+
     def key(self, link: int) -> Hashable:
         """What the link with a number is called."""
         return self._keys[link]

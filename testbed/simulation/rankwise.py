@@ -75,6 +75,15 @@ class RankByRank:
             found[list(links)] += size
         return found
 
+    def remaining(self) -> FloatArray:
+        """Bytes under way that have yet to pass each link."""
+        return np.array([self._engine.remaining(link) for link in range(len(self._network.capacity_bps))])
+
+    def set_capacity(self, capacity: FloatArray) -> None:
+        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        for link, rate in enumerate(capacity.tolist()):
+            self._engine.set_capacity(link, rate)
+
     def communicate(self, rank: int, iteration: int, operation: int) -> None:
         """A rank comes to an operation that communicates."""
         program = self._program[rank]

@@ -191,6 +191,14 @@ class Execution:
         """All ranks begin their first iteration now."""
         self.operations.begin()
 
+    def remaining(self) -> FloatArray:
+        """Bytes under way that have yet to pass each of the network's links."""
+        return self._carrier.remaining()
+
+    def set_capacity(self, capacity_bps: FloatArray) -> None:
+        """Of all of the network's links, bits per second, from now on; 0 is dark."""
+        self._carrier.set_capacity(capacity_bps / 8)
+
     @property
     def over(self) -> bool:
         """Whether all ranks have ended."""

@@ -1,0 +1,162 @@
+"""Light that follows demand: bytes are as late as its dark times make them, by rank and in classes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import pytest
+
+from fabric.steps import Step
+from testbed.simulation.arrays import FloatArray
+from testbed.simulation.engine import Engine
+from testbed.simulation.networks import Routes
+from testbed.simulation.reallocation import Decide, Interval, Reallocation
+from testbed.simulation.workload import Execution, How
+from workloads.graph import Book, Collective, Workload, Writer
+
+RATE_BPS = 8e6
+
+
+class Pairs:
+    """One link from each GPU to each other one."""
+
+    def __init__(self, gpus: int, rate_bps: float = RATE_BPS) -> None:
+        self.gpus = gpus
+        self.capacity_bps: FloatArray = np.full(gpus * gpus, rate_bps)
+
+    def key(self, link: int) -> Hashable:
+        return divmod(link, self.gpus)
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        at = np.array([int(gpu) for gpu in ranks])
+        links = at[step.sources] * self.gpus + at[step.destinations]
+        return Routes(np.arange(len(links) + 1), links, np.zeros(len(links)))
+
+
+def one_message(size: int, computing_s: float = 0.0) -> Workload:
+    book = Book()
+    sender, receiver = Writer(book), Writer(book)
+    first = sender.compute("c", seconds=computing_s)
+    sender.send("m", size, 0, after=[first])
+    receiver.receive("m", size, 0)
+    return book.workload("message", [sender.done(), receiver.done()], [0, 1], [[], []], [[1], [0]])
+
+
+def rings(ranks: int, size: int, groups: int = 1) -> Workload:
+    book = Book()
+    writer = Writer(book)
+    writer.collective("r", Collective("all-reduce", "ring"), size, 0)
+    for group in range(groups):
+        book.group(range(group * ranks, (group + 1) * ranks))
+    of = [rank // ranks for rank in range(groups * ranks)]
+    return book.workload("rings", [writer.done()], [0] * len(of), [[group] for group in of], [[]] * len(of))
+
+
+def run(
+    workload: Workload,
+    interval: Interval,
+    decide: Decide,
+    how: How = "exact",
+    first: FloatArray | None = None,
+) -> tuple[Reallocation, Execution, Engine]:
+    network = Pairs(workload.ranks)
+    engine = Engine()
+    gpus = [str(rank) for rank in range(workload.ranks)]
+    execution = Execution(engine, network, gpus, workload, how=how)
+    given = network.capacity_bps if first is None else first
+    made = Reallocation(engine, execution, given, interval, decide)
+    made.begin()
+    execution.begin()
+    engine.run()
+    return made, execution, engine
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_a_message_is_as_late_as_the_dark_times_before_its_end(how: How) -> None:
+    """1 s of sending at full rate, in intervals of 0.3 s: dark at 0.3, 0.7 and 1.1 s, over at 1.3 s."""
+    made, execution, _ = run(
+        one_message(1_000_000), Interval(0.3, 0.1), lambda left: np.full(4, RATE_BPS), how
+    )
+    assert execution.over
+    assert execution.result().end_s.max() == pytest.approx(1.3)
+    assert (made.decisions, made.dark_s) == (3, pytest.approx(0.3))
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_what_is_decided_from_is_what_has_yet_to_pass(how: How) -> None:
+    seen: list[float] = []
+
+    def decide(left: FloatArray) -> FloatArray:
+        seen.append(float(left[1]))
+        assert left.sum() == left[1]
+        return np.full(4, RATE_BPS / 2)
+
+    _, execution, _ = run(one_message(1_000_000), Interval(0.25, 0.05), decide, how)
+    # A quarter at full rate, then an eighth of it in each interval.
+    assert seen == pytest.approx([750_000 - 125_000 * k for k in range(len(seen))])
+    assert len(seen) == 6
+    assert execution.result().end_s.max() == pytest.approx(0.25 + 6 * 0.3)
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_nothing_is_dark_where_nothing_changes(how: How) -> None:
+    interval = Interval(0.1, 0.1, all_dark=False)
+    made, execution, _ = run(one_message(1_000_000), interval, lambda left: np.full(4, RATE_BPS), how)
+    assert execution.result().end_s.max() == pytest.approx(1.0)
+    assert made.dark_s == 0
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_classes_are_as_fast_as_ranks(groups: int) -> None:
+    def decide(left: FloatArray) -> FloatArray:
+        return RATE_BPS * left / left.max()
+
+    ends = []
+    for how in ("exact", "classes"):
+        _, execution, _ = run(rings(4, 400_000, groups), Interval(0.043, 0.0117), decide, how)
+        ends.append(float(execution.result().end_s.max()))
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+    assert ends[0] > 6 * 0.1 + 0.1
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_a_pair_without_light_waits_for_the_next_decision(how: How) -> None:
+    dark = np.zeros(4)
+    _, execution, _ = run(
+        one_message(100_000), Interval(0.5, 0.0), lambda left: np.full(4, RATE_BPS), how, first=dark
+    )
+    assert execution.result().end_s.max() == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_it_ends_when_ranks_wait_for_each_other_for_ever(how: How) -> None:
+    book = Book()
+    writers = [Writer(book), Writer(book)]
+    for writer, tags in zip(writers, ((0, 1), (1, 0)), strict=True):
+        writer.receive("m", 8, 0, tags[1])
+        writer.send("m", 8, 0, tags[0])
+    stuck = book.workload("stuck", [w.done() for w in writers], [0, 1], [[], []], [[1], [0]])
+    _, execution, _ = run(stuck, Interval(0.1, 0.0), lambda left: np.full(4, RATE_BPS), how)
+    assert execution.standstill() is not None
+
+
+def test_it_waits_while_ranks_compute() -> None:
+    made, execution, _ = run(
+        one_message(100_000, computing_s=1.05), Interval(0.1, 0.0), lambda left: np.full(4, RATE_BPS)
+    )
+    assert execution.result().end_s.max() == pytest.approx(1.15)
+    assert made.decisions == 1
+
+
+@pytest.mark.parametrize(
+    ("live_s", "dark_s", "complaint"),
+    [
+        (0.0, 0.0, "an interval of 0.0 s; it must be above 0"),
+        (1.0, -1.0, "a dark time of -1.0 s; it must be 0 or more"),
+        (1e-5, 2e-5, "an interval of 1e-05 s is shorter than the dark time of 2e-05 s"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(live_s: float, dark_s: float, complaint: str) -> None:
+    with pytest.raises(ValueError, match="^" + complaint.replace(".", r"\.") + "$"):
+        Interval(live_s, dark_s)
