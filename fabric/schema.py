@@ -12,6 +12,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fabric.grid import lines, sockets
+from fabric.interconnect import (
+    DemandRing,
+    Ideal,
+    Interconnect,
+    OneShot,
+    ParallelOcs,
+    Rotors,
+    TorusOfGpus,
+)
 from fabric.light import Optics
 from fabric.topology import (
     Fabric,
@@ -30,6 +39,8 @@ from fabric.topology import (
 from fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
 from fabric.units import parse_rate, parse_size, parse_time
 from fabric.wdm import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
+from fabric.zoo.rotor import Rotor
+from fabric.zoo.torus import Torus
 
 
 class Strict(BaseModel):
@@ -224,12 +235,109 @@ class LeafSpineSpec(_TreeSpec):
         )
 
 
+class _InterconnectSpec(Strict):
+    """``gpus`` GPUs g0, g1, …, each a server s0, … of its own. ``rate``: of a GPU in all, each way."""
+
+    gpus: int = Field(ge=2, le=16384)
+    gpu: str = Field(min_length=1)
+    rate: Rate
+
+
+class IdealSpec(_InterconnectSpec):
+    kind: Literal["ideal"]
+
+    def made(self) -> Interconnect:
+        return Ideal(self.rate)
+
+
+class ParallelOcsSpec(_InterconnectSpec):
+    """``switches`` optical circuit switches, a port of each GPU on each, set once for the jobs' demand."""
+
+    kind: Literal["parallel-ocs"]
+    switches: int = Field(ge=1, le=1024)
+    forward: bool = False
+
+    def made(self) -> Interconnect:
+        return ParallelOcs(self.switches, self.rate, self.forward)
+
+
+class DemandRingSpec(_InterconnectSpec):
+    """``wavelength``: rate of one; ``rate`` over it, half in each direction, is how many there are."""
+
+    kind: Literal["demand-ring"]
+    wavelength: Rate
+    interval: Duration
+    dark: Duration
+    dark_when: Literal["always", "changed"] = "always"
+
+    def made(self) -> Interconnect:
+        each_way = self.rate / self.wavelength / 2
+        if abs(each_way - round(each_way)) > 1e-9 * each_way or each_way < 1:
+            raise ValueError(
+                f"rate: {2 * each_way:g} wavelengths do not divide into two directions of whole numbers"
+            )
+        if self.interval <= 0 or self.interval < self.dark:
+            raise ValueError(
+                f"interval: {self.interval:g} s is shorter than the dark time of {self.dark:g} s, or 0"
+            )
+        always = self.dark_when == "always"
+        return DemandRing(round(each_way), self.wavelength, self.interval, self.dark, always)
+
+
+class TorusSpec(_InterconnectSpec):
+    """``sides``: GPUs in each dimension; ``hop``: time that a GPU takes to hand on."""
+
+    kind: Literal["torus"]
+    sides: tuple[int, ...] = Field(min_length=1, max_length=8)
+    block: tuple[int, ...] = ()
+    hop: Duration = 0.0
+
+    def made(self) -> Interconnect:
+        torus = Torus(self.sides, self.block)
+        if torus.gpus != self.gpus:
+            raise ValueError(f"sides: {self.sides} are {torus.gpus} GPUs, and there are {self.gpus}")
+        return TorusOfGpus(torus, self.rate, self.hop)
+
+
+class OneShotSpec(_InterconnectSpec):
+    kind: Literal["one-shot"]
+    degree: int = Field(ge=1, le=1024)
+    hop: Duration = 0.0
+
+    def made(self) -> Interconnect:
+        if self.degree >= self.gpus:
+            raise ValueError(f"degree: {self.degree}; {self.gpus} GPUs can have one of 1 to {self.gpus - 1}")
+        return OneShot(self.degree, self.rate, self.hop)
+
+
+class RotorSpec(_InterconnectSpec):
+    """``slot``: how long a matching stands, the ``dark`` time at its beginning included."""
+
+    kind: Literal["rotor"]
+    ports: int = Field(ge=1, le=1024)
+    slot: Duration
+    dark: Duration = 0.0
+    indirect: bool = False
+
+    def made(self) -> Interconnect:
+        return Rotors(
+            Rotor(self.gpus, self.ports, self.rate / self.ports, self.slot, self.dark), self.indirect
+        )
+
+
+InterconnectSpec = Annotated[
+    IdealSpec | ParallelOcsSpec | DemandRingSpec | TorusSpec | OneShotSpec | RotorSpec,
+    Field(discriminator="kind"),
+]
+
+
 class FabricSpec(Strict):
     """``servers`` and ``packet_switches`` may be left out where there is a grid, a ring or a short form.
 
     ``fat_tree`` and ``leaf_spine`` are short forms: servers, packet switches and links are added before what
     is written out. ``paths``: how one of several shortest paths is chosen (``fabric.paths``). ``light``: a
     path that leaves less power than its receiver's sensitivity carries nothing (``fabric.light``).
+    ``interconnect``: all of the fabric, described as a whole (``fabric.interconnect``), in place of the rest.
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
@@ -239,6 +347,7 @@ class FabricSpec(Strict):
     rings: dict[Name, RingSpec] = Field(default_factory=dict)
     fat_tree: FatTreeSpec | None = None
     leaf_spine: LeafSpineSpec | None = None
+    interconnect: InterconnectSpec | None = None
     paths: PathChoice = "hash"
     light: LightSpec = LightSpec()
     links: tuple[LinkSpec, ...] = ()
@@ -246,6 +355,11 @@ class FabricSpec(Strict):
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> FabricSpec:
+        if self.interconnect is not None:
+            more = self.model_fields_set - {"interconnect", "title"}
+            if more:
+                raise ValueError(f"{min(more)}: interconnect is all of a fabric, and has no such thing")
+            return self
         if not (self.grids or self.rings or self.fat_tree or self.leaf_spine):
             for key in ("servers", "packet_switches", "links"):
                 # An empty list of links is a fabric with nothing plugged in, which may be meant.
@@ -276,6 +390,8 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     likewise (those of ``packet_switches`` first).
     Raises ValueError naming what is wrong.
     """
+    if spec.interconnect is not None:
+        return _interconnected(spec.interconnect)
     gpus: dict[str, Gpu] = {}
     for server, entry in spec.servers.items():
         for name, model in entry.gpus.items():
@@ -365,6 +481,15 @@ def build_fabric(spec: FabricSpec) -> Fabric:
                 raise ValueError(f"circuits[{i}]: {port} is optical; name a GPU or packet-switch port")
     circuit_cross_connects(fabric, circuits)
     return fabric
+
+
+def _interconnected(spec: InterconnectSpec) -> Fabric:
+    try:
+        made = spec.made()
+    except ValueError as error:
+        raise ValueError(f"interconnect.{error}") from None
+    gpus = [Gpu.numbered(f"g{index}", f"s{index}", spec.gpu, index) for index in range(spec.gpus)]
+    return Fabric({gpu.name: gpu for gpu in gpus}, {}, {}, (), interconnect=made)
 
 
 def _add(gpus: dict[str, Gpu], where: str, more: list[Gpu]) -> None:

@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from fabric.crossconnect import CrossConnect
+from fabric.interconnect import Interconnect
 from fabric.light import Optics, received_dbm
 from fabric.optical_profiles import PROFILES, Profile
 
@@ -199,6 +200,7 @@ class Fabric:
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
     shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
+    ``interconnect``: what joins the GPUs where nothing is plugged port by port.
     """
 
     gpus: Mapping[str, Gpu]
@@ -211,6 +213,7 @@ class Fabric:
     rings: Mapping[str, WdmRing] = field(default_factory=dict)
     paths: PathChoice = "hash"
     optics: Optics = field(default_factory=Optics)
+    interconnect: Interconnect | None = None
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:

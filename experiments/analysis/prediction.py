@@ -46,7 +46,9 @@ def ring_of(fabric: Fabric) -> WdmRing | None:
 
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
-    """Emulated bits per second of a GPU's slowest NIC port."""
+    """Emulated bits per second of a GPU's slowest NIC port; of all of them on an interconnect."""
+    if setting.fabric.interconnect is not None:
+        return setting.fabric.interconnect.gpu_bps / setting.scale.rate
     links = setting.fabric.link_at
     ports = setting.fabric.onics[gpu].ports if gpu in setting.fabric.onics else 1
     return min(links[Port(gpu, number)].rate_bps for number in range(ports)) / setting.scale.rate
@@ -105,8 +107,8 @@ def predict_jobs(
     """
     setting, fabric = plan.setting, plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
-    if any(job.training is None for job in jobs.values()):
-        # The models know of all-reduces alone.
+    if fabric.interconnect is not None or any(job.training is None for job in jobs.values()):
+        # The models know of all-reduces alone, over links that are written out.
         return {}
     packets = grid_of(fabric) is None and ring_of(fabric) is None
     light = _light(fabric, plan.circuits if circuits is None else circuits)
@@ -173,7 +175,8 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     used = [gpu for ranks in known.values() for gpu in ranks]
     together = len(known) == len(plan.jobs) and len(used) == len(set(used))
     away_s = sum(job.recovery_s for job in plan.jobs) + sum(event.back_after_s for event in plan.events)
-    if together and all(job.start.at_once and job.workload is None for job in plan.jobs):
+    modelled = plan.setting.fabric.interconnect is None
+    if modelled and together and all(job.start.at_once and job.workload is None for job in plan.jobs):
         try:
             found = predict_jobs(plan, known)
         except ValueError:
@@ -196,11 +199,19 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
         return job.iterations * longest_iteration_s(plan, job)
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)
-    slowest_bps = min(link.rate_bps for link in plan.setting.fabric.links) / plan.setting.scale.rate
+    slowest_bps = _slowest_bps(plan.setting)
     chunks = sum(float(step.count.sum()) for step in steps)
     all_reduce_s = 8 * job.loop.gradient_bytes / steps.chunks * chunks / slowest_bps
     waits_s = steps.steps * light_wait_s(plan)
     return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
+
+
+def _slowest_bps(setting: Setting) -> float:
+    """Of all links as emulated, bits per second; of an interconnect what one GPU sends in all."""
+    fabric = setting.fabric
+    if fabric.interconnect is not None:
+        return fabric.interconnect.gpu_bps / setting.scale.rate
+    return min(link.rate_bps for link in fabric.links) / setting.scale.rate
 
 
 def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
@@ -210,7 +221,7 @@ def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
     """
     assert job.workload is not None
     workload, setting = job.workload, plan.setting
-    slowest_bps = min(link.rate_bps for link in setting.fabric.links) / setting.scale.rate
+    slowest_bps = _slowest_bps(setting)
     counts = np.bincount(workload.program_of, minlength=len(workload.programs))
     sent = sum(2 * n * float(p.bytes.sum()) for n, p in zip(counts, workload.programs, strict=True))
     compute_s = sum(float(np.nansum(program.seconds)) for program in workload.programs)

@@ -14,6 +14,7 @@ from experiments.language.paths import like
 from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
 from experiments.language.spec import FileSpec, PublishedSpec
 from fabric.grid import ways_for
+from fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs
 from fabric.paths import Router
 from fabric.schedules import parse_collective, unstriped_steps
 from fabric.topology import (
@@ -95,6 +96,24 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         )
     if run.control != ControlFaults() and not agents(fabric):
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
+    if fabric.interconnect is not None:
+        _check_interconnected(run, fabric.interconnect)
+
+
+def _check_interconnected(run: Draft, one: Interconnect) -> None:
+    """Interconnects that are built for a demand need to know it; one that follows it needs to be asked."""
+    for job in run.jobs:
+        if not job.ranks and isinstance(one, ParallelOcs | OneShot | DemandRing):
+            raise ValueError(f"jobs.{job.name}.gpus: {run.where} is built for what its GPUs send; give ranks")
+        if job.workload is None and isinstance(one, DemandRing):
+            raise ValueError(f"jobs.{job.name}: {run.where} divides its light for workloads; give it one")
+        if job.on_loss != "fail":
+            raise ValueError(f"jobs.{job.name}: on {run.where} a lost GPU can only let the job fail")
+    if len(run.jobs) > 1 and isinstance(one, DemandRing):
+        raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
+    for event in run.events:
+        if event.do not in ("start", "cancel"):
+            raise ValueError(f"events.{event.name}.do: {run.where} has no parts that it could be done to")
 
 
 def _check_fabric(run: Draft) -> None:
@@ -181,6 +200,8 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
             except ValueError as error:
                 raise ValueError(f"{what} on {run.where}: {error}") from None
             return
+    if fabric.interconnect is not None:
+        return
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
             raise ValueError(f"{run.where}.links: GPU {gpu} is not plugged in")

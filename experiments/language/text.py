@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,20 @@ _SHAPES = {
 }
 
 
+def _without_kinds(location: Iterable[str | int], written: Any) -> tuple[str | int, ...]:
+    """Without what pydantic adds of a section that is one of several by its ``kind``."""
+    found: list[str | int] = []
+    for part in location:
+        if isinstance(written, Mapping):
+            if part not in written and written.get("kind") == part:
+                continue
+            written = written.get(part)
+        elif isinstance(written, Sequence) and isinstance(part, int) and part < len(written):
+            written = written[part]
+        found.append(part)
+    return tuple(found)
+
+
 def first_problem(
     error: ValidationError,
     written: Any,
@@ -125,7 +139,8 @@ def first_problem(
     problems = error.errors(include_url=False)
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    location = tuple(part for part in first["loc"] if not str(part).startswith(("function-", "constrained")))
+    said = [part for part in first["loc"] if not str(part).startswith(("function-", "constrained"))]
+    location = _without_kinds(said, written)
     key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
         right = near(location)

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from experiments.language.plan import Scale
-from fabric.schema import Size, Strict
+from fabric.schema import Duration, Size, Strict
 from workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
 if TYPE_CHECKING:
+    from workloads.devices import Device
     from workloads.formats.reading import Options
     from workloads.settings import Parallel, Training
 
@@ -50,6 +51,7 @@ def _is_table(device: str | None) -> bool:
 
 
 FileName = Annotated[str, AfterValidator(_beside)]
+Takes = Literal["whole", "part"]
 Computes = Annotated[str, AfterValidator(lambda found: _beside(found) if _is_table(found) else found)]
 
 
@@ -62,7 +64,7 @@ class SplitSpec(Strict):
 
 
 class WorkloadSpec(Strict):
-    """One of ``model``, ``files`` and ``collective``; the other keys belong to one of them.
+    """One of ``model``, ``placed``, ``files`` and ``collective``; the other keys belong to one of them.
 
     docs/experiments.md says what each means.
     """
@@ -98,19 +100,33 @@ class WorkloadSpec(Strict):
     collective: str | None = None
     algorithm: str = ""
     size: Size | None = None
+    placed: str | None = None
+    mp: Ranks = 1
+    batch: Count | None = None
+    window: Count | None = None
+    gradient: Size | None = None
+    all_reduce: bool = True
+    takes: Takes = "whole"
+    quantum: Annotated[Duration, Field(gt=0)] = 1e-6
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkloadSpec:
-        given = [name for name in ("model", "files", "collective") if getattr(self, name)]
+        given = [name for name in ("model", "placed", "files", "collective") if getattr(self, name)]
         if len(given) != 1:
-            raise ValueError("give one of model, files and collective")
+            raise ValueError("give one of model, placed, files and collective")
         (source,) = given
         for key in sorted(self.model_fields_set - _KEYS[source]):
             raise ValueError(f"{key}: a workload of {source} has no such key")
         if source == "collective" and self.size is None:
             raise ValueError("size: a workload of one collective needs it")
-        if source == "model" and self.device is None:
+        if source in ("model", "placed") and self.device is None:
             raise ValueError("device: a workload of a model needs it")
+        if source == "placed" and self.batch is None:
+            raise ValueError("batch: a placed model needs it, the samples of all replicas together")
+        if source == "placed" and _is_table(self.device):
+            raise ValueError(
+                f"device: pieces are placed by their time, which {self.device} cannot tell before"
+            )
         if self.efficiency is not None and self.device is None:
             raise ValueError("efficiency: it is of a device; name one")
         if self.efficiency is not None and _is_table(self.device):
@@ -120,11 +136,15 @@ class WorkloadSpec(Strict):
 
 _OF_FILES = {"files", "groups", "model_ranks", "shape"}
 _OF_COLLECTIVES = {"collective", "algorithm", "size"}
+_OF_PLACED = {"placed", "mp", "batch", "window", "gradient", "all_reduce", "takes", "quantum"}
 _KEYS = {
     "files": {"iterations", "device", "efficiency", *_OF_FILES},
     "collective": {"iterations", "split", *_OF_COLLECTIVES},
-    "model": WorkloadSpec.model_fields.keys() - _OF_FILES - _OF_COLLECTIVES,
-}
+    "model": WorkloadSpec.model_fields.keys() - _OF_FILES - _OF_COLLECTIVES - _OF_PLACED,
+    "placed": {
+        *("iterations", "dp", "sequence", "element_bytes", "device", "efficiency", "algorithm"), *_OF_PLACED,
+    },
+}  # fmt: skip
 
 
 def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
@@ -133,7 +153,7 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     ``directory``: of the scenario file. Raises ValueError, ``key: reason`` where it is one key's fault.
     """
     # Before thousands of ranks are made for nothing.
-    spread = _parallel(found).ranks if found.model is not None else ranks
+    spread = _spread(found, ranks)
     made = _made(found, ranks, directory) if spread == ranks else None
     if made is None or made.ranks != ranks:
         raise ValueError(f"it is for {spread if made is None else made.ranks} ranks, and the job has {ranks}")
@@ -141,6 +161,12 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     if untimed is not None:
         raise ValueError(f"device: {untimed} states no time; name the device that computes")
     return made
+
+
+def _spread(found: WorkloadSpec, ranks: int) -> int:
+    if found.placed is not None:
+        return found.dp * found.mp
+    return _parallel(found).ranks if found.model is not None else ranks
 
 
 def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
@@ -189,6 +215,8 @@ def _options(found: WorkloadSpec, ranks: int, directory: Path) -> Options:
 def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     if found.collective is not None:
         return _collective(found, ranks)
+    if found.placed is not None:
+        return _placed(found)
     timing = _timing(found, directory)
     if found.model is None:
         from workloads.formats.reading import read_any
@@ -202,9 +230,26 @@ def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     return timing(generate(_keyed("model", model_named, found.model), _parallel(found), _training(found)))
 
 
+def _placed(found: WorkloadSpec) -> Workload:
+    from workloads.models import model_named
+    from workloads.placement import placed_workload
+
+    assert found.placed is not None
+    assert found.batch is not None
+    # The authors' profiles are of single precision, as is the default of operators.
+    element_bytes = found.element_bytes if "element_bytes" in found.model_fields_set else 4
+    device = _device(found, element_bytes)
+    return placed_workload(
+        _keyed("placed", model_named, found.placed), found.dp, found.mp, found.batch,
+        found.window or found.mp, device, gradient_bytes=found.gradient, all_reduce=found.all_reduce,
+        takes=found.takes, element_bytes=element_bytes, sequence=found.sequence, quantum_s=found.quantum,
+        algorithm=found.algorithm or "ring",
+    )  # fmt: skip
+
+
 def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Workload]:
     """What gives operations that state no time one: a device's rate or a table, where there is either."""
-    from workloads.devices import device_named, measured, timed
+    from workloads.devices import measured, timed
 
     if found.device is None:
         return lambda workload: workload
@@ -212,11 +257,19 @@ def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Worklo
         path = directory / found.device
         table = _keyed("device", _table, path)
         return lambda workload: _keyed(f"device: {path}", lambda made: measured(made, table), workload)
+    device = _device(found, found.element_bytes)
+    return lambda workload: timed(workload, device, found.element_bytes)
+
+
+def _device(found: WorkloadSpec, element_bytes: int) -> Device:
+    from workloads.devices import device_named
+
+    assert found.device is not None
     device = _keyed("device", device_named, found.device)
     if found.efficiency is not None:
         device = replace(device, efficiency=found.efficiency)
-    _keyed("element_bytes", device.flops_per_s, found.element_bytes)
-    return lambda workload: timed(workload, device, found.element_bytes)
+    _keyed("element_bytes", device.flops_per_s, element_bytes)
+    return device
 
 
 def _table(path: Path) -> dict[str, float]:

@@ -129,6 +129,15 @@ class Operations(Record, event="operations"):
     times_s: list[list[float]]
 
 
+class Divisions(Record, event="divisions"):
+    """How often a ring's wavelengths were divided anew while a job ran, and for how long bytes under way
+    waited in the dark for that, seconds."""
+
+    job: str
+    decisions: int
+    dark_s: float
+
+
 class CollectiveTimed(Record, event="collective"):
     """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
     ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""

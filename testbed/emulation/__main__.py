@@ -67,9 +67,12 @@ def load_fabric(path: Path) -> Fabric:
         key = ".".join(str(part) for part in first["loc"])
         raise ValueError(f"{path}: {key}: {first['msg']}") from None
     try:
-        return build_fabric(spec)
+        fabric = build_fabric(spec)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    if fabric.interconnect is not None:
+        raise ValueError(f"{path}: interconnect: it is described as a whole; a testbed is built port by port")
+    return fabric
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fabric.steps import BoolArray, Step
+from fabric.steps import BoolArray, IntArray, Step
 from fabric.zoo import hops, torus
 from fabric.zoo.rotor import Rotor
 from testbed.simulation.arrays import FloatArray
@@ -46,6 +46,15 @@ class CircuitNetwork:
         self._link[tuple(self._ends.T)] = np.arange(len(self._ends))
         rate = capacity_of("a circuit", circuit_bps, share)
         self.capacity_bps: FloatArray = rate * self._counts[tuple(self._ends.T)].astype(np.float64)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return self._places.gpus
+
+    @property
+    def pairs(self) -> IntArray:
+        """[links, 2]: numbers of the GPUs that each link leads from and to."""
+        return self._ends
 
     def key(self, link: int) -> Hashable:
         a, b = self._ends[link].tolist()

@@ -6,6 +6,7 @@ In: one all-to-all-v. Out: of any workload, what each rank sends to each other i
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -87,22 +88,66 @@ def traffic(workload: Workload) -> IntArray:
     """
     if workload.ranks > WRITE_LIMIT:
         raise ValueError(f"a matrix may have {WRITE_LIMIT} ranks, not {workload.ranks}")
+    return np.rint(_of_messages(workload) + _of_slots(workload, _slots(workload))).astype(np.int64)
+
+
+def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatArray]:
+    """The all-reduces that move the most bytes, by their groups, which share no rank: those of one slot.
+
+    The groups, the most bytes that a rank sends in them in one iteration, and [ranks, ranks] the bytes of all
+    else. No groups where there is no all-reduce.
+    """
+    slots = _slots(workload)
+    only = [slot for slot in slots if _only_all_reduces(workload, slot)]
+    sent = {slot: _of_slots(workload, [slot]) for slot in only}
+    most = max(only, key=lambda slot: float(sent[slot].sum()), default=None)
+    rest = _of_messages(workload) + _of_slots(workload, [slot for slot in slots if slot != most])
+    if most is None:
+        return [], 0.0, rest
+    numbers = np.unique(workload.communicators[:, most])
+    groups = [workload.groups[number] for number in numbers[numbers >= 0].tolist()]
+    return groups, float(sent[most].sum(axis=1).max()), rest
+
+
+def _slots(workload: Workload) -> list[int]:
+    """Communicator slots that some rank has collectives on."""
+    found = [program.slot[program.kind == Kind.COLLECTIVE] for program in workload.programs]
+    return np.unique(np.concatenate(found)).tolist()  # type: ignore[no-any-return]
+
+
+def _only_all_reduces(workload: Workload, slot: int) -> bool:
+    return all(
+        workload.collectives[which].kind == "all-reduce"
+        for program in workload.programs
+        for which in np.unique(
+            program.collective[(program.kind == Kind.COLLECTIVE) & (program.slot == slot)]
+        ).tolist()
+    )
+
+
+def _of_messages(workload: Workload) -> FloatArray:
     found = np.zeros((workload.ranks, workload.ranks))
     for rank, number in enumerate(workload.program_of.tolist()):
         program = workload.programs[number]
         sends = program.kind == Kind.SEND
         np.add.at(found[rank], workload.peers[rank, program.slot[sends]], program.bytes[sends])
+    return found
+
+
+def _of_slots(workload: Workload, slots: Sequence[int]) -> FloatArray:
+    """[ranks, ranks]: bytes of all collectives on these communicator slots."""
+    found = np.zeros((workload.ranks, workload.ranks))
     shares: dict[tuple[int, int], FloatArray] = {}
-    done = set()
-    for rank, number in enumerate(workload.program_of.tolist()):
-        program = workload.programs[number]
-        for slot in np.unique(program.slot[program.kind == Kind.COLLECTIVE]).tolist():
-            group = int(workload.communicators[rank, slot])
-            if (group, slot) not in done:
-                done.add((group, slot))
-                members = workload.groups[group]
-                found[np.ix_(members, members)] += _collectives(workload, program, slot, group, shares)
-    return np.rint(found).astype(np.int64)
+    for slot in slots:
+        done = set()
+        for rank, group in enumerate(workload.communicators[:, slot].tolist()):
+            program = workload.programs[int(workload.program_of[rank])]
+            if group in done or not ((program.kind == Kind.COLLECTIVE) & (program.slot == slot)).any():
+                continue
+            done.add(group)
+            members = workload.groups[group]
+            found[np.ix_(members, members)] += _collectives(workload, program, slot, group, shares)
+    return found
 
 
 def _collectives(

@@ -97,6 +97,8 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
 
 def only_simulated(plan: RunPlan) -> str | None:
     """Why only a simulation can count what a plan's steps cost, ``key: reason``; None where it need not."""
+    if plan.setting.fabric.interconnect is not None:
+        return "fabric.interconnect: it is described as a whole, and a testbed is built port by port"
     if plan.costs != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
     for job in plan.jobs:

@@ -67,6 +67,7 @@ def alone(plan: RunPlan) -> bool:
         and job.start.at_once
         and (job.loop.synchronised or bool(fabric.rings))
         and not fabric.grids
+        and fabric.interconnect is None
     )
 
 

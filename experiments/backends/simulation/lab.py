@@ -24,7 +24,7 @@ from experiments.backends.simulation.regrouping import (
     plan_regroup,
 )
 from experiments.backends.simulation.traffic import Stillness, port_rates
-from experiments.backends.simulation.workloads import WorkloadRun
+from experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs, how
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from experiments.record.events import (
     ActionBegun,
@@ -42,11 +42,13 @@ from experiments.record.events import (
 )
 from fabric.cost import RingJob
 from fabric.grid import choose_nodes, ways_for
+from fabric.interconnect import DemandRing, slowed
 from fabric.schedules import steps_named
 from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
 from fabric.wdm import CLOCKWISE, RingPlan, plan_ring, set_up_steps
 from testbed.simulation.engine import Engine
+from testbed.simulation.interconnects import interconnect_network
 from testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
 from testbed.simulation.networks import GridNetwork, Network, PacketNetwork, RingNetwork, scaled, without_link
 from testbed.simulation.onics import ControlNetwork, OnicPlane
@@ -116,7 +118,8 @@ class SimulatedLab:
         self._circuits = canonical(plan.circuits)
         self._grid: Grid | None = _only(self._fabric.grids)
         self._ring: WdmRing | None = _only(self._fabric.rings)
-        traced = len(self._fabric.gpus) <= MOST_TRACED and self._grid is None and self._ring is None
+        wired = self._grid is None and self._ring is None and self._fabric.interconnect is None
+        traced = len(self._fabric.gpus) <= MOST_TRACED and wired
         self._engine = Engine(trace=traced)
         self._still = Stillness(self._engine) if traced else None
         self._plane: OnicPlane | None = None
@@ -136,7 +139,7 @@ class SimulatedLab:
             )
         try:
             network = self._network()
-            if any(job.workload is not None for job in plan.jobs):
+            if any(job.workload is not None and how(job) == "exact" for job in plan.jobs):
                 # They take the network's numbers of links for the engine's.
                 for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
                     self._engine.link(network.key(link), capacity)
@@ -160,9 +163,11 @@ class SimulatedLab:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         try:
             if job.workload is not None:
-                self._workloads[job.name] = WorkloadRun(
+                run = self._workloads[job.name] = WorkloadRun(
                     self._engine, self._sim.network, self._plan, job, ranks, self._cost(), self._note
                 )
+                if isinstance(self._fabric.interconnect, DemandRing):
+                    run.divide(self._fabric.interconnect, self._share if self._plan.costs.headers else 1.0)
             else:
                 self._add(job, ranks)
         except ValueError as error:
@@ -266,12 +271,21 @@ class SimulatedLab:
             name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
             for name, onic in self._rates.onics.items()
         }
-        return replace(self._rates, onics=onics)
+        scale, interconnect = self._setting.scale, self._rates.interconnect
+        if interconnect is not None:
+            interconnect = slowed(interconnect, scale.time, scale.rate)
+        return replace(self._rates, onics=onics, interconnect=interconnect)
 
     def _network(self) -> Network:
         """What transfers see of the fabric as it is lit and plugged now."""
         costs = self._plan.costs
         latency_s, share = self._latency_s + costs.latency_s, self._share if costs.headers else 1.0
+        if self._fabric.interconnect is not None:
+            gpus = tuple(self._fabric.gpus)
+            demand = demand_of_jobs(self._plan.jobs, gpus)
+            return interconnect_network(
+                self._fabric.interconnect, gpus, demand, latency_s=latency_s, share=share
+            )
         if self._ring is not None:
             return RingNetwork(
                 self._fabric, self._ring, segment_s=costs.segment_s, latency_s=latency_s, share=share

@@ -7,11 +7,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from experiments.language.plan import JobPlan, RunPlan
-from experiments.record.events import Iteration, JobState, Operations, Record
+from experiments.record.events import Divisions, Iteration, JobState, Operations, Record
+from fabric.interconnect import DemandRing
+from fabric.schedules import steps_named
 from testbed.simulation.engine import Engine
+from testbed.simulation.interconnects import (
+    Demand,
+    RingDivision,
+    demand_of_steps,
+    demand_of_workload,
+    together,
+)
 from testbed.simulation.networks import Network
 from testbed.simulation.phases import StepCost
+from testbed.simulation.reallocation import Interval, Reallocation
 from testbed.simulation.workload import Execution, How
+from testbed.simulation.zoo import CircuitNetwork
 from workloads.graph import Kind, covered_s
 
 #: More ranks are not followed one by one, but in classes that are in lock-step.
@@ -23,6 +34,20 @@ MOST_RECORDED = 500_000
 def how(job: JobPlan) -> How:
     """In which way a job's workload is simulated."""
     return "exact" if job.gpus <= MOST_RANKS else "classes"
+
+
+def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
+    """Of all jobs that name their GPUs, one iteration of each. Raises ValueError naming a job."""
+    number = {gpu: index for index, gpu in enumerate(gpus)}
+    found = []
+    for job in jobs:
+        at = np.array([number[gpu] for gpu in job.ranks], dtype=np.int64)
+        if job.workload is not None:
+            found.append(demand_of_workload(job.workload, at, len(gpus)))
+        else:
+            steps = steps_named(job.loop.collective, job.gpus)
+            found.append(demand_of_steps(steps, job.loop.gradient_bytes, at, len(gpus)))
+    return together(found, len(gpus))
 
 
 class WorkloadRun:
@@ -42,7 +67,8 @@ class WorkloadRun:
         self._engine, self._plan, self._job, self._gpus, self._note = engine, plan, job, gpus, note
         self._workload = job.workload
         self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
-        self._failed = False
+        self._network, self._failed = network, False
+        self._divided: Reallocation | None = None
         self._execution = Execution(
             engine, network, gpus, job.workload, iterations=job.iterations, how=how(job), cost=cost,
             operations=True, slower=job.stragglers, progress=self._iteration_done,
@@ -53,7 +79,17 @@ class WorkloadRun:
         """Whether all ranks have ended, or nothing will happen any more."""
         return self._failed or self._execution.over
 
+    def divide(self, ring: DemandRing, share: float) -> None:
+        """The network is one whose wavelengths are divided by demand. Raises ValueError for another one."""
+        assert isinstance(self._network, CircuitNetwork)
+        division = RingDivision(ring, self._network, share)
+        first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
+        interval = Interval(ring.interval_s, ring.dark_s, ring.all_dark)
+        self._divided = Reallocation(self._engine, self._execution, first_bps, interval, division)
+
     def begin(self) -> None:
+        if self._divided is not None:
+            self._divided.begin()
         self._execution.begin()
 
     def give_up(self) -> None:
@@ -90,4 +126,10 @@ class WorkloadRun:
 
     def _end(self, state: str, reason: str | None) -> None:
         run, job, gpus = self._plan.name, self._job.name, [*self._gpus]
+        if (divided := self._divided) is not None:
+            self._note(
+                Divisions(
+                    t=self._engine.now_s, run=run, job=job, decisions=divided.decisions, dark_s=divided.dark_s
+                )
+            )
         self._note(JobState(t=self._engine.now_s, run=run, job=job, state=state, gpus=gpus, reason=reason))

@@ -1,0 +1,118 @@
+"""Interconnects that are described as wholes, not port by port: what joins n GPUs, at so much for each.
+
+``gpu_bps`` is what a GPU can send in all, bits per second, and receive as much; so fabrics compare at equal
+bandwidth per GPU. An interconnect has no switches and ports that something could be plugged into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fabric.zoo.rotor import Rotor
+from fabric.zoo.torus import Torus
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """One electrical switch that never holds anything up."""
+
+    gpu_bps: float
+
+
+@dataclass(frozen=True)
+class ParallelOcs:
+    """SiP-OCS (Khani et al., SIGCOMM 2021): each GPU's wavelengths are divided over ``switches`` optical
+    circuit switches, one port on each, which are set once for the demand of the jobs.
+
+    ``forward``: GPUs hand on what is for others, where a pair has no circuit.
+    """
+
+    switches: int
+    gpu_bps: float
+    forward: bool = False
+
+    @property
+    def circuit_bps(self) -> float:
+        return self.gpu_bps / self.switches
+
+
+@dataclass(frozen=True)
+class DemandRing:
+    """SiP-Ring (Khani et al., SIGCOMM 2021): a ring of fibres, ``wavelengths`` in each direction, which are
+    divided anew every ``interval_s`` seconds by what the GPUs still have to send.
+
+    Before a division holds, light is dark for ``dark_s`` seconds: all of it, or with ``all_dark`` false only
+    what changes.
+    """
+
+    wavelengths: int
+    wavelength_bps: float
+    interval_s: float
+    dark_s: float
+    all_dark: bool = True
+
+    @property
+    def gpu_bps(self) -> float:
+        return 2 * self.wavelengths * self.wavelength_bps
+
+
+@dataclass(frozen=True)
+class TorusOfGpus:
+    """GPUs that forward, in a torus; ``hop_s``: seconds that one takes to do so."""
+
+    torus: Torus
+    gpu_bps: float
+    hop_s: float = 0.0
+
+    @property
+    def link_bps(self) -> float:
+        return self.gpu_bps / self.torus.ports
+
+
+@dataclass(frozen=True)
+class OneShot:
+    """A graph of degree ``degree`` built once for the demand of the jobs, whose GPUs forward
+    (``fabric.zoo.one_shot``); ``hop_s``: seconds that one takes to do so."""
+
+    degree: int
+    gpu_bps: float
+    hop_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rotors:
+    """Round-robin matchings (``fabric.zoo.rotor``): straight, or over one GPU in between (``indirect``)."""
+
+    rotor: Rotor
+    indirect: bool = False
+
+    @property
+    def gpu_bps(self) -> float:
+        return self.rotor.ports * self.rotor.port_bps
+
+
+Interconnect = Ideal | ParallelOcs | DemandRing | TorusOfGpus | OneShot | Rotors
+
+
+def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
+    """With times multiplied by ``time`` and rates divided by ``rate``, as the emulation would run it."""
+    if isinstance(one, Rotors):
+        rotor = one.rotor
+        return replace(
+            one,
+            rotor=replace(
+                rotor,
+                port_bps=rotor.port_bps / rate,
+                slot_s=rotor.slot_s * time,
+                dark_s=rotor.dark_s * time,
+            ),
+        )
+    if isinstance(one, DemandRing):
+        return replace(
+            one,
+            wavelength_bps=one.wavelength_bps / rate,
+            interval_s=one.interval_s * time,
+            dark_s=one.dark_s * time,
+        )
+    slower = replace(one, gpu_bps=one.gpu_bps / rate)
+    return replace(slower, hop_s=slower.hop_s * time) if isinstance(slower, TorusOfGpus | OneShot) else slower
