@@ -138,7 +138,7 @@ def test_a_text_gets_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
         (f"{{files: {'x' * 300}}}", f"workload.files: {'x' * 300}: File name too long"),
         (f"{{files: {'x' * 300}.et}}", "workload.files: "),
         ("{files: 3}", "workload.files: should be a list"),
-        ("{files: []}", "workload: give one of model, files and collective"),
+        ("{files: []}", "workload: give one of model, placed, files and collective"),
         ("{files: traces, tp: 2}", "workload: tp: a workload of files has no such key"),
         ("{files: traces, shape: [2, 3]}", "workload.files: traces: it has 4 ranks, not 2 × 3"),
         ("{files: traces, shape: [0]}", "workload.shape[0]: should be greater than or equal to 1"),
