@@ -22,6 +22,7 @@ PAIRS = [
     {"binary-tree": 5, "wrht": 6},
     {"wrht-2": 5, "wrht-2-exchange": 6},
     {"bidirectional-ring": 5, "bidirectional-hierarchical-ring": 6},
+    {"coprime-rings-3": 5, "coprime-rings": 6},
 ]
 GPUS = [f"g{i}" for i in range(11)]
 STAR: dict[str, Any] = {
