@@ -23,13 +23,10 @@ class Ideal:
 class ParallelOcs:
     """SiP-OCS (Khani et al., SIGCOMM 2021): each GPU's wavelengths are divided over ``switches`` optical
     circuit switches, one port on each, which are set once for the demand of the jobs.
-
-    ``forward``: GPUs hand on what is for others, where a pair has no circuit.
     """
 
     switches: int
     gpu_bps: float
-    forward: bool = False
 
     @property
     def circuit_bps(self) -> float:
@@ -39,17 +36,15 @@ class ParallelOcs:
 @dataclass(frozen=True)
 class DemandRing:
     """SiP-Ring (Khani et al., SIGCOMM 2021): a ring of fibres, ``wavelengths`` in each direction, which are
-    divided anew every ``interval_s`` seconds by what the GPUs still have to send.
+    divided anew by what the GPUs still have to send.
 
-    Before a division holds, light is dark for ``dark_s`` seconds: all of it, or with ``all_dark`` false only
-    what changes.
+    A division holds for ``interval_s`` seconds; before it, all light is dark for ``dark_s`` seconds.
     """
 
     wavelengths: int
     wavelength_bps: float
     interval_s: float
     dark_s: float
-    all_dark: bool = True
 
     @property
     def gpu_bps(self) -> float:

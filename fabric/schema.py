@@ -235,6 +235,10 @@ class LeafSpineSpec(_TreeSpec):
         )
 
 
+#: In each direction of a ring.
+MOST_WAVELENGTHS = 4096
+
+
 class _InterconnectSpec(Strict):
     """``gpus`` GPUs g0, g1, …, each a server s0, … of its own. ``rate``: of a GPU in all, each way."""
 
@@ -255,10 +259,9 @@ class ParallelOcsSpec(_InterconnectSpec):
 
     kind: Literal["parallel-ocs"]
     switches: int = Field(ge=1, le=1024)
-    forward: bool = False
 
     def made(self) -> Interconnect:
-        return ParallelOcs(self.switches, self.rate, self.forward)
+        return ParallelOcs(self.switches, self.rate)
 
 
 class DemandRingSpec(_InterconnectSpec):
@@ -268,7 +271,6 @@ class DemandRingSpec(_InterconnectSpec):
     wavelength: Rate
     interval: Duration
     dark: Duration
-    dark_when: Literal["always", "changed"] = "always"
 
     def made(self) -> Interconnect:
         each_way = self.rate / self.wavelength / 2
@@ -280,8 +282,9 @@ class DemandRingSpec(_InterconnectSpec):
             raise ValueError(
                 f"interval: {self.interval:g} s is shorter than the dark time of {self.dark:g} s, or 0"
             )
-        always = self.dark_when == "always"
-        return DemandRing(round(each_way), self.wavelength, self.interval, self.dark, always)
+        if each_way > MOST_WAVELENGTHS:
+            raise ValueError(f"wavelength: {each_way:g} in each direction; at most {MOST_WAVELENGTHS}")
+        return DemandRing(round(each_way), self.wavelength, self.interval, self.dark)
 
 
 class TorusSpec(_InterconnectSpec):
@@ -320,6 +323,10 @@ class RotorSpec(_InterconnectSpec):
     indirect: bool = False
 
     def made(self) -> Interconnect:
+        if not self.dark < self.slot:
+            raise ValueError(f"dark: {self.dark:g} s; it must be below the slot of {self.slot:g} s")
+        if self.ports >= self.gpus:
+            raise ValueError(f"ports: {self.ports}; {self.gpus} GPUs can have 1 to {self.gpus - 1}")
         return Rotors(
             Rotor(self.gpus, self.ports, self.rate / self.ports, self.slot, self.dark), self.indirect
         )

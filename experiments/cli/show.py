@@ -59,7 +59,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
 
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
-    expected = expected_s(plan)
+    expected = expected_s(plan) if plan.setting.fabric.interconnect is None else {}
     return {
         job.name: {
             "ranks": list(job.ranks) or job.gpus,

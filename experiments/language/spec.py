@@ -414,18 +414,17 @@ EITHER = {
 
 def keys_of(kind: Any) -> tuple[str, ...]:
     """The keys that a section of this type may have; empty where they are names of its own."""
-    kind = _plain(kind)
-    return tuple(kind.model_fields) if _is_model(kind) else ()
+    return tuple(dict.fromkeys(key for one in _models(kind) for key in one.model_fields))
 
 
 def inside(kind: Any, key: str | int) -> Any:
     """The type of what stands under a key of a section; None where nothing can."""
+    if models := _models(kind):
+        if models == [JobSpec] and key == "training":
+            return TrainingSpec
+        fields = [one.model_fields[str(key)] for one in models if str(key) in one.model_fields]
+        return fields[0].annotation if fields else None
     kind = _plain(kind)
-    if kind is JobSpec and key == "training":
-        return TrainingSpec
-    if _is_model(kind):
-        field = kind.model_fields.get(str(key))
-        return field.annotation if field is not None else None
     if get_origin(kind) in (dict, tuple, list):
         return get_args(kind)[1 if get_origin(kind) is dict else 0]
     return None
@@ -435,6 +434,15 @@ def may_be_made(kind: Any, key: str) -> bool:
     """Whether a section may be left out of another and is made when something is put into it."""
     found = inside(kind, key)
     return _is_model(_plain(kind)) and found is not None and _is_model(_plain(found))
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    """The sections that something may be: several where its ``kind`` decides."""
+    if get_origin(kind) is Annotated:
+        return _models(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [model for one in get_args(kind) for model in _models(one)]
+    return [kind] if _is_model(kind) else []
 
 
 def _is_model(kind: Any) -> bool:

@@ -29,7 +29,7 @@ def one_shot(
     :func:`fabric.schedules.strides`, anew from the first where there are too few; of both kinds that have
     bytes each gets a port, if there are two. All of them carry a ``coprime-rings`` all-reduce, only the first
     a ``ring``. Each other port is a matching of the most bytes; what it serves then counts half, as TopoOpt
-    does it, so that others get their turn.
+    does it, so that others get their turn. Who neither sends nor receives has no circuits.
 
     Raises ValueError, by name, for a degree below 1 or not below n, a demand or bytes that cannot be one, and
     a GPU that there is not or that is in two groups.
@@ -50,8 +50,12 @@ def one_shot(
         found[port] = _matching(left)
         served = np.flatnonzero(found[port] >= 0)
         left[served, found[port, served]] /= 2
-    if not hangs_together(found):
-        found[-1] = np.roll(np.arange(n), -1)
+    takes_part = np.flatnonzero(left.sum(axis=0) + left.sum(axis=1))
+    active = np.unique(np.concatenate([takes_part, *members]))
+    if not len(active):
+        active = np.arange(n)
+    if not hangs_together(found, active):
+        found[-1, active] = np.roll(active, -1)
     return found
 
 
@@ -63,12 +67,13 @@ def circuits(ports: IntArray) -> IntArray:
     return found.reshape(n, n).astype(np.int64)
 
 
-def hangs_together(ports: IntArray) -> bool:
-    """Whether every GPU can reach every other, over others."""
+def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
+    """Whether every GPU (or each of those ``among``) can reach every other, over others."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    return int(connected_components(csr_array(circuits(ports)), connection="strong")[0]) == 1
+    of = connected_components(csr_array(circuits(ports)), connection="strong")[1]
+    return len(np.unique(of if among is None else of[among])) == 1
 
 
 def _checked(demand: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -79,6 +79,11 @@ class _Bundle:
         self.load, self.fixed_s, self.alone_s, self.moves, self.done = load, fixed_s, alone_s, moves, done
         self.left, self.since_s, self.slower, self.version = 1.0, now_s, 0.0, 0
 
+    @property
+    def whole_s(self) -> float:
+        """Seconds of all of it at the present rates; in the dark what is fixed stands still, too."""
+        return self.fixed_s + (self.alone_s * self.slower if self.alone_s else 0.0)
+
 
 class Bundles:
     """The bundles under way on a network of ``links`` links.
@@ -212,18 +217,17 @@ class Bundles:
         self._count(bundle)
         bundle.slower = slower
         bundle.version += 1
-        if slower == math.inf:
+        if bundle.whole_s == math.inf:
             return
         version = bundle.version
-        then_s = self._engine.now_s + bundle.left * (bundle.fixed_s + bundle.alone_s * slower)
+        then_s = self._engine.now_s + bundle.left * bundle.whole_s
         self._engine.at(then_s, lambda: self._over(bundle, version))
 
     def _count(self, bundle: _Bundle) -> None:
         """How far the bundle has come since its rate became what it is."""
         now_s = self._engine.now_s
         if bundle.slower and now_s > bundle.since_s:
-            whole_s = bundle.fixed_s + bundle.alone_s * bundle.slower
-            passed = min((now_s - bundle.since_s) / whole_s, bundle.left)
+            passed = min((now_s - bundle.since_s) / bundle.whole_s, bundle.left)
             if self.stretches is not None:
                 self.stretches.append(Stretch(bundle.load, bundle.since_s, now_s, passed * bundle.moves))
             bundle.left -= passed

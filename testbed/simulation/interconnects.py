@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from fabric.zoo.one_shot import circuits, one_shot
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.networks import IdealNetwork, Network
 from testbed.simulation.zoo import CircuitNetwork, TorusNetwork, rotor_network
-from workloads.formats.matrix import all_reduce_groups, traffic
+from workloads.formats.matrix import all_reduce_groups, sent
 from workloads.graph import Workload
 
 
@@ -37,7 +37,7 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
     """Rank i on GPU number ``at[i]`` of ``gpus``. Raises ValueError as ``traffic``."""
     groups, group_bytes, apart = all_reduce_groups(workload)
     return Demand(
-        _placed(traffic(workload), at, gpus),
+        _placed(sent(workload), at, gpus),
         _placed(apart, at, gpus),
         tuple(at[group] for group in groups),
         group_bytes,
@@ -73,19 +73,19 @@ def _placed(found: FloatArray | IntArray, at: IntArray, gpus: int) -> FloatArray
 
 
 def interconnect_network(
-    one: Interconnect, gpus: Sequence[str], demand: Demand, *, latency_s: float = 0.0, share: float = 1.0
-) -> Network:
-    """Raises ValueError where the interconnect cannot carry the demand."""
+    one: Interconnect, gpus: Sequence[str], demand_of: Callable[[], Demand], *,
+    latency_s: float = 0.0, share: float = 1.0,
+) -> Network:  # fmt: skip
+    """``demand_of`` is called where one is built for a demand. Raises ValueError where that cannot be."""
     if isinstance(one, Ideal):
         return IdealNetwork(gpus, one.gpu_bps, latency_s=latency_s, share=share)
     if isinstance(one, TorusOfGpus):
         return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, latency_s=latency_s, share=share)
     if isinstance(one, ParallelOcs):
-        counts = single_shot(demand.total, one.switches).counts
-        return CircuitNetwork(
-            gpus, counts, one.circuit_bps, forward=one.forward, latency_s=latency_s, share=share
-        )
+        counts = single_shot(demand_of().total, one.switches).counts
+        return CircuitNetwork(gpus, counts, one.circuit_bps, latency_s=latency_s, share=share)
     if isinstance(one, OneShot):
+        demand = demand_of()
         counts = circuits(one_shot(demand.rest, one.degree, demand.groups, demand.group_bytes))
         return CircuitNetwork(
             gpus, counts, one.gpu_bps / one.degree, forward=True, hop_s=one.hop_s,
@@ -93,7 +93,7 @@ def interconnect_network(
         )  # fmt: skip
     if isinstance(one, DemandRing):
         # Every pair that ever sends has a link, whose rate is what the present division gives it.
-        pairs = (demand.total > 0).astype(np.int64)
+        pairs = (demand_of().total > 0).astype(np.int64)
         return CircuitNetwork(gpus, pairs, one.gpu_bps, latency_s=latency_s, share=share)
     return rotor_network(gpus, one.rotor, indirect=one.indirect, latency_s=latency_s, share=share)
 

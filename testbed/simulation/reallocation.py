@@ -1,7 +1,7 @@
 """A fabric that is divided anew again and again by what is still to be sent: light that follows demand.
 
-Every period begins with a decision from the bytes under way, as the GPUs' transports count them. Then the
-light that changes is dark while it is retuned, and shines until the next decision. That is SiP-Ring's loop,
+Every period begins with a decision from the bytes under way, as the GPUs' transports count them. Then light
+is dark while it is retuned, and shines until the next decision. That is SiP-Ring's loop,
 with 100 us between decisions and 20 us dark in the authors' simulator; others of demand-driven circuits
 (c-Through, Helios, TopoOpt's comparator) differ in what decides and in the times.
 """
@@ -24,15 +24,13 @@ Decide = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True)
 class Interval:
-    """Seconds that a decision holds (``live_s``), and that light is dark before it does (``dark_s``).
+    """Seconds that a decision holds (``live_s``), and that all light is dark before it does (``dark_s``).
 
-    ``all_dark``: at each decision all light is dark; else only what changes. Raises ValueError for times
-    that cannot be, among them light that would be dark for longer than it shines.
+    Raises ValueError for times that cannot be, among them light that would be dark for longer than it shines.
     """
 
     live_s: float
     dark_s: float
-    all_dark: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.live_s) and self.live_s > 0):
@@ -58,6 +56,7 @@ class Reallocation:
         self.decisions, self.dark_s = 0, 0.0
         self._engine, self._execution, self._interval, self._decide = engine, execution, interval, decide
         self._now_bps = first_bps
+        self._left: FloatArray | None = None
 
     def begin(self) -> None:
         """The first decision is made one interval from now."""
@@ -72,7 +71,7 @@ class Reallocation:
             return
         left = self._execution.remaining()
         # What rounding leaves of a transfer that ends now.
-        left[left < 1] = 0.0
+        left[(left < 1) & (self._now_bps > 0)] = 0.0
         if not left.any():
             # With nothing else to come, ranks wait for each other for ever, and that is for others to say.
             if self._engine.next_event_s() < math.inf:
@@ -80,13 +79,26 @@ class Reallocation:
             return
         self.decisions += 1
         then_bps = self._decide(left)
-        changes = (then_bps != self._now_bps) | self._interval.all_dark
-        if not self._interval.dark_s or not changes.any():
+        if np.array_equal(then_bps, self._now_bps) and self._stands_still(left):
+            raise ValueError(
+                f"after {self.decisions} decisions nothing moves any more: {(left > 0).sum()} pairs have "
+                f"something to send, and {((left > 0) & (then_bps == 0)).sum()} of them get no light"
+            )
+        self._left = left
+        if not self._interval.dark_s:
             self._shine(then_bps)
             return
         self.dark_s += self._interval.dark_s
-        self._execution.set_capacity(np.where(changes, 0.0, self._now_bps))
+        self._execution.set_capacity(np.zeros_like(then_bps))
         self._engine.at(self._engine.now_s + self._interval.dark_s, lambda: self._shine(then_bps))
+
+    def _stands_still(self, left: FloatArray) -> bool:
+        """Whether nothing has passed since the last decision, and nothing else will happen by itself.
+
+        Ranks in lock-step are all held up by one pair without light, which the same demand gets again.
+        """
+        same = self._left is not None and np.array_equal(left, self._left)
+        return same and self._engine.next_event_s() == math.inf
 
     def _shine(self, then_bps: FloatArray) -> None:
         self._now_bps = then_bps

@@ -55,14 +55,21 @@ class Host:
             lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
         return next(int(line.split()[2]) for line in lines if line.strip().startswith("eth0:"))
 
-    def received(self, stream: Stream) -> list[int]:
-        """Numbers of the stream's packets that arrived here since the last call."""
+    def received(self, stream: Stream, until: int | None = None) -> list[int]:
+        """Numbers of the stream's packets that arrived here since the last call.
+
+        ``until``: the number that is waited for, 5 s at most: a machine that is busy delivers late.
+        """
         found: list[int] = []
+        deadline = time.monotonic() + 5
         while True:
             try:
                 data = self.socket.recv(2048)
             except BlockingIOError:
-                return found
+                if until is None or until in found or time.monotonic() > deadline:
+                    return found
+                time.sleep(0.002)
+                continue
             mark, number = _PACKET.unpack(data)
             if mark == stream.mark:
                 found.append(number)

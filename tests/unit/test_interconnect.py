@@ -102,6 +102,31 @@ def test_a_ring_on_a_divided_ring_has_half_of_the_wavelengths_and_dark_times() -
     assert lit_s < found_s < lit_s * 1.2 + 120e-6
 
 
+@pytest.mark.parametrize("kind", ["ideal", "torus", "rotor"])
+def test_the_controller_may_place_a_job_where_nothing_is_built_for_it(kind: str) -> None:
+    assert iteration_s(experiment(KINDS[kind], f"{{gpus: 4, workload: {RING}}}")) > 0
+
+
+def test_who_takes_no_part_costs_no_circuits() -> None:
+    job = "{ranks: [g0, g2, g4, g6], workload: " + RING + "}"
+    four = KINDS["one-shot"].replace("gpus: 8", "gpus: 4").replace("degree: 4", "degree: 3")
+    alone = iteration_s(experiment(four, "{ranks: all, workload: " + RING + "}"))
+    beside = iteration_s(experiment(KINDS["one-shot"].replace("degree: 4", "degree: 3"), job))
+    assert beside == pytest.approx(alone)
+
+
+def test_light_for_less_than_a_byte() -> None:
+    small = "{collective: all-reduce, algorithm: ring, size: 4 B, iterations: 1}"
+    for kind in ("parallel-ocs", "demand-ring"):
+        assert iteration_s(experiment(KINDS[kind], f"{{ranks: all, workload: {small}}}")) > 0
+
+
+def test_an_arm_sets_a_key_that_was_left_out() -> None:
+    arms = "arms: {a: {}, b: {fabric.interconnect.hop: 1 us}}"
+    a, b = experiment(KINDS["torus"], more=arms).plans
+    assert a.setting.fabric.interconnect != b.setting.fabric.interconnect
+
+
 def test_two_jobs_are_built_for_together() -> None:
     job = (
         "{ranks: [g0, g1, g2, g3], workload: "
@@ -148,7 +173,14 @@ def test_a_testbed_is_not_built_of_one(kind: str) -> None:
             f"{{kind: demand-ring, {GPUS}, wavelength: 25 Gbit/s, interval: 10 us, dark: 20 us}}",
             "fabric.interconnect.interval: 1e-05 s is shorter than the dark time of 2e-05 s, or 0",
         ),
-        (f"{{kind: rotor, {GPUS}, ports: 4, slot: 1 us, dark: 2 us}}", "fabric.interconnect.dark"),
+        (
+            f"{{kind: rotor, {GPUS}, ports: 4, slot: 1 us, dark: 2 us}}",
+            "fabric.interconnect.dark: 2e-06 s; it must be below the slot of 1e-06 s",
+        ),
+        (
+            f"{{kind: demand-ring, {GPUS}, wavelength: 1 bit/s, interval: 1 ms, dark: 0 s}}",
+            "fabric.interconnect.wavelength: 2e+11 in each direction; at most 4096",
+        ),
         (f"{{kind: ideal, {GPUS}, degree: 3}}", "fabric.interconnect"),
     ],
 )
@@ -206,7 +238,7 @@ def test_light_goes_to_whom_something_is_left_for() -> None:
     ring = DemandRing(4, 25e9, 1e-4, 2e-5)
     demand = np.zeros((8, 8))
     demand[0, 1], demand[2, 3], demand[5, 4] = 3.0, 1.0, 2.0
-    network = interconnect_network(ring, [f"g{k}" for k in range(8)], Demand(demand, demand))
+    network = interconnect_network(ring, [f"g{k}" for k in range(8)], lambda: Demand(demand, demand))
     assert isinstance(network, CircuitNetwork)
     division = RingDivision(ring, network)
     left = np.zeros(3)

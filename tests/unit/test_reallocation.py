@@ -100,11 +100,29 @@ def test_what_is_decided_from_is_what_has_yet_to_pass(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_nothing_is_dark_where_nothing_changes(how: How) -> None:
-    interval = Interval(0.1, 0.1, all_dark=False)
-    made, execution, _ = run(one_message(1_000_000), interval, lambda left: np.full(4, RATE_BPS), how)
-    assert execution.result().end_s.max() == pytest.approx(1.0)
-    assert made.dark_s == 0
+def test_it_says_when_light_never_comes(how: How) -> None:
+    with pytest.raises(
+        ValueError, match="nothing moves any more: 1 pairs have something to send, and 1 of them"
+    ):
+        run(one_message(1_000_000), Interval(0.1, 0.05), lambda left: np.zeros(4), how)
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_less_than_a_byte_in_the_dark_is_still_sent(how: How) -> None:
+    dark = np.zeros(16)
+
+    def decide(left: FloatArray) -> FloatArray:
+        return np.where(left > 0, RATE_BPS, 0.0)
+
+    _, execution, _ = run(rings(4, 2), Interval(0.1, 0.01), decide, how, first=dark)
+    assert execution.over
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_parts_of_no_bytes_end_in_the_dark(how: How) -> None:
+    workload = rings(4, 0)
+    _, execution, _ = run(workload, Interval(0.1, 0.01), lambda left: left, how, first=np.zeros(16))
+    assert execution.over
 
 
 @pytest.mark.parametrize("groups", [1, 3])

@@ -229,10 +229,13 @@ def test_a_one_shot_graph_joins_all_within_the_degree(
         assert len(set(ends.tolist())) == len(ends)
     lit = circuits(ports)
     assert not lit.diagonal().any()
-    assert hangs_together(ports)
+    takes_part = demand.any(axis=0) | demand.any(axis=1) | (len(groups) > 0)
+    active = np.flatnonzero(takes_part) if takes_part.any() else np.arange(gpus)
+    assert hangs_together(ports, active)
     assert max(lit.sum(axis=0).max(), lit.sum(axis=1).max()) <= degree
     network = CircuitNetwork(names(gpus), lit, RATE / degree, forward=True)
-    assert (got(network, all_pairs(gpus), gpus) > 0).all()
+    if len(active) == gpus:
+        assert (got(network, all_pairs(gpus), gpus) > 0).all()
 
 
 def test_ports_go_to_rings_and_matchings_as_their_bytes_do() -> None:

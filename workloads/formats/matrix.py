@@ -88,7 +88,12 @@ def traffic(workload: Workload) -> IntArray:
     """
     if workload.ranks > WRITE_LIMIT:
         raise ValueError(f"a matrix may have {WRITE_LIMIT} ranks, not {workload.ranks}")
-    return np.rint(_of_messages(workload) + _of_slots(workload, _slots(workload))).astype(np.int64)
+    return np.rint(sent(workload)).astype(np.int64)
+
+
+def sent(workload: Workload) -> FloatArray:
+    """As :func:`traffic`, of any number of ranks, parts of bytes as they come."""
+    return _of_messages(workload) + _of_slots(workload, _slots(workload))
 
 
 def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatArray]:
@@ -99,14 +104,14 @@ def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatA
     """
     slots = _slots(workload)
     only = [slot for slot in slots if _only_all_reduces(workload, slot)]
-    sent = {slot: _of_slots(workload, [slot]) for slot in only}
-    most = max(only, key=lambda slot: float(sent[slot].sum()), default=None)
+    of_slot = {slot: _of_slots(workload, [slot]) for slot in only}
+    most = max(only, key=lambda slot: float(of_slot[slot].sum()), default=None)
     rest = _of_messages(workload) + _of_slots(workload, [slot for slot in slots if slot != most])
     if most is None:
         return [], 0.0, rest
     numbers = np.unique(workload.communicators[:, most])
     groups = [workload.groups[number] for number in numbers[numbers >= 0].tolist()]
-    return groups, float(sent[most].sum(axis=1).max()), rest
+    return groups, float(of_slot[most].sum(axis=1).max()), rest
 
 
 def _slots(workload: Workload) -> list[int]:

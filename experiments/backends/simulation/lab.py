@@ -282,9 +282,12 @@ class SimulatedLab:
         latency_s, share = self._latency_s + costs.latency_s, self._share if costs.headers else 1.0
         if self._fabric.interconnect is not None:
             gpus = tuple(self._fabric.gpus)
-            demand = demand_of_jobs(self._plan.jobs, gpus)
             return interconnect_network(
-                self._fabric.interconnect, gpus, demand, latency_s=latency_s, share=share
+                self._fabric.interconnect,
+                gpus,
+                lambda: demand_of_jobs(self._plan.jobs, gpus),
+                latency_s=latency_s,
+                share=share,
             )
         if self._ring is not None:
             return RingNetwork(

@@ -41,6 +41,8 @@ def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
     number = {gpu: index for index, gpu in enumerate(gpus)}
     found = []
     for job in jobs:
+        if not job.ranks:
+            continue
         at = np.array([number[gpu] for gpu in job.ranks], dtype=np.int64)
         if job.workload is not None:
             found.append(demand_of_workload(job.workload, at, len(gpus)))
@@ -84,7 +86,7 @@ class WorkloadRun:
         assert isinstance(self._network, CircuitNetwork)
         division = RingDivision(ring, self._network, share)
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
-        interval = Interval(ring.interval_s, ring.dark_s, ring.all_dark)
+        interval = Interval(ring.interval_s, ring.dark_s)
         self._divided = Reallocation(self._engine, self._execution, first_bps, interval, division)
 
     def begin(self) -> None:
