@@ -10,13 +10,12 @@ import select
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
 from testbed.lab import ENVIRONMENT, Lab, LabError
+
+if TYPE_CHECKING:
+    from fabric.topology import Fabric
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -58,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def load_fabric(path: Path) -> Fabric:
     """Raises ValueError with one line that names file and key."""
+    from pydantic import ValidationError
+
+    from fabric.schema import FabricSpec, build_fabric
+
     try:
         spec = FabricSpec.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -140,4 +143,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    # Until there is something to take down an interrupt just ends it. As an exception it can get lost in the
+    # middle of an import, and the lab would be built.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
