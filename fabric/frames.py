@@ -61,7 +61,7 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
     ``time_scale``: emulated seconds per real one; ``payload_scale``: real bytes per emulated one. A link
     without a packet switch does not count: its sender waits for its own queue and loses nothing there.
     Raises ValueError naming a link on which even the smallest frames would need a queue of more than
-    ``LONGEST_QUEUE_S``.
+    ``LONGEST_QUEUE_S``, and longer than the one stated.
     """
     switches = fabric.packet_switches.keys()
     queues = {
@@ -78,7 +78,7 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
         if frames >= QUEUE_FRAMES:
             continue
         needed_s = 8 * QUEUE_FRAMES * (mtu + ETHERNET_BYTES) / rate_bps
-        if needed_s > LONGEST_QUEUE_S:
+        if needed_s > max(LONGEST_QUEUE_S, queue_s):
             raise ValueError(
                 f"links[{index}]: emulated at {format_rate(rate_bps)} it cannot be filled: a queue of "
                 f"{QUEUE_FRAMES} frames of {mtu} bytes lasts {format_time(needed_s)}; lower the time or "

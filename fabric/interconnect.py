@@ -1,12 +1,13 @@
 """Interconnects that are described as wholes, not port by port: what joins n GPUs, at so much for each.
 
 ``gpu_bps`` is what a GPU can send in all, bits per second, and receive as much; so fabrics compare at equal
-bandwidth per GPU. An interconnect has no switches and ports that something could be plugged into.
+bandwidth per GPU.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from fabric.zoo.rotor import Rotor
 from fabric.zoo.torus import Torus
@@ -22,11 +23,17 @@ class Ideal:
 @dataclass(frozen=True)
 class ParallelOcs:
     """SiP-OCS (Khani et al., SIGCOMM 2021): each GPU's wavelengths are divided over ``switches`` optical
-    circuit switches, one port on each, which are set once for the demand of the jobs.
+    circuit switches, one port on each.
+
+    They are set once for the demand of the jobs, or, where ``interval_s`` is given, again and again for what
+    the GPUs still have to send: a division holds for so many seconds; before it, all light is dark for
+    ``dark_s`` seconds.
     """
 
     switches: int
     gpu_bps: float
+    interval_s: float | None = None
+    dark_s: float = 0.0
 
     @property
     def circuit_bps(self) -> float:
@@ -86,7 +93,48 @@ class Rotors:
         return self.rotor.ports * self.rotor.port_bps
 
 
-Interconnect = Ideal | ParallelOcs | DemandRing | TorusOfGpus | OneShot | Rotors
+@dataclass(frozen=True)
+class GridOfGpus:
+    """ODDL (Li et al., OFC 2024): ``rows`` rows and ``columns`` columns of GPUs, each line with one switch of
+    wavelengths.
+
+    ``transceivers``: 1 that serves row and column with all of the GPU's rate, or 2 with half of it each.
+    ``set_up_s``: seconds of request, grant and tuning before the first byte of each transfer, once on each
+    line that it takes.
+    """
+
+    rows: int
+    columns: int
+    gpu_bps: float
+    transceivers: int = 1
+    set_up_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class WavelengthRing:
+    """A ring of fibres with ``wavelengths`` in each direction, whose light is set between the steps of a
+    collective, as WRHT does (Dai et al., 2022); ``dark_s``: seconds that this takes.
+    """
+
+    wavelengths: int
+    wavelength_bps: float
+    dark_s: float
+
+    @property
+    def gpu_bps(self) -> float:
+        return 2 * self.wavelengths * self.wavelength_bps
+
+
+Interconnect = Ideal | ParallelOcs | DemandRing | TorusOfGpus | OneShot | Rotors | GridOfGpus | WavelengthRing
+
+
+#: Light of these is divided anew every ``interval_s`` seconds, after ``dark_s`` seconds without.
+Divided = ParallelOcs | DemandRing
+
+
+def divided_anew(one: Interconnect | None) -> TypeGuard[Divided]:
+    """Whether its light is divided again and again while a job runs."""
+    return isinstance(one, Divided) and one.interval_s is not None
 
 
 def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
@@ -109,5 +157,16 @@ def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
             interval_s=one.interval_s * time,
             dark_s=one.dark_s * time,
         )
+    if isinstance(one, ParallelOcs):
+        return replace(
+            one,
+            gpu_bps=one.gpu_bps / rate,
+            interval_s=None if one.interval_s is None else one.interval_s * time,
+            dark_s=one.dark_s * time,
+        )
+    if isinstance(one, WavelengthRing):
+        return replace(one, wavelength_bps=one.wavelength_bps / rate, dark_s=one.dark_s * time)
     slower = replace(one, gpu_bps=one.gpu_bps / rate)
+    if isinstance(slower, GridOfGpus):
+        return replace(slower, set_up_s=slower.set_up_s * time)
     return replace(slower, hop_s=slower.hop_s * time) if isinstance(slower, TorusOfGpus | OneShot) else slower

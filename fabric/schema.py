@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from fabric.grid import lines, sockets
 from fabric.interconnect import (
     DemandRing,
+    GridOfGpus,
     Ideal,
     Interconnect,
     OneShot,
     ParallelOcs,
     Rotors,
     TorusOfGpus,
+    WavelengthRing,
 )
 from fabric.light import Optics
 from fabric.topology import (
@@ -255,13 +257,29 @@ class IdealSpec(_InterconnectSpec):
 
 
 class ParallelOcsSpec(_InterconnectSpec):
-    """``switches`` optical circuit switches, a port of each GPU on each, set once for the jobs' demand."""
+    """``switches`` optical circuit switches, a port of each GPU on each, set once for the jobs' demand; with
+    ``interval`` and ``dark`` again and again for what is still to be sent."""
 
     kind: Literal["parallel-ocs"]
     switches: int = Field(ge=1, le=1024)
+    interval: Duration | None = None
+    dark: Duration | None = None
 
     def made(self) -> Interconnect:
-        return ParallelOcs(self.switches, self.rate)
+        if (self.interval is None) != (self.dark is None):
+            given, other = ("interval", "dark") if self.dark is None else ("dark", "interval")
+            raise ValueError(f"{given}: it goes with {other}; without both, light is set once")
+        if self.interval is None or self.dark is None:
+            return ParallelOcs(self.switches, self.rate)
+        _check_interval(self.interval, self.dark)
+        return ParallelOcs(self.switches, self.rate, self.interval, self.dark)
+
+
+def _check_interval(interval_s: float, dark_s: float) -> None:
+    if interval_s <= 0:
+        raise ValueError(f"interval: {interval_s:g} s; it must be above 0")
+    if interval_s < dark_s:
+        raise ValueError(f"interval: {interval_s:g} s is shorter than the dark time of {dark_s:g} s")
 
 
 class DemandRingSpec(_InterconnectSpec):
@@ -273,18 +291,21 @@ class DemandRingSpec(_InterconnectSpec):
     dark: Duration
 
     def made(self) -> Interconnect:
-        each_way = self.rate / self.wavelength / 2
-        if abs(each_way - round(each_way)) > 1e-9 * each_way or each_way < 1:
-            raise ValueError(
-                f"rate: {2 * each_way:g} wavelengths do not divide into two directions of whole numbers"
-            )
-        if self.interval <= 0 or self.interval < self.dark:
-            raise ValueError(
-                f"interval: {self.interval:g} s is shorter than the dark time of {self.dark:g} s, or 0"
-            )
-        if each_way > MOST_WAVELENGTHS:
-            raise ValueError(f"wavelength: {each_way:g} in each direction; at most {MOST_WAVELENGTHS}")
-        return DemandRing(round(each_way), self.wavelength, self.interval, self.dark)
+        each_way = _each_way(self.rate, self.wavelength)
+        _check_interval(self.interval, self.dark)
+        return DemandRing(each_way, self.wavelength, self.interval, self.dark)
+
+
+def _each_way(rate_bps: float, wavelength_bps: float) -> int:
+    """Wavelengths in each of a ring's two directions. Raises ValueError where that is no number of them."""
+    each_way = rate_bps / wavelength_bps / 2
+    if abs(each_way - round(each_way)) > 1e-9 * each_way or each_way < 1:
+        raise ValueError(
+            f"rate: {2 * each_way:g} wavelengths do not divide into two directions of whole numbers"
+        )
+    if each_way > MOST_WAVELENGTHS:
+        raise ValueError(f"wavelength: {each_way:g} in each direction; at most {MOST_WAVELENGTHS}")
+    return round(each_way)
 
 
 class TorusSpec(_InterconnectSpec):
@@ -292,11 +313,12 @@ class TorusSpec(_InterconnectSpec):
 
     kind: Literal["torus"]
     sides: tuple[int, ...] = Field(min_length=1, max_length=8)
-    block: tuple[int, ...] = ()
     hop: Duration = 0.0
 
     def made(self) -> Interconnect:
-        torus = Torus(self.sides, self.block)
+        if min(self.sides) < 2:
+            raise ValueError(f"sides: {self.sides}; each must be at least 2")
+        torus = Torus(self.sides)
         if torus.gpus != self.gpus:
             raise ValueError(f"sides: {self.sides} are {torus.gpus} GPUs, and there are {self.gpus}")
         return TorusOfGpus(torus, self.rate, self.hop)
@@ -332,9 +354,59 @@ class RotorSpec(_InterconnectSpec):
         )
 
 
+class GridOfGpusSpec(_InterconnectSpec):
+    """``rows`` x ``columns`` GPUs, row by row; ``transceivers``: 1 for row and column, or one for each;
+    ``set_up``: of each transfer, on each line that it takes."""
+
+    kind: Literal["grid"]
+    rows: int = Field(ge=1, le=4096)
+    columns: int = Field(ge=1, le=4096)
+    transceivers: Literal[1, 2] = 1
+    set_up: Duration = 0.0
+
+    def made(self) -> Interconnect:
+        if self.rows * self.columns != self.gpus:
+            raise ValueError(
+                f"rows: {self.rows} of {self.columns} columns are {self.rows * self.columns} GPUs, "
+                f"and there are {self.gpus}"
+            )
+        return GridOfGpus(self.rows, self.columns, self.rate, self.transceivers, self.set_up)
+
+
+class WavelengthRingSpec(_InterconnectSpec):
+    """``wavelength``: rate of one, of which ``rate`` has half in each direction; ``dark``: of a step whose
+    circuits are others than those of the step before."""
+
+    kind: Literal["wavelength-ring"]
+    wavelength: Rate
+    dark: Duration = 0.0
+
+    def made(self) -> Interconnect:
+        return WavelengthRing(_each_way(self.rate, self.wavelength), self.wavelength, self.dark)
+
+
+#: How the tags begin by which pydantic tells sections of one key from each other.
+KIND_TAG = "kind-"
+KINDS = ("ideal", "parallel-ocs", "demand-ring", "torus", "one-shot", "rotor", "grid", "wavelength-ring")
+
+
+def _kind_tag(value: object) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return f"{KIND_TAG}{kind}" if kind in KINDS else None
+
+
 InterconnectSpec = Annotated[
-    IdealSpec | ParallelOcsSpec | DemandRingSpec | TorusSpec | OneShotSpec | RotorSpec,
-    Field(discriminator="kind"),
+    Annotated[IdealSpec, Tag("kind-ideal")]
+    | Annotated[ParallelOcsSpec, Tag("kind-parallel-ocs")]
+    | Annotated[DemandRingSpec, Tag("kind-demand-ring")]
+    | Annotated[TorusSpec, Tag("kind-torus")]
+    | Annotated[OneShotSpec, Tag("kind-one-shot")]
+    | Annotated[RotorSpec, Tag("kind-rotor")]
+    | Annotated[GridOfGpusSpec, Tag("kind-grid")]
+    | Annotated[WavelengthRingSpec, Tag("kind-wavelength-ring")],
+    Discriminator(
+        _kind_tag, custom_error_type="kind", custom_error_message=f"its kind is one of {', '.join(KINDS)}"
+    ),
 ]
 
 

@@ -147,13 +147,15 @@ class Onic:
     ``transmitters``: ``tunable`` is one laser for each port, which takes ``tuning_s`` seconds (in the real
     fabric) to change its wavelength; the port's receiver is broadband: it takes any colour, and so one flow
     at a time. ``array`` is a fixed laser and a receiver for every wavelength at each port, all usable at
-    once, each at the link's rate.
+    once, each at the link's rate. ``standing``: its light stands without being asked for, and a peer has any
+    number of lightpaths from it.
     """
 
     gpu: str
     ports: int
     tuning_s: float
     transmitters: Literal["tunable", "array"] = "tunable"
+    standing: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,13 +196,26 @@ class WdmRing:
 
 
 @dataclass(frozen=True)
+class Planes:
+    """GPUs with one fibre on each of several optical circuit switches, whose light goes one way.
+
+    ``nodes``: GPU names; node i is on faceplate i + 1 of every switch, its port q on ``switches[q]``.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Fabric:
     """Everything that is plugged together. Names are unique over all kinds of node.
 
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
     shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
-    ``interconnect``: what joins the GPUs where nothing is plugged port by port.
+    ``interconnect``: what joins the GPUs where nothing is plugged port by port. ``divided``: the
+    switches whose light is divided by what the GPUs send (``fabric.plugged``).
     """
 
     gpus: Mapping[str, Gpu]
@@ -214,6 +229,7 @@ class Fabric:
     paths: PathChoice = "hash"
     optics: Optics = field(default_factory=Optics)
     interconnect: Interconnect | None = None
+    divided: Planes | WdmRing | None = None
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:
@@ -222,8 +238,10 @@ class Fabric:
 
     @cached_property
     def electrical_ports(self) -> tuple[Port, ...]:
-        """The ports of GPUs and packet switches that have a link, in order."""
-        return tuple(sorted(port for port in self.link_at if is_electrical(self, port)))
+        """The ports of packet switches and of GPUs without an O-NIC that have a link, in order."""
+        return tuple(
+            sorted(port for port in self.link_at if port.node not in self.onics and is_electrical(self, port))
+        )
 
     def gpu_by_ip(self, ip: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)
@@ -320,13 +338,26 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiD
 
 
 def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
-    """The faceplate port of the optical circuit switch that a port's fibre is plugged into, if any."""
+    """The faceplate port of the optical circuit switch that a port's fibre is plugged into, if any.
+
+    None for an O-NIC, whose light is not of circuits between ports.
+    """
     link = fabric.link_at.get(port)
-    if link is None:
+    if link is None or port.node in fabric.onics:
         return None
     other = link.other(port)
     switch = fabric.optical_switches.get(other.node)
     return None if switch is None or switch.wavelengths is not None else other
+
+
+def circuit_switches(fabric: Fabric) -> list[str]:
+    """The optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
+    divided = () if fabric.divided is None else fabric.divided.switches
+    return [
+        switch.name
+        for switch in fabric.optical_switches.values()
+        if switch.wavelengths is None and switch.name not in divided
+    ]
 
 
 def circuit_cross_connects(
@@ -335,12 +366,11 @@ def circuit_cross_connects(
     """The cross-connects that light the given duplex circuits, by optical switch.
 
     Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of
-    the fabric has an entry, if only an empty one; a WSS makes no circuits and has none. Raises ValueError
-    naming the ports when a circuit cannot be made or two circuits want one port.
+    the fabric has an entry, if only an empty one; a WSS makes no circuits and has none, nor has a switch
+    whose light is divided by demand. Raises ValueError naming the ports when a circuit cannot be made or two
+    circuits want one port.
     """
-    wanted: dict[str, set[CrossConnect]] = {
-        switch.name: set() for switch in fabric.optical_switches.values() if switch.wavelengths is None
-    }
+    wanted: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}
     holder: dict[Port, str] = {}
     for a, b in circuits:
         near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)

@@ -169,7 +169,7 @@ def placed_workload(
     if takes not in get_args(Takes):
         raise ValueError(f"takes: no {takes}; there are {', '.join(get_args(Takes))}")
     if gradient_bytes is not None and gradient_bytes < 0:
-        raise ValueError(f"gradient_bytes: {gradient_bytes} must be 0 or more")
+        raise ValueError(f"gradient: {gradient_bytes} bytes; it must be 0 or more")
     # Gradients are counted in bytes here, as of one byte an element.
     training = Training(
         sequence=sequence, element_bytes=element_bytes, gradient_bytes=1,
@@ -236,7 +236,7 @@ def _messages(
         if messages > MOST_MESSAGES:
             raise ValueError(
                 f"mp: GPUs of a replica exchange more than {MOST_MESSAGES} messages; take fewer, a narrower "
-                "window or a longer quantum_s"
+                "window or a longer quantum"
             )
         found.append(links)
     return found

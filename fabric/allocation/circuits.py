@@ -13,12 +13,13 @@ most Q is a sum of Q partial matchings (Kőnig, 1916), so only the ports of each
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.demand import FloatArray, check_demand
+from fabric.allocation.demand import FloatArray, check_counts, check_demand
 from fabric.steps import BoolArray, IntArray
 
 
@@ -67,13 +68,13 @@ class _Pairs:
         """How many others each GPU sends to and receives from."""
         return self.sums(np.ones_like(self.sources))
 
-    def check_degree(self) -> None:
+    def check_degree(self, names: Sequence[str] | None = None) -> None:
         """Raises ValueError naming the GPU that has more partners than there are switches."""
         for degree, verb in zip(self.partners(), ("sends to", "receives from"), strict=True):
             gpu = int(degree.argmax())
             if degree[gpu] > self.switches:
                 raise ValueError(
-                    f"demand: GPU {gpu} {verb} {degree[gpu]:.0f} others, "
+                    f"demand: GPU {names[gpu] if names else gpu} {verb} {degree[gpu]:.0f} others, "
                     f"and {self.switches} switches join it to at most {self.switches}"
                 )
 
@@ -91,6 +92,11 @@ class _Pairs:
         return CircuitPlan(matrix, z, z if bound is None else bound)
 
 
+def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
+    """Raises ValueError as ``single_shot``; GPUs are called by ``names``, where there are any."""
+    _Pairs.of(demand, switches).check_degree(names)
+
+
 def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     """The plan with the greatest z, exactly; the circuits that are then left go to who needs them most.
 
@@ -105,11 +111,36 @@ def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     """
     pairs = _Pairs.of(demand, switches)
     pairs.check_degree()
-    ports_out, ports_in = ((switches - load).astype(np.int64).tolist() for load in pairs.partners())
+    return _filled(pairs, np.ones(len(pairs.relative), dtype=np.int64))
+
+
+def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
+    """As ``single_shot``, but a GPU may have more partners than there are switches: its least demands wait.
+
+    The first circuit of each pair is given in the order of the demands, the greatest first (of equal ones
+    that of the lowest source, then destination), where both have a free port. z is 0 where a pair waits, as
+    it is for every plan. Raises ValueError as ``check_demand`` and for fewer than 1 switch.
+    """
+    pairs = _Pairs.of(demand, switches)
+    sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
+    ports_out, ports_in = [switches] * pairs.gpus, [switches] * pairs.gpus
+    first = np.zeros(len(sources), dtype=np.int64)
+    for pair in np.argsort(-pairs.relative, kind="stable").tolist():
+        i, j = sources[pair], destinations[pair]
+        if ports_out[i] and ports_in[j]:
+            ports_out[i] -= 1
+            ports_in[j] -= 1
+            first[pair] = 1
+    return _filled(pairs, first)
+
+
+def _filled(pairs: _Pairs, first: IntArray) -> CircuitPlan:
+    """The plan that gives the pairs ``first``, and what is left to who has least for what it needs."""
+    ports_out, ports_in = ((pairs.switches - load).astype(np.int64).tolist() for load in pairs.sums(first))
     sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
     relative = pairs.relative.tolist()
-    counts = [1] * len(relative)
-    poorest = [(1 / need, pair) for pair, need in enumerate(relative)]
+    counts = first.tolist()
+    poorest = [(counts[pair] / need, pair) for pair, need in enumerate(relative)]
     heapq.heapify(poorest)
     while poorest:
         _, pair = poorest[0]
@@ -234,24 +265,6 @@ def permutations(counts: npt.ArrayLike, switches: int) -> IntArray:
     table = ends[np.argsort(starts, kind="stable")].reshape(gpus, switches)
     chosen = np.array(_matchings(table))
     return np.where(chosen < gpus, chosen, -1)
-
-
-def check_counts(counts: npt.ArrayLike) -> IntArray:
-    """Counts of circuits [n, n]. Raises ValueError naming the GPUs as ``permutations``."""
-    matrix = np.asarray(counts)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        shape = " x ".join(map(str, matrix.shape))
-        raise ValueError(f"counts: they have one row and one column for each GPU, not the shape [{shape}]")
-    with np.errstate(invalid="ignore"):
-        whole = matrix.astype(np.int64)
-    wrong = np.argwhere((whole != matrix) | (whole < 0))
-    if len(wrong):
-        i, j = wrong[0].tolist()
-        raise ValueError(f"counts: GPU {i} to GPU {j} has {matrix[i, j]}; it must be 0, 1, 2, …")
-    itself = np.flatnonzero(whole.diagonal())
-    if len(itself):
-        raise ValueError(f"counts: GPU {itself[0]} has a circuit to itself (the diagonal must be 0)")
-    return whole
 
 
 def _matchings(table: IntArray) -> list[IntArray]:

@@ -1,9 +1,14 @@
-"""What GPUs have to send, as a matrix: row is the source, column the destination."""
+"""What GPUs have to send, and the circuits for it, as matrices: row is the source, column the destination."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
+from fabric.steps import IntArray, Steps
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -26,3 +31,40 @@ def check_demand(demand: npt.ArrayLike) -> FloatArray:
     if len(itself):
         raise ValueError(f"demand: GPU {itself[0]} sends to itself (the diagonal must be 0)")
     return matrix
+
+
+def check_counts(counts: npt.ArrayLike) -> IntArray:
+    """The counts of circuits [n, n].
+
+    Raises ValueError when they are not square or empty, and naming the GPUs where one is not a whole number
+    of 0 or more, or not 0 on the diagonal.
+    """
+    matrix = np.asarray(counts)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        shape = " x ".join(map(str, matrix.shape))
+        raise ValueError(f"counts: they have one row and one column for each GPU, not the shape [{shape}]")
+    with np.errstate(invalid="ignore"):
+        whole = matrix.astype(np.int64)
+    wrong = np.argwhere((whole != matrix) | (whole < 0))
+    if len(wrong):
+        i, j = wrong[0].tolist()
+        raise ValueError(f"counts: GPU {i} to GPU {j} has {matrix[i, j]}; it must be 0, 1, 2, …")
+    itself = np.flatnonzero(whole.diagonal())
+    if len(itself):
+        raise ValueError(f"counts: GPU {itself[0]} has a circuit to itself (the diagonal must be 0)")
+    return whole
+
+
+def sent_in_steps(steps: Steps, vector_bytes: float) -> FloatArray:
+    """[ranks, ranks]: bytes that each rank (row) sends to each other in a collective over such a vector."""
+    found = np.zeros((steps.world_size, steps.world_size))
+    for step in steps:
+        np.add.at(found, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
+    return found
+
+
+def placed(found: npt.NDArray[Any], at: Sequence[int] | IntArray, gpus: int) -> FloatArray:
+    """[gpus, gpus], by numbers of all GPUs, what is given [ranks, ranks], of which rank i is on ``at[i]``."""
+    demand, numbers = np.zeros((gpus, gpus)), np.asarray(at, dtype=np.int64)
+    demand[numbers[:, None], numbers] = found
+    return demand

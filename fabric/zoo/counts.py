@@ -9,6 +9,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from fabric.interconnect import (
+    DemandRing,
+    GridOfGpus,
+    Ideal,
+    Interconnect,
+    OneShot,
+    ParallelOcs,
+    TorusOfGpus,
+    WavelengthRing,
+)
 from fabric.topology import Fabric, Link, is_electrical
 from fabric.zoo.torus import Torus
 
@@ -33,10 +43,12 @@ class Counts:
 
 
 def of_fabric(fabric: Fabric) -> Counts:
-    """Counts of a fabric that is written out: what its links are plugged into.
+    """Counts of a fabric: what its links are plugged into, or what its interconnect takes.
 
     An O-NIC with an array has a channel for every wavelength of the switch that its port is plugged into.
     """
+    if fabric.interconnect is not None:
+        return of_interconnect(fabric.interconnect, len(fabric.gpus))
     plugged = [(port, link) for link in fabric.links for port in (link.a, link.b)]
     nodes = [port.node for port, _ in plugged]
     ours = [(port, link) for port, link in plugged if is_electrical(fabric, port)]
@@ -60,6 +72,21 @@ def _channels(fabric: Fabric, node: str, link: Link) -> int:
     return fabric.optical_switches[switch].wavelengths or 1
 
 
+def of_interconnect(one: Interconnect, gpus: int) -> Counts:
+    """Of one that is described as a whole."""
+    if isinstance(one, Ideal):
+        return of_ideal(gpus)
+    if isinstance(one, TorusOfGpus):
+        return of_torus(one.torus)
+    if isinstance(one, GridOfGpus):
+        return of_grid(one.rows, one.columns, one.transceivers)
+    if isinstance(one, DemandRing | WavelengthRing):
+        return of_ring(gpus, one.wavelengths)
+    if isinstance(one, ParallelOcs):
+        return of_circuits(gpus, one.switches)
+    return of_circuits(gpus, one.degree if isinstance(one, OneShot) else one.rotor.ports)
+
+
 def of_ideal(gpus: int) -> Counts:
     """One packet switch with a port for every GPU."""
     return Counts(gpus, gpus, 2 * gpus, 2 * gpus, 1, gpus)
@@ -78,10 +105,12 @@ def of_circuits(gpus: int, switches: int, wavelengths: int | None = None) -> Cou
     return Counts(gpus, ports, ports, gpus * channels, optical_switches=switches, optical_ports=ports)
 
 
-def of_grid(rows: int, columns: int) -> Counts:
-    """O-NICs with a tunable transceiver on the WSS of their row and one on that of their column."""
-    ports = 2 * rows * columns
-    return Counts(rows * columns, ports, ports, ports, optical_switches=rows + columns, optical_ports=ports)
+def of_grid(rows: int, columns: int, transceivers: int = 2) -> Counts:
+    """O-NICs on the WSS of their row and on that of their column; tunable ``transceivers``: one for each, or
+    1 whose light both take."""
+    gpus = rows * columns
+    ours = transceivers * gpus
+    return Counts(gpus, 2 * gpus, ours, ours, optical_switches=rows + columns, optical_ports=2 * gpus)
 
 
 def of_ring(gpus: int, wavelengths: int, rings: int = 1) -> Counts:

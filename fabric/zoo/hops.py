@@ -13,24 +13,6 @@ from fabric.steps import IntArray
 HopArray = npt.NDArray[np.int32]
 
 
-def checked_counts(counts: npt.ArrayLike) -> IntArray:
-    """The matrix, if it can be one. Raises ValueError naming what is wrong and where."""
-    found = np.asarray(counts)
-    if found.ndim != 2 or found.shape[0] != found.shape[1]:
-        raise ValueError(f"circuits have shape {found.shape}; they must be a square")
-    whole = found.astype(np.int64)
-    wrong = np.argwhere((whole != found) | (whole < 0))
-    if len(wrong):
-        a, b = wrong[0]
-        raise ValueError(
-            f"circuits from {a} to {b} are {found[a, b]}; they must be a whole number, 0 or more"
-        )
-    loops = np.flatnonzero(whole.diagonal())
-    if len(loops):
-        raise ValueError(f"a circuit from {loops[0]} to itself")
-    return whole
-
-
 def hops_between(counts: IntArray) -> HopArray:
     """[n, n]: the fewest circuits from each GPU to each other, -1 where there is no way."""
     # Here, as most processes make no such graph.

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fabric.allocation.demand import check_demand
 from fabric.schedules import strides
 from fabric.steps import IntArray
 
@@ -34,7 +35,7 @@ def one_shot(
     Raises ValueError, by name, for a degree below 1 or not below n, a demand or bytes that cannot be one, and
     a GPU that there is not or that is in two groups.
     """
-    left = _checked(demand)
+    left = check_demand(demand).copy()
     n = len(left)
     if not 1 <= degree < n:
         raise ValueError(f"degree is {degree}; {n} GPUs can have one of 1 to {n - 1}")
@@ -74,20 +75,6 @@ def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
 
     of = connected_components(csr_array(circuits(ports)), connection="strong")[1]
     return len(np.unique(of if among is None else of[among])) == 1
-
-
-def _checked(demand: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    found = np.array(demand, dtype=np.float64)
-    if found.ndim != 2 or found.shape[0] != found.shape[1]:
-        raise ValueError(f"the demand has shape {found.shape}; it must be a square")
-    wrong = np.argwhere(~(np.isfinite(found) & (found >= 0)))
-    if len(wrong):
-        a, b = wrong[0]
-        raise ValueError(f"the demand from {a} to {b} is {found[a, b]}; it must be 0 or more")
-    own = np.flatnonzero(found.diagonal())
-    if len(own):
-        raise ValueError(f"the demand has bytes from {own[0]} to itself")
-    return found
 
 
 def _groups(groups: Sequence[npt.ArrayLike], gpus: int) -> list[IntArray]:

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric import wdm
-from fabric.allocation.arcs import ArcPlan, Decisions, allocate, highs_ring, load_bound
+from fabric.allocation.arcs import ArcPlan, Decisions, Divisions, allocate
+from fabric.allocation.colour_bound import colour_bound
+from fabric.allocation.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
 
@@ -102,24 +104,21 @@ def best_level(fits: Any, demand: Demand, wavelengths: int) -> float:
 
 
 def brute_load(demand: Demand, wavelengths: int) -> float:
-    """The program's optimum: every number of clockwise ones of every pair is tried."""
+    """The program's optimum, up to 3 wavelengths: every number of clockwise ones of every pair is tried."""
     nodes = len(demand)
-    ways = [((b - a) % nodes, a) for a, b in zip(*np.nonzero(demand), strict=True)]
-    covered = [[(segment - a) % nodes < hops for segment in range(nodes)] for hops, a in ways]
+    # Four bits for each segment of either fibre; the highest is set when the load is too great.
+    empty, full = (sum(value << 4 * k for k in range(2 * nodes)) for value in (7 - wavelengths, 8))
+    ways = []
+    for a, b in zip(*np.nonzero(demand), strict=True):
+        on = [(segment - int(a)) % nodes < (b - a) % nodes for segment in range(nodes)]
+        clockwise = sum(1 << 4 * k for k in range(nodes) if on[k])
+        ways.append((clockwise, sum(1 << 4 * (nodes + k) for k in range(nodes) if not on[k])))
 
     def fits(numbers: Sequence[int]) -> bool:
-        reached = {(0,) * (2 * nodes)}
-        for number, on in zip(numbers, covered, strict=True):
-            after = set()
-            for loads, clockwise in itertools.product(reached, range(number + 1)):
-                now = [load + clockwise * here for load, here in zip(loads, on, strict=False)]
-                now += [
-                    load + (number - clockwise) * (not here)
-                    for load, here in zip(loads[nodes:], on, strict=True)
-                ]
-                if max(now) <= wavelengths:
-                    after.add(tuple(now))
-            reached = after
+        reached = {empty}
+        for number, (one, other) in zip(numbers, ways, strict=True):
+            more = [k * one + (number - k) * other for k in range(number + 1)]
+            reached = {load + way for load in reached for way in more if not (load + way) & full}
         return bool(reached)
 
     return best_level(fits, demand, wavelengths)
@@ -162,7 +161,7 @@ def test_the_load_bound_is_the_programs_optimum() -> None:
 
 def test_highs_finds_the_programs_optimum() -> None:
     random = np.random.default_rng(12)
-    for _ in range(30):
+    for _ in range(200):
         nodes, wavelengths = int(random.integers(2, 6)), int(random.integers(1, 4))
         demand = random_demand(random, nodes, 0.4)
         found = highs_ring(demand, wavelengths, 10.0)
@@ -179,6 +178,38 @@ def test_highs_gives_colours_when_each_ring_is_one() -> None:
         best = brute_colours(demand, 2)
         assert highs_ring(demand, 2, 10.0, rings=2).z == pytest.approx(best, rel=1e-6)
         assert allocate(demand, 2, partial=True).z <= best * (1 + 1e-9)
+
+
+def test_nothing_that_is_coloured_exceeds_the_bound_of_colours() -> None:
+    random = np.random.default_rng(15)
+    reached = 0
+    for _ in range(40):
+        demand = random_demand(random, 4, 0.6)
+        best, bound = brute_colours(demand, 2), colour_bound(demand, 2)
+        assert best * (1 - 1e-9) <= bound <= load_bound(demand, 2) * (1 + 1e-9)
+        reached += bound == pytest.approx(best)
+    assert reached >= 30, "parts of colours are more than whole ones now and then only"
+
+
+def test_long_ways_cost_colours_that_the_load_does_not_see() -> None:
+    # Of three nodes, each sends to the next but one: 2 segments clockwise, or 1 the other way round.
+    demand = np.roll(np.eye(3), 2, axis=1)
+    # On two colours the load has room for three lightpaths clockwise, but no two share a colour.
+    assert load_bound(demand, 2) == 3.0
+    assert colour_bound(demand, 2) == brute_colours(demand, 2) == 2.0
+    assert allocate(demand, 2).z == 2.0
+    assert colour_bound(demand, 2, least=2.5) == 2.5, "what is known is not looked for"
+    assert colour_bound(np.zeros((3, 3)), 2) == np.inf
+
+
+@pytest.mark.parametrize("nodes", [12, 16])
+def test_traffic_one_way_on_small_rings_comes_near_what_colours_allow(nodes: int) -> None:
+    hops = (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes
+    demand = np.random.default_rng(0).uniform(0.05, 1.0, (nodes, nodes)) * ((hops > 0) & (hops <= nodes // 2))
+    plan = allocate(demand, 5 * nodes)
+    bound = colour_bound(demand, 5 * nodes, least=plan.z)
+    assert bound < 0.97 * load_bound(demand, 5 * nodes)
+    assert plan.z >= 0.9 * bound
 
 
 def test_the_search_comes_near_the_best_with_colours() -> None:
@@ -289,6 +320,50 @@ def test_a_known_plan_that_leaves_somebody_out_is_no_answer_to_who_does_not_allo
     assert decisions.decide(demand, partial=True).z == 0
     with pytest.raises(ValueError, match="no lightpath found"):
         decisions.decide(demand)
+
+
+def of_pairs(demand: Demand, wavelengths: int, asked: Demand | None = None) -> npt.NDArray[np.int64]:
+    """Lightpaths [nodes, nodes] of the pairs of ``demand``, in no order, for what is ``asked``."""
+    sources, destinations = np.nonzero(demand.T)[::-1]
+    divisions = Divisions(len(demand), sources, destinations, wavelengths)
+    found = np.zeros(demand.shape, dtype=np.int64)
+    found[sources, destinations] = divisions.counts(
+        (demand if asked is None else asked)[sources, destinations]
+    )
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(demands(), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_divisions_are_those_of_plans(demand: Demand, wavelengths: int, random: Any) -> None:
+    asked = demand * [[random.choice((0.0, 1.0, 2.0)) for _ in demand] for _ in demand]
+    wanted = allocate(asked, wavelengths, partial=True).counts()
+    assert (of_pairs(demand, wavelengths, asked) == wanted).all()
+
+
+def test_divisions_of_a_ring_that_repeats_are_those_of_plans() -> None:
+    random = np.random.default_rng(6)
+    for seed in range(4):
+        demand = np.kron(np.eye(24), random_demand(np.random.default_rng(seed), 8, 0.5))
+        here = np.arange(192)
+        demand[here, (here + 8) % 192] += random.uniform(0.5, 2.0)
+        assert (of_pairs(demand, 40) == allocate(demand, 40).counts()).all()
+    demand[5, 6] += 0.25
+    assert (of_pairs(demand, 40) == allocate(demand, 40).counts()).all()
+
+
+def test_divisions_are_remembered_up_to_a_factor() -> None:
+    random = np.random.default_rng(4)
+    demand = random_demand(random, 8, 0.6)
+    sources, destinations = np.nonzero(demand)
+    divisions = Divisions(8, sources, destinations, 20, kept=1)
+    mine, other = demand[sources, destinations], random.uniform(0.1, 1.0, len(sources))
+    found = divisions.counts(mine)
+    assert (divisions.counts(3e7 * mine) == found).all()
+    divisions.counts(other)
+    assert (divisions.counts(mine) == found).all()
+    nothing = divisions.counts(np.zeros(len(sources)))
+    assert not nothing.any()
 
 
 # Bad input

@@ -15,6 +15,7 @@ from fabric.allocation.circuits import (
     CircuitPlan,
     highs_single_shot,
     multi_shot,
+    patient_shot,
     permutations,
     single_shot,
 )
@@ -316,3 +317,24 @@ def test_more_partners_than_switches_name_the_gpu() -> None:
 def test_counts_that_do_not_fit_are_named(counts: object, switches: int, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         permutations(counts, switches)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 10))
+@settings(deadline=None, max_examples=60)
+def test_least_demands_wait_where_ports_are_too_few(seed: int, gpus: int, switches: int) -> None:
+    demand = some_demand(np.random.default_rng(seed), gpus)
+    plan = patient_shot(demand, switches)
+    counts = plan.counts
+    assert max(counts.sum(axis=0).max(), counts.sum(axis=1).max()) <= switches
+    assert not counts[demand == 0].any()
+    degree = max((demand > 0).sum(axis=0).max(), (demand > 0).sum(axis=1).max())
+    if degree <= switches:
+        assert (counts == single_shot(demand, switches).counts).all()
+        return
+    assert plan.z == 0 == plan.bound
+    for i, j in np.argwhere((demand > 0) & (counts == 0)):
+        # Who waits finds all ports of one side with who has at least as much to send.
+        row, column = counts[i] > 0, counts[:, j] > 0
+        out = counts[i].sum() == switches and (demand[i][row] >= demand[i, j]).all()
+        into = counts[:, j].sum() == switches and (demand[:, j][column] >= demand[i, j]).all()
+        assert out or into

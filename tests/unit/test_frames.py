@@ -75,6 +75,12 @@ def test_a_link_that_cannot_be_filled_at_all_is_refused_by_name() -> None:
         choose_frames(fabric("40 Mbit/s", "10 ms"), 1, 400)
 
 
+def test_a_long_queue_that_is_stated_is_enough() -> None:
+    found = choose_frames(fabric("4110336000 bit/s", "0.015625 s", "62.5 ms"), 40, 400)
+    assert found.mtu_bytes == 5003
+    assert [queue.queue_s for queue in found.short] == [0.625]
+
+
 def test_light_without_a_packet_switch_needs_no_queue() -> None:
     ring = {"nodes": 3, "gpu": "x", "rate": "40 Mbit/s", "queue": "1 us"}
     assert choose_frames(build_fabric(FabricSpec.model_validate({"rings": {"r": ring}})), 1, 400).short == ()

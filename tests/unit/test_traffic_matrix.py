@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.unit.workloads import canonical, many_kinds, outcome
-from workloads.formats.matrix import read, traffic, write
+from workloads.formats.matrix import read, write
 from workloads.graph import Book, Collective, Split, Workload, Writer
 from workloads.packed import pack, unpack
 from workloads.splits import split_bytes
+from workloads.traffic import traffic
 
 ROWS = "# bytes\n0, 4096,12\n\n8,0,1099511627776\n0,4,0\n"
 
@@ -84,6 +85,7 @@ def test_skewed_all_to_alls_are_those_of_the_first_iteration() -> None:
         ("0,1\n1,0,3\n", "m.csv, line 2: it has 3 columns, there are 2 rows"),
         ("0,1\n-4,0\n", "m.csv, line 2, column 1: '-4' is no number of bytes"),
         ("0,1\n1,x\n", "m.csv, line 2, column 2: 'x' is no number of bytes"),
+        ("0,1\n#\n1,5\n", "m.csv, line 3, column 2: rank 1 sends 5 bytes to itself; the diagonal must be 0"),
         ("0,1\n1,nan\n", "'nan' is no number of bytes"),
         ("0,9999999999999999999\n1,0\n", "line 1, column 2: '9999999999999999999' is no number of bytes"),
         ("0," * 3000, "line 1: a matrix may have 2048 ranks"),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric import wdm
-from fabric.schedules import strides
+from fabric.schedules import steps_named, strides
 from fabric.schema import FabricSpec, build_fabric
 from fabric.steps import IntArray, Step, frozen
 from fabric.topology import Fabric
@@ -24,9 +24,16 @@ from fabric.zoo.one_shot import circuits, hangs_together, one_shot
 from fabric.zoo.rotor import Rotor, matchings, turns
 from fabric.zoo.torus import Torus
 from testbed.simulation.maxmin import rates
-from testbed.simulation.networks import GridNetwork, IdealNetwork, Network
+from testbed.simulation.networks import GridNetwork, IdealNetwork, Network, RingNetwork
+from testbed.simulation.phases import Phases, StepCost
 from testbed.simulation.workload import How, simulate_workload
-from testbed.simulation.zoo import CircuitNetwork, RelayedGridNetwork, TorusNetwork, rotor_network
+from testbed.simulation.zoo import (
+    CircuitNetwork,
+    RelayedGridNetwork,
+    TorusNetwork,
+    WavelengthRingNetwork,
+    rotor_network,
+)
 from workloads.graph import Book, Collective, Workload, Writer
 
 RATE = 800e9
@@ -123,10 +130,10 @@ def test_circuits_say_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="rank 1: there is no GPU g9"):
         forwarding.routes(("g0", "g9"), ring_step(2))
     for wrong, why in (
-        (np.ones((2, 3)), r"have shape \(2, 3\)"),
-        (np.eye(2), "circuit from 0 to itself"),
-        ([[0, -1], [0, 0]], "from 0 to 1 are -1"),
-        ([[0, 0.5], [0, 0]], "from 0 to 1 are 0.5"),
+        (np.ones((2, 3)), r"shape \[2 x 3\]"),
+        (np.eye(2), "GPU 0 has a circuit to itself"),
+        ([[0, -1], [0, 0]], "GPU 0 to GPU 1 has -1"),
+        ([[0, 0.5], [0, 0]], "GPU 0 to GPU 1 has 0.5"),
         (np.zeros((3, 3)), "circuits of 3 GPUs, and there are 2"),
     ):
         with pytest.raises(ValueError, match=why):
@@ -264,9 +271,9 @@ def test_a_one_shot_graph_says_what_does_not_fit() -> None:
     zeros = np.zeros((4, 4))
     for demand, degree, groups, why in (
         (zeros, 4, [], "degree is 4; 4 GPUs can have one of 1 to 3"),
-        (np.zeros((3, 4)), 2, [], r"demand has shape \(3, 4\)"),
-        (np.eye(4), 2, [], "bytes from 0 to itself"),
-        (np.where(np.arange(4) == 2, -1.0, zeros), 2, [], "demand from 0 to 2 is -1.0"),
+        (np.zeros((3, 4)), 2, [], r"shape \[3 x 4\]"),
+        (np.eye(4), 2, [], "GPU 0 sends to itself"),
+        (np.where(np.arange(4) == 2, -1.0, zeros), 2, [], "demand: GPU 0 to GPU 2 is -1.0"),
         (zeros, 2, [[0, 1], [1, 2]], "GPU 1 is in two groups"),
         (zeros, 2, [[0, 7]], "there is no GPU 7; there are 4"),
     ):
@@ -395,6 +402,51 @@ def test_a_node_of_the_senders_row_and_the_receivers_column_relays() -> None:
     assert (got(network, all_pairs(12), 12) > 0).all()
     with pytest.raises(ValueError, match="10 GPUs do not fill a grid of 4 columns"):
         RelayedGridNetwork(names(10), 4, 400e9)
+
+
+def test_one_transceiver_serves_row_and_column() -> None:
+    """So a GPU that sends along both halves what each gets, and alone on one line it has all."""
+    both = step_of(np.array([1, 1]), np.array([3, 9]))
+    apart = RelayedGridNetwork(names(12), 4, 200e9)
+    one = RelayedGridNetwork(names(12), 4, 400e9, shared=True)
+    assert got(apart, both, 12) == pytest.approx([200e9, 200e9])
+    assert got(one, both, 12) == pytest.approx([200e9, 200e9])
+    assert got(one, step_of(np.array([1]), np.array([3])), 12) == pytest.approx([400e9])
+    routes = one.routes(names(12), step_of(np.array([1]), np.array([11])))
+    assert [one.key(link) for link in routes.links] == [
+        ("from", "g1", "line"), ("to", "g3", "line"), ("from", "g3", "line"), ("to", "g11", "line"),
+    ]  # fmt: skip
+
+
+# A ring of wavelengths whose light is set between steps.
+
+
+def test_light_goes_the_short_way_and_shares_fibres() -> None:
+    network = WavelengthRingNetwork(names(8), 100e9)
+    routes = network.routes(names(8), step_of(np.array([0, 0, 6, 1, 2]), np.array([2, 6, 0, 5, 6])))
+    ways = [[network.key(link) for link in routes.links[i:j]] for i, j in itertools.pairwise(routes.offsets)]
+    assert ways == [
+        [("g0", "g1"), ("g1", "g2")],
+        [("g0", "g7"), ("g7", "g6")],
+        [("g6", "g7"), ("g7", "g0")],
+        # Half round: from an odd GPU against the clock, from an even one with it.
+        [("g1", "g0"), ("g0", "g7"), ("g7", "g6"), ("g6", "g5")],
+        [("g2", "g3"), ("g3", "g4"), ("g4", "g5"), ("g5", "g6")],
+    ]
+    found = got(network, step_of(np.array([0, 1, 2]), np.array([2, 2, 3])), 8)
+    assert found == pytest.approx([50e9, 50e9, 100e9])
+
+
+@pytest.mark.parametrize(("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)])
+def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavelengths: int) -> None:
+    """Against the ring where each lightpath has a wavelength of its own."""
+    fabric, ring = wdm.wdm_ring("n", nodes, wavelengths, 10e9)
+    steps = wdm.collective_on_ring(f"wrht-{wavelengths}", nodes, wavelengths)
+    cost = StepCost(25e-6, "changed-only")
+    exact = Phases(RingNetwork(fabric, ring), ring.nodes, steps).time(1e8, cost)
+    shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
+    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
+    assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)
 
 
 # What they are built of.

@@ -1,0 +1,84 @@
+"""Divides the light of an interconnect among pairs of GPUs, by what these have to send."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from fabric.allocation.arcs import Decisions
+from fabric.allocation.circuits import patient_shot, permutations, single_shot
+from fabric.allocation.demand import FloatArray
+from fabric.interconnect import DemandRing, ParallelOcs
+from fabric.lightpaths import Division, Lightpath
+from fabric.steps import IntArray
+from fabric.topology import Fabric
+from fabric.wdm import CLOCKWISE, COUNTER
+
+
+class Divider(Protocol):
+    """Divides light for a demand [gpus, gpus], row = source, in any unit. ``rate_bps``: of one lightpath, as
+    in the real fabric. The same demand always gives the same division.
+    """
+
+    rate_bps: float
+
+    def counts(self, demand: FloatArray) -> IntArray:
+        """Lightpaths of each pair [gpus, gpus]. Raises ValueError as ``check_demand``."""
+
+    def division(self, demand: FloatArray) -> Division:
+        """Likewise, and which these are."""
+
+
+def divider(fabric: Fabric) -> Divider:
+    """For ``fabric.interconnect``, plugged or not. Raises ValueError for one whose light is not divided."""
+    one = fabric.interconnect
+    if isinstance(one, ParallelOcs):
+        return PlanesDivider(one)
+    if isinstance(one, DemandRing):
+        return RingDivider(one)
+    raise ValueError("the light of this fabric is not divided")
+
+
+class PlanesDivider:
+    """Circuits of parallel switches. Raises ValueError, too, naming the GPU that has more partners than there
+    are switches; not where the switches are set again and again, as then somebody's turn comes later."""
+
+    def __init__(self, one: ParallelOcs) -> None:
+        self.rate_bps = one.circuit_bps
+        self._switches = one.switches
+        self._shot = single_shot if one.interval_s is None else patient_shot
+
+    def counts(self, demand: FloatArray) -> IntArray:
+        return self._shot(demand, self._switches).counts
+
+    def division(self, demand: FloatArray) -> Division:
+        counts = self.counts(demand)
+        paths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
+        for port, partners in enumerate(permutations(counts, self._switches).tolist()):
+            for source, destination in enumerate(partners):
+                if destination >= 0:
+                    pair = (source, destination)
+                    paths[pair] = (*paths.get(pair, ()), Lightpath(port))
+        return Division(counts, paths)
+
+
+class RingDivider:
+    """Lightpaths of a ring of wavelengths; a pair may go without any where they do not suffice for all."""
+
+    def __init__(self, one: DemandRing) -> None:
+        self.rate_bps = one.wavelength_bps
+        self._decisions = Decisions(one.wavelengths)
+
+    def counts(self, demand: FloatArray) -> IntArray:
+        return self._decisions.decide(demand, partial=True).counts()
+
+    def division(self, demand: FloatArray) -> Division:
+        plan = self._decisions.decide(demand, partial=True)
+        ports = np.where(plan.clockwise, CLOCKWISE, COUNTER)
+        paths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
+        rows = (plan.sources, plan.destinations, ports, plan.colours)
+        for source, destination, port, colour in zip(*(row.tolist() for row in rows), strict=True):
+            pair = (source, destination)
+            paths[pair] = (*paths.get(pair, ()), Lightpath(port, colour))
+        return Division(plan.counts(), paths)

@@ -1,0 +1,83 @@
+"""The ports, fibres and optical switches of an interconnect that is described as a whole.
+
+So an emulated lab can be built of it, where its light is divided among the pairs by what they send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fabric.interconnect import DemandRing, ParallelOcs
+from fabric.topology import Fabric, Link, Onic, OpticalSwitch, Planes, Port, WdmRing
+from fabric.trees import QUEUE_S
+from fabric.wdm import ring_links, ring_switches
+
+#: GPUs, ports of an O-NIC, and wavelengths in each direction that can be emulated.
+MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
+
+#: What describes each kind that can be emulated, in a scenario.
+_KINDS = {ParallelOcs: "parallel-ocs", DemandRing: "demand-ring"}
+
+
+def plugged(fabric: Fabric) -> Fabric:
+    """The fabric as it is plugged together; itself where it has no interconnect.
+
+    ``interconnect`` stays beside. Raises ValueError, one line that begins with the key, for one that cannot
+    be emulated.
+    """
+    one = fabric.interconnect
+    if one is None or fabric.divided is not None:
+        return fabric
+    gpus = tuple(fabric.gpus)
+    if not isinstance(one, ParallelOcs | DemandRing):
+        raise ValueError(
+            f"interconnect.kind: it is simulated only; {' and '.join(_KINDS.values())} are emulated, too"
+        )
+    if len(gpus) > MOST_GPUS:
+        raise ValueError(f"interconnect.gpus: {len(gpus)}; at most {MOST_GPUS} are emulated")
+    return _planes(fabric, one, gpus) if isinstance(one, ParallelOcs) else _ring(fabric, one, gpus)
+
+
+def _planes(fabric: Fabric, one: ParallelOcs, gpus: tuple[str, ...]) -> Fabric:
+    if one.switches > MOST_PORTS:
+        raise ValueError(
+            f"interconnect.switches: {one.switches}; an emulated O-NIC has at most {MOST_PORTS} ports"
+        )
+    names = tuple(f"q{number}" for number in range(one.switches))
+    links = [
+        Link(Port(gpu, number), Port(switch, faceplate), one.circuit_bps, QUEUE_S)
+        for faceplate, gpu in enumerate(gpus, start=1)
+        for number, switch in enumerate(names)
+    ]
+    # The profile says what a switch does besides being dark: nothing, as in the simulator.
+    switches = [OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=one.dark_s) for name in names]
+    return _with(fabric, switches, links, one.switches, Planes(_KINDS[ParallelOcs], gpus, names))
+
+
+def _ring(fabric: Fabric, one: DemandRing, gpus: tuple[str, ...]) -> Fabric:
+    if one.wavelengths > MOST_WAVELENGTHS:
+        raise ValueError(
+            f"interconnect.rate: {one.wavelengths} wavelengths in each direction; "
+            f"at most {MOST_WAVELENGTHS} are emulated"
+        )
+    names = tuple(f"w{number}" for number in range(len(gpus)))
+    ring = WdmRing(_KINDS[DemandRing], gpus, names, one.wavelengths)
+    switches = ring_switches(ring, "scpi", "ideal", None, one.dark_s)
+    return _with(fabric, switches, ring_links(ring, one.wavelength_bps, QUEUE_S), 2, ring)
+
+
+def _with(
+    fabric: Fabric,
+    switches: Sequence[OpticalSwitch],
+    links: Sequence[Link],
+    ports: int,
+    divided: Planes | WdmRing,
+) -> Fabric:
+    return replace(
+        fabric,
+        optical_switches={switch.name: switch for switch in switches},
+        links=tuple(links),
+        onics={gpu: Onic(gpu, ports, 0.0, "array", standing=True) for gpu in divided.nodes},
+        divided=divided,
+    )
