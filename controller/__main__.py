@@ -28,8 +28,9 @@ from controller.openflow.plane import OpenFlowPlane
 from controller.rest.access import is_loopback, read_token
 from controller.rest.app import create_app
 from controller.service import Controller
+from fabric.plugged import plugged
 from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
+from fabric.topology import Fabric, circuit_switches
 
 log = logging.getLogger("controller")
 
@@ -121,7 +122,7 @@ def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: t
     # What the start has made stays: no full collection shall look through it again while a call waits.
     gc.freeze()
     # Needed by the first regroup, which should not wait for it, and by nothing before.
-    if any(switch.wavelengths is None for switch in controller.fabric.optical_switches.values()):
+    if circuit_switches(controller.fabric):
         threading.Thread(target=import_module, args=("scipy.optimize",), name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]
     log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
@@ -134,9 +135,9 @@ def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: t
 
 
 def read_fabric(path: Path) -> Fabric:
-    """The fabric in a JSON file. Raises StartError naming the file and the key."""
+    """The fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
     try:
-        return build_fabric(FabricSpec.model_validate(json.loads(path.read_text())))
+        return plugged(build_fabric(FabricSpec.model_validate(json.loads(path.read_text()))))
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from error
     except ValidationError as error:

@@ -22,19 +22,24 @@ class PacketSwitchEntry(BaseModel):
 
 
 class OnicPlace(BaseModel):
-    """``flow``: its flow socket as the GPU's worker sees it. Of an O-NIC with an agent (``tunable``) also
-    that agent's management socket and address; of one without (``array``) the ``directory`` in which that
-    socket is to be."""
+    """``flow``: its flow socket as the GPU's worker sees it; none where its light stands. Of an O-NIC with an
+    agent (``tunable``) also that agent's management socket and address; of one without (``array``) the
+    ``directory`` in which that socket is to be."""
 
     model_config = ConfigDict(extra="allow")
-    flow: str
+    flow: str | None = None
     transmitters: Literal["tunable", "array"] = "tunable"
+    standing: bool = False
     manage: str | None = None
     control: str | None = None
     directory: Path | None = None
 
     @model_validator(mode="after")
     def _has_its_agent(self) -> OnicPlace:
+        if self.standing:
+            return self
+        if self.flow is None:
+            raise ValueError("an O-NIC whose light does not stand needs flow")
         if self.transmitters == "tunable" and (self.manage is None or self.control is None):
             raise ValueError("an O-NIC with tunable transmitters needs manage and control")
         if self.transmitters == "array" and self.directory is None:
@@ -62,7 +67,7 @@ class Inventory(BaseModel):
         return {
             gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
             for gpu, place in self.onics.items()
-            if place.manage is not None and place.control is not None
+            if place.manage is not None and place.control is not None and place.flow is not None
         }
 
     def flow_sockets(self) -> dict[str, Path]:
@@ -96,9 +101,10 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
         place = inventory.onics.get(gpu)
         if place is None:
             raise StartError(f"{path}: onics.{gpu} is missing")
-        if place.transmitters != fabric.onics[gpu].transmitters:
-            wanted = fabric.onics[gpu].transmitters
-            raise StartError(f"{path}: onics.{gpu}.transmitters is {place.transmitters}, not {wanted}")
+        for key in ("transmitters", "standing"):
+            found, wanted = getattr(place, key), getattr(fabric.onics[gpu], key)
+            if found != wanted:
+                raise StartError(f"{path}: onics.{gpu}.{key} is {found}, not {wanted}")
     return inventory
 
 

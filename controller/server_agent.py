@@ -71,6 +71,22 @@ class AgentClient:
         path = f"/v1/onics/{gpu}/transmit"
         return dict(self._call("PUT", path, json=dict(table), timeout_s=timeout_s))
 
+    def set_lightpaths(self, tables: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Give O-NICs whose light stands their lightpaths; what they have now, as read back.
+
+        ``{gpu: {peer's ip: {"lit", "paths": [{"port", "wavelength"}]}}}``: the whole light of each GPU named.
+        What is sent to a peer that is left out is dropped, and waits where ``lit`` is false.
+        """
+        return dict(self._call("PUT", "/v1/lightpaths", json=dict(tables), timeout_s=timeout_s))
+
+    def traffic(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
+        """``{"t", "gpus": {gpu: {peer's ip: {"posted", "fresh", "resent", "held"}}}}``.
+
+        Seconds of CLOCK_MONOTONIC; since each GPU's worker started, bytes that it has begun to send, that
+        have left as light for the first time, and again; how often a packet was sent round in the dark.
+        """
+        return dict(self._call("GET", "/v1/traffic", timeout_s=timeout_s))
+
     def choose_state(self, job: str, without: Sequence[int], *, timeout_s: float = 10.0) -> int:
         """The iteration that a job goes on from, by what its ranks had but ``without``; 0: none had any."""
         path, body = f"/v1/checkpoints/{job}/resume", {"without": list(without)}

@@ -13,6 +13,7 @@ from controller.circuits.manager import CircuitManager
 from controller.circuits.optical_site import OpticalSite
 from controller.circuits.reconciler import Reconciler
 from controller.circuits.regroup import RegroupManager
+from controller.demand.site import DemandSite
 from controller.errors import InvalidError, StartError
 from controller.grids.arbiter import Arbiter
 from controller.grids.onics import OnicSite
@@ -60,16 +61,22 @@ class Controller:
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         self.arbiter = Arbiter(fabric, self.circuits, self.site, self.onics, self.bus)
         self.rings = RingSite(fabric, self.site, agent, inventory.flow_sockets(), self.bus)
+        workloads = WorkloadFiles(state / "controller" / "workloads")
+        self.demand = DemandSite(
+            fabric, self.site, agent, self.bus, workloads.traffic, inventory.time_dilation
+        )
         self.jobs = JobManager(
             fabric,
             agent,
             store,
             self.bus,
             self._switch_of,
-            workloads=WorkloadFiles(state / "controller" / "workloads"),
-            lights={"ring": self.rings, "grid": self.arbiter},
+            workloads=workloads,
+            lights={"interconnect": self.demand, "ring": self.rings, "grid": self.arbiter},
             reaches=self._reaches,
-            flow_sockets={gpu: inventory.onics[gpu].flow for gpu in fabric.onics},
+            flow_sockets={
+                gpu: place.flow for gpu, place in inventory.onics.items() if place.flow is not None
+            },
         )
         scale = inventory.time_dilation * inventory.payload_scale
         self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
@@ -107,6 +114,8 @@ class Controller:
         self.bus.publish("controller", state="stopping")
         self.regroups.stop()
         self.statistics.stop()
+        # Before the jobs, which hang up on the agent: a division that has begun needs it to end.
+        self.demand.stop()
         self.jobs.stop()
         self.arbiter.stop()
         self.rings.stop()
@@ -133,6 +142,7 @@ class Controller:
         onics = self.onics.views()
         reasons += [view.error for view in onics.values() if view.error is not None]
         reasons += self.rings.troubles()
+        reasons += self.demand.troubles()
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         return {

@@ -23,10 +23,12 @@ import numpy as np
 from containers.worker.events import EventLog
 from containers.worker.messages import Receiver, Sender
 from containers.worker.payload import Array, contribution, first_wrong
+from containers.worker.posted import FILE as POSTED
+from containers.worker.posted import Posted, told
 from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import Line, connect_all, describe, listen, part
+from containers.worker.rendezvous import Line, Lines, connect_all, describe, listen, one_way, part
 from containers.worker.spec import BadSpec, WorkerSpec
-from containers.worker.transport import ITEM_BYTES, Transport, peers_of, retransmits
+from containers.worker.transport import ITEM_BYTES, Transport, partners, retransmits
 from fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
 from fabric.kinds import collective_steps, holds, matrix_bounds, needs, vector_bytes
 from fabric.steps import BoolArray, IntArray
@@ -36,8 +38,8 @@ from workloads.splits import split_bytes
 
 #: The workload's file in the worker's directory.
 FILE = "workload"
-#: Channels of messages come after those of communicators: to a higher rank, and to a lower one.
-_UP, _DOWN = 1 << 20, (1 << 20) + 1
+#: The channel of messages comes after those of communicators.
+_MESSAGES = 1 << 20
 #: The streams of a rank take turns in one interpreter; with the usual 5 ms a message would wait for that.
 _SWITCH_S = 0.0005
 #: Schedules and transports that are kept.
@@ -63,20 +65,21 @@ def run_graph(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     graph = _Graph.of(workload, spec.rank)
     try:
         graph.check()
-        lines = graph.lines()
+        lines = graph.lines(spec)
     except ValueError as error:
         raise BadSpec(f"{FILE}: {error}") from None
     deadline = time.monotonic() + spec.connect_timeout_s
     with listen(spec, deadline) as listener:
         connections = connect_all(spec, lines, listener)
     try:
-        run = _Run(spec, graph, connections, events)
-        by_rank = [(line.peer, connection) for line, connection in connections.items()]
-        events.write("ready", local=spec.address, connections=_described(connections))
+        posted = Posted(directory / POSTED, spec.world_size) if spec.posted else None
+        run = _Run(spec, graph, connections, events, posted)
+        by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
+        events.write("ready", local=spec.address, connections=describe(by_rank))
         started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
         events.write("started", at=started)
         run.run(started)
-        held = _described(connections)
+        held = describe(by_rank)
         run.part()
         events.write(
             "done",
@@ -85,14 +88,11 @@ def run_graph(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
             bytes_received=run.received,
             connections=held,
             retransmits=sum(retransmits(connection) for _, connection in by_rank),
+            **told(posted),
         )
     finally:
         for connection in connections.values():
             connection.close()
-
-
-def _described(connections: Mapping[Line, socket.socket]) -> list[dict[str, int]]:
-    return [one for line, c in sorted(connections.items()) for one in describe({line.peer: c})]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,22 +150,26 @@ class _Graph:
     def name(self, k: int) -> str:
         return self.workload.names[int(self.program.name[k])]
 
-    def lines(self) -> set[Line]:
-        """All connections that the rank needs."""
-        found = set()
+    def lines(self, spec: WorkerSpec) -> dict[Line, bool]:
+        """All connections that the rank needs, and on which of them it sends payload."""
+        found: dict[Line, bool] = {}
         for k in self.of_kind(Kind.COLLECTIVE):
             slot = int(self.program.slot[k])
-            group = self.groups[slot]
-            schedule = _schedule(*_shape(self.what(k), len(group)))
-            found |= {Line(group[peer], slot) for peer in peers_of(schedule, group.index(self.rank))}
+            schedule = _schedule(*_shape(self.what(k), len(self.groups[slot])))
+            for line, sends in self.collective_lines(spec, slot, schedule).sending().items():
+                found[line] = sends or found.get(line, False)
         for kind in (Kind.SEND, Kind.RECEIVE):
-            found |= {self.message_line(k, kind) for k in self.of_kind(kind)}
+            for k in self.of_kind(kind):
+                found[self.message_line(self.peers[int(self.program.slot[k])], kind)] = kind == Kind.SEND
         return found
 
-    def message_line(self, k: int, kind: Kind) -> Line:
-        peer = self.peers[int(self.program.slot[k])]
-        upwards = (peer > self.rank) == (kind == Kind.SEND)
-        return Line(peer, _UP if upwards else _DOWN)
+    def collective_lines(self, spec: WorkerSpec, slot: int, schedule: Schedule) -> Lines:
+        group = self.groups[slot]
+        to, from_ = partners(schedule, group.index(self.rank))
+        return Lines.of(spec, [group[peer] for peer in to], [group[peer] for peer in from_], slot)
+
+    def message_line(self, peer: int, kind: Kind) -> Line:
+        return one_way(self.rank, peer, _MESSAGES, out=kind == Kind.SEND)
 
 
 def _shape(what: Collective, ranks: int) -> tuple[str, str, int, int]:
@@ -237,22 +241,28 @@ class _Run:
     """The iterations of one rank. The thread of each stream executes the stream's operations in order."""
 
     def __init__(
-        self, spec: WorkerSpec, graph: _Graph, connections: Mapping[Line, socket.socket], events: EventLog
+        self,
+        spec: WorkerSpec,
+        graph: _Graph,
+        connections: Mapping[Line, socket.socket],
+        events: EventLog,
+        posted: Posted | None,
     ) -> None:
-        self._spec, self._graph, self._events = spec, graph, events
+        self._spec, self._graph, self._events, self._posted = spec, graph, events, posted
         self.checked = self.sent = self.received = 0
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        self._channels: dict[int, dict[int, socket.socket]] = {}
+        #: Those of collectives.
+        self._wired: dict[Line, socket.socket] = {}
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
         for line, connection in sorted(connections.items()):
-            if line.channel < _UP:
-                self._channels.setdefault(line.channel, {})[line.peer] = connection
-            elif (line.channel == _UP) == (line.peer > graph.rank):
-                self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s)
-            else:
+            if line == graph.message_line(line.peer, Kind.SEND):
+                self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s, posted)
+            elif line == graph.message_line(line.peer, Kind.RECEIVE):
                 self._receivers[line.peer] = Receiver(line.peer, connection, spec.peer_timeout_s)
+            else:
+                self._wired[line] = connection
         #: By communicator slot, which one stream alone uses.
         self._transports: dict[int, dict[tuple[Any, ...], Transport]] = {
             s: {} for s in range(len(graph.groups))
@@ -287,8 +297,7 @@ class _Run:
         for kept in self._transports.values():
             for transport in kept.values():
                 transport.close()
-        for _, connections in sorted(self._channels.items()):
-            part(connections, self._spec.peer_timeout_s)
+        part([(line.peer, connection) for line, connection in self._wired.items()], self._spec.peer_timeout_s)
         for end in (*self._senders.values(), *self._receivers.values()):
             end.hang_up()
         for end in (*self._senders.values(), *self._receivers.values()):
@@ -457,10 +466,18 @@ class _Run:
         key, kept = (*shape, tuple(bounds)), self._transports[slot]
         found = kept.pop(key, None)
         if found is None:
-            group = self._graph.groups[slot]
-            connections = {group.index(peer): c for peer, c in self._channels.get(slot, {}).items()}
-            patience_s = self._spec.peer_timeout_s
-            found = Transport(_schedule(*shape), mine, connections, bounds[-1], patience_s, bounds=bounds)
+            group, schedule, posted = self._graph.groups[slot], _schedule(*shape), self._posted
+            lines = self._graph.collective_lines(self._spec, slot, schedule)
+            found = Transport(
+                schedule,
+                mine,
+                {group.index(peer): self._wired[line] for peer, line in lines.out.items()},
+                bounds[-1],
+                self._spec.peer_timeout_s,
+                bounds=bounds,
+                into={group.index(peer): self._wired[line] for peer, line in lines.into.items()},
+                on_begin=None if posted is None else lambda peer, size: posted.add(group[peer], size),
+            )
         kept[key] = found
         if len(kept) > _KEPT:
             kept.pop(next(iter(kept))).close()

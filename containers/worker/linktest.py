@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containers.worker.events import EventLog
+from containers.worker.marks import carry_payload
 from containers.worker.peer import PeerLost
+from containers.worker.posted import FILE, Posted, told
 from containers.worker.release import wait_for_release
 from containers.worker.rendezvous import accept, connect, describe, listen, onic
 from containers.worker.spec import WorkerSpec
@@ -48,7 +50,8 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         outgoing: dict[int, socket.socket] = {}
         if spec.linktest.to is not None:
             outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline)
-        events.write("ready", local=spec.address, connections=describe(outgoing))
+            carry_payload(outgoing[spec.linktest.to])
+        events.write("ready", local=spec.address, connections=describe(outgoing.items()))
         started = wait_for_release(directory / "go", outgoing.items(), spec.go_timeout_s)
         stop.set()
         doorman.join(timeout=5.0)
@@ -58,7 +61,8 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
             for peer in outgoing:
                 light_by = time.monotonic() + spec.peer_timeout_s
                 stack.enter_context(flows.light(spec.peers[peer], light_by))
-        sent, streams = _exchange(spec, outgoing, incoming, started)
+        posted = Posted(directory / FILE, spec.world_size) if spec.posted else None
+        sent, streams = _exchange(spec, outgoing, incoming, started, posted)
     for stream in streams:
         seconds = stream.last - (stream.counted_from or stream.last)
         events.write(
@@ -73,6 +77,7 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         bytes_sent=sent,
         bytes_received=sum(stream.bytes for stream in streams),
         connections=len(outgoing) + len(incoming),
+        **told(posted),
     )
 
 
@@ -88,9 +93,16 @@ def _accept_all(
 
 
 def _exchange(
-    spec: WorkerSpec, outgoing: dict[int, socket.socket], incoming: dict[int, socket.socket], started: float
+    spec: WorkerSpec,
+    outgoing: dict[int, socket.socket],
+    incoming: dict[int, socket.socket],
+    started: float,
+    posted: Posted | None,
 ) -> tuple[int, list[_Incoming]]:
-    """Send and receive until the time is over and every incoming stream has ended."""
+    """Send and receive until the time is over and every incoming stream has ended.
+
+    What is sent is posted once the socket has taken it: how much that will be is not known before.
+    """
     block, into = memoryview(bytes(_BLOCK)), memoryview(bytearray(_BLOCK))
     end = started + spec.linktest.seconds
     warm = started + spec.linktest.seconds * _WARM_UP
@@ -121,7 +133,10 @@ def _exchange(
                     else:
                         open_still = time.monotonic() < end
                         if open_still:
-                            sent += connection.send(block)
+                            count = connection.send(block)
+                            sent += count
+                            if posted is not None:
+                                posted.add(peer, count)
                         else:
                             connection.shutdown(socket.SHUT_WR)
                 except OSError as error:

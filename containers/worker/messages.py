@@ -16,6 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from containers.worker.peer import PeerLost
+from containers.worker.posted import Posted
 
 #: Kind, tag and size (bytes; only of data).
 _HEAD = struct.Struct("!cqq")
@@ -112,9 +113,15 @@ class _End:
 
 
 class Sender(_End):
-    """The end from which messages go. ``patience_s``: longest wait for the other end, seconds."""
+    """The end from which messages go. ``patience_s``: longest wait for the other end, seconds.
 
-    def __init__(self, peer: int, connection: socket.socket, patience_s: float) -> None:
+    ``posted``: where each message is counted before its first byte goes.
+    """
+
+    def __init__(
+        self, peer: int, connection: socket.socket, patience_s: float, posted: Posted | None = None
+    ) -> None:
+        self._posted = posted
         self._credits: defaultdict[int, int] = defaultdict(int)
         self._receipts: defaultdict[int, int] = defaultdict(int)
         super().__init__(peer, connection, patience_s)
@@ -122,6 +129,8 @@ class Sender(_End):
     def send(self, tag: int, payload: memoryview) -> None:
         """Returns when the receiver has all of it. Raises PeerLost."""
         self._take_one(self._credits, tag, f"it did not receive what has tag {tag}")
+        if self._posted is not None:
+            self._posted.add(self.peer, len(payload), _HEAD.size)
         self._say(_DATA, tag, payload)
         self._take_one(self._receipts, tag, f"it did not take all that has tag {tag}")
 

@@ -5,6 +5,10 @@ channel: a pair of ranks has a connection for each channel that they share. With
 O-NIC nothing is said: a hello would be payload, so it would need light, and a ring's lightpaths lead only
 where the collective sends. There a peer is known by its address, which is its GPU's, and a GPU works for
 one job at a time.
+
+What is said is marked as words (``marks``) until a connection is made, and then at the end that sends no
+payload. Where light stands (``posted`` in the spec), payload goes one way on every connection, so that all
+words can be told from it: two ranks that send to each other have two.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from containers.worker.flows import Flows
+from containers.worker.marks import WORD_TOS, carry_payload
 from containers.worker.peer import PeerLost, read_notes
 from containers.worker.spec import WorkerSpec
 
@@ -35,6 +40,8 @@ _RETRY_S = 0.02
 #: Shortest and longest attempt; between them, this share of the time since the first. Whoever is early sends
 #: into a switch that has no rule for it yet, and the kernel would send again only after a second.
 _SHORT_S, _ATTEMPT_S, _SHARE = 0.05, 1.0, 0.25
+#: Added to the channel of a pair's second connection, which has the payload of the higher rank.
+_DOWNWARDS = 1 << 21
 
 
 class NoConnection(Exception):
@@ -48,8 +55,41 @@ class Line(NamedTuple):
     channel: int = 0
 
 
+def one_way(rank: int, peer: int, channel: int, *, out: bool) -> Line:
+    """Of the two connections of a pair the one on which payload goes to ``peer``, or comes from it."""
+    return Line(peer, channel if (peer > rank) == out else channel + _DOWNWARDS)
+
+
+class Lines(NamedTuple):
+    """What a rank needs to take part in transfers of one channel: lines for what goes out, and for what
+    comes in, by peer. Without ``one_way`` these are the same ones.
+    """
+
+    out: dict[int, Line]
+    into: dict[int, Line]
+
+    @classmethod
+    def of(cls, spec: WorkerSpec, to: Collection[int], from_: Collection[int], channel: int = 0) -> Lines:
+        """For payload ``to`` these ranks and ``from_`` those, on connections as ``spec`` has them."""
+        if not spec.posted:
+            return cls(
+                {peer: Line(peer, channel) for peer in to}, {peer: Line(peer, channel) for peer in from_}
+            )
+        return cls(
+            {peer: one_way(spec.rank, peer, channel, out=True) for peer in to},
+            {peer: one_way(spec.rank, peer, channel, out=False) for peer in from_},
+        )
+
+    def sending(self) -> dict[Line, bool]:
+        """All lines, and whether this rank sends payload there."""
+        return dict.fromkeys(self.into.values(), False) | dict.fromkeys(self.out.values(), True)
+
+
 def tune(connection: socket.socket, peer_timeout_s: float) -> None:
-    """No delay for small pieces, little under way, and a kernel that gives a lost peer up only after us."""
+    """No delay for small pieces, little under way, a kernel that gives a lost peer up only after us.
+
+    What is said is marked as words.
+    """
     milliseconds = int((peer_timeout_s + 2) * 1000)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
@@ -58,6 +98,7 @@ def tune(connection: socket.socket, peer_timeout_s: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(peer_timeout_s)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, WORD_TOS)
 
 
 def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
@@ -143,11 +184,12 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
 
 
 def connect_all(
-    spec: WorkerSpec, lines: Iterable[Line], listener: socket.socket
+    spec: WorkerSpec, lines: Mapping[Line, bool], listener: socket.socket
 ) -> dict[Line, socket.socket]:
     """A connection for each of ``lines``: the lower rank of a pair connects, the higher accepts.
 
-    Raises PeerLost naming the first peer that is missing after ``connect_timeout_s``.
+    True: this rank sends payload there. Raises PeerLost naming the first peer that is missing after
+    ``connect_timeout_s``.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
     wanted = sorted(lines)
@@ -165,22 +207,25 @@ def connect_all(
             if line in connections:
                 connections[line].close()
             connections[line] = connection
+    for line in wanted:
+        if lines[line]:
+            carry_payload(connections[line])
     return connections
 
 
-def part(connections: dict[int, socket.socket], timeout_s: float) -> None:
+def part(connections: Collection[tuple[int, socket.socket]], timeout_s: float) -> None:
     """Say that all is sent and wait until the peers say so too, so that nobody's last bytes are lost.
 
-    Raises PeerLost when a peer is silent for ``timeout_s``.
+    ``connections``: each with its peer's rank. Raises PeerLost when a peer is silent for ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
-    for peer, connection in connections.items():
+    for peer, connection in connections:
         try:
             connection.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise PeerLost(peer, error.strerror or str(error)) from error
     # Only now: on a ring, each might else wait for the next one to speak first.
-    for peer, connection in connections.items():
+    for peer, connection in connections:
         try:
             if _next_byte(connection, peer, timeout_s, deadline):
                 raise PeerLost(peer, "it sent more than the schedule says")
@@ -199,11 +244,11 @@ def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline:
     raise PeerLost(peer, f"it did not part in {timeout_s:g} s")
 
 
-def describe(connections: dict[int, socket.socket]) -> list[dict[str, int]]:
+def describe(connections: Iterable[tuple[int, socket.socket]]) -> list[dict[str, int]]:
     """Peers with both ports of their connections."""
     return [
         {"peer": peer, "local_port": c.getsockname()[1], "remote_port": c.getpeername()[1]}
-        for peer, c in sorted(connections.items())
+        for peer, c in sorted(connections, key=lambda one: one[0])
     ]
 
 

@@ -33,6 +33,7 @@ class WorkerSpec:
     ``onic``: the socket of its O-NIC's agent, without whose light it sends no payload; None without an O-NIC.
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
+    ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
     """
 
     job: str
@@ -58,6 +59,7 @@ class WorkerSpec:
     checkpoint: str | None = None
     checkpoint_every: int = 1
     resume: int = 0
+    posted: bool = False
     linktest: LinkTest = LinkTest()
 
     @property
@@ -153,6 +155,8 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
         return float(value)
     if annotation in ("int", "int | None") and number and value == int(value):
         return int(value)
+    if annotation == "bool" and isinstance(value, bool):
+        return value
     if annotation.endswith("| None") and value is None:
         return None
     if annotation in ("str", "str | None") and isinstance(value, str):
@@ -165,6 +169,5 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
         and all(isinstance(item, str) for item in value)
     ):
         return tuple(value)
-    raise BadSpec(
-        f"{name} must be {annotation.replace('tuple[str, ...]', 'a list of addresses')}, not {value!r}"
-    )
+    wanted = {"tuple[str, ...]": "a list of addresses", "bool": "true or false"}.get(annotation, annotation)
+    raise BadSpec(f"{name} must be {wanted}, not {value!r}")

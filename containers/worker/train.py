@@ -11,10 +11,11 @@ from containers.worker.checkpoint import Checkpoint
 from containers.worker.events import EventLog
 from containers.worker.flows import Flows
 from containers.worker.model import Replica, fingerprint
+from containers.worker.posted import FILE, Posted, told
 from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import Line, connect_all, describe, listen, onic, part
+from containers.worker.rendezvous import Lines, connect_all, describe, listen, onic, part
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import RunReport, Transport, peers_of, retransmits
+from containers.worker.transport import RunReport, Transport, partners, retransmits
 from fabric.collectives import all_reduce
 
 
@@ -40,16 +41,26 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         checkpoint = Checkpoint(Path(spec.checkpoint), spec.rank, spec.checkpoint_every)
         if spec.resume:
             replica.parameters = checkpoint.read(spec.resume)
+    posted = Posted(directory / FILE, spec.world_size) if spec.posted else None
     deadline = time.monotonic() + spec.connect_timeout_s
+    lines = Lines.of(spec, *partners(schedule, spec.rank))
     with listen(spec, deadline) as listener:
-        lines = connect_all(spec, map(Line, peers_of(schedule, spec.rank)), listener)
-    connections = {line.peer: connection for line, connection in lines.items()}
+        wired = connect_all(spec, lines.sending(), listener)
+    connections = [(line.peer, connection) for line, connection in wired.items()]
     transport = Transport(
-        schedule, spec.rank, connections, len(replica.buffer), spec.peer_timeout_s, flows, spec.peers
+        schedule,
+        spec.rank,
+        {peer: wired[line] for peer, line in lines.out.items()},
+        len(replica.buffer),
+        spec.peer_timeout_s,
+        flows,
+        spec.peers,
+        into={peer: wired[line] for peer, line in lines.into.items()},
+        on_begin=None if posted is None else posted.add,
     )
     with contextlib.closing(transport), Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=describe(connections))
-        started = wait_for_release(directory / "go", connections.items(), spec.go_timeout_s)
+        started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
         events.write("started", at=started)
         sent, received, lent = _iterate(spec, replica, transport, events, started, checkpoint)
         loss_last = replica.loss()
@@ -65,11 +76,12 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         bytes_received=received,
         bytes_lent=lent,
         connections=held,
-        retransmits=sum(retransmits(connection) for connection in connections.values()),
+        retransmits=sum(retransmits(connection) for _, connection in connections),
         max_beacon_gap_s=beacons.max_gap_s,
         beacon_gaps=beacons.gaps,
+        **told(posted),
     )
-    for connection in connections.values():
+    for _, connection in connections:
         connection.close()
 
 

@@ -37,7 +37,7 @@ import sys
 import termios
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -178,16 +178,16 @@ class _Burst:
 
 
 class _Link:
-    """One connection with its transfers in order, and how far they are.
+    """One connection with its transfers in order, and how far they are. Sends before ``begun`` have begun.
 
     ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) only with an O-NIC;
     ``lender``, and whether it ``owes`` a receipt or ``awaits`` one, only without.
     """
 
     __slots__ = (
-        "awaits", "bursts", "can_read", "can_write", "early", "ended", "filled", "flow", "lender", "moved_at",
-        "next_burst", "next_receive", "next_send", "owes", "peer", "receives", "scratch", "scratch_items",
-        "sends", "socket", "unacknowledged", "watched",
+        "awaits", "begun", "bursts", "can_read", "can_write", "early", "ended", "filled", "flow", "lender",
+        "moved_at", "next_burst", "next_receive", "next_send", "owes", "peer", "receives", "scratch",
+        "scratch_items", "sends", "socket", "unacknowledged", "watched",
     )  # fmt: skip
 
     def __init__(self, peer: int, connection: socket.socket) -> None:
@@ -215,10 +215,12 @@ class _Link:
         return max(sends + [receive.end - receive.start for receive in self.receives], default=0)
 
     def rewind(self, by_flow: bool) -> None:
-        self.next_send = self.next_receive = self.next_burst = self.filled = self.watched = 0
+        self.next_send = self.next_receive = self.next_burst = self.begun = self.filled = self.watched = 0
         self.flow: Flow | None = None
         self.unacknowledged = 0
-        self.owes, self.awaits = bool(self.receives) and not by_flow, bool(self.sends) and not by_flow
+        # Of words there is none: they are said to somebody who waits for them.
+        self.owes = not by_flow and not all(receive.is_word for receive in self.receives)
+        self.awaits = not by_flow and not all(send.is_word for send in self.sends)
         self.can_read = self.can_write = True
         self.moved_at = time.monotonic()
         for send in self.sends:
@@ -271,11 +273,13 @@ class Transport:
     """Runs one schedule again and again over the same connections.
 
     ``connections``: a connected stream socket for each peer that ``peers_of`` names; they become
-    non-blocking and stay the caller's to close, as does the transport. ``length``: elements (float32) of the
-    vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the
-    O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's. ``bounds``: of
-    the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk is as long at
-    every rank that transfers it. Raises ValueError when a connection is missing or the bounds do not fit.
+    non-blocking and stay the caller's to close, as does the transport. ``into``: those over which payload
+    comes, where these are others; ``connections`` then are those over which it goes. ``length``: elements
+    (float32) of the vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long.
+    ``flows``: the O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's.
+    ``bounds``: of the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk
+    is as long at every rank that transfers it. ``on_begin``: told of each transfer's peer and bytes before
+    the first one goes. Raises ValueError when a connection is missing or the bounds do not fit.
     """
 
     def __init__(
@@ -288,21 +292,32 @@ class Transport:
         flows: Flows | None = None,
         addresses: Sequence[str] = (),
         bounds: Sequence[int] | None = None,
+        into: Mapping[int, socket.socket] | None = None,
+        on_begin: Callable[[int, int], None] | None = None,
     ) -> None:
-        missing = peers_of(schedule, rank) - connections.keys()
+        to, from_ = partners(schedule, rank)
+        into = connections if into is None else into
+        missing = (to - connections.keys()) | (from_ - into.keys())
         if missing:
             raise ValueError(f"rank {rank} has no connection to ranks {sorted(missing)}")
         self._length = length
         self._peer_timeout_s = peer_timeout_s
         self._flows = flows
         self._addresses = addresses
+        self._on_begin = on_begin
         self._waits_s: list[float] = []
         self._word = memoryview(bytearray(len(READY)))
         self._steps, self._steps_before = schedule.steps, 0
         # Each begins with the rank behind it: with the same one first, all would send to that at once.
-        peers = sorted(peers_of(schedule, rank), key=lambda peer: (peer - rank) % schedule.world_size)
-        self._links = [_Link(peer, connections[peer]) for peer in peers]
-        self._assign(schedule, rank, bounds)
+        peers = sorted(to | from_, key=lambda peer: (peer - rank) % schedule.world_size)
+        link_to = {peer: _Link(peer, connections[peer]) for peer in peers if peer in to}
+        link_from = {
+            peer: link_to[peer] if peer in to and connections[peer] is into[peer] else _Link(peer, into[peer])
+            for peer in peers
+            if peer in from_
+        }
+        self._links = list(dict.fromkeys([*link_to.values(), *link_from.values()]))
+        self._assign(schedule, rank, bounds, link_to, link_from)
         for link in self._links:
             link.make_scratch()
             link.socket.setblocking(False)
@@ -314,8 +329,15 @@ class Transport:
             if flows is not None:
                 link.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _SOFTWARE | _TSONLY)
 
-    def _assign(self, schedule: Schedule, rank: int, offsets: Sequence[int] | None) -> None:
-        link_of = {link.peer: link for link in self._links}
+    def _assign(
+        self,
+        schedule: Schedule,
+        rank: int,
+        offsets: Sequence[int] | None,
+        link_to: Mapping[int, _Link],
+        link_from: Mapping[int, _Link],
+    ) -> None:
+        """Give the links their transfers: for payload to each peer, and from it."""
         elements = chunk_bounds(self._length, schedule.chunks, offsets)
         bounds = [(a * ITEM_BYTES, b * ITEM_BYTES) for a, b in elements]
         steps = defaultdict(list)
@@ -328,21 +350,21 @@ class Transport:
         unguarded: dict[int, list[_Send]] = defaultdict(list)
         for step in sorted(steps):
             # A send takes what its rank had before the step: so all sends of the step come first.
-            sends_before = {peer: len(link.sends) for peer, link in link_of.items()}
+            sends_before = {peer: len(link.sends) for peer, link in link_to.items()}
             awaits: dict[int, tuple[_Receive, ...]] = {}
             if schedule.step_by_step and self._flows is None:
                 full = [t for t, _ in steps[step] if bounds[t.chunk][0] < bounds[t.chunk][1]]
-                awaits = self._make_ready(link_of, rank, full)
+                awaits = self._make_ready(link_to, link_from, rank, full)
             for transfer, may_lend in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.source == rank and start < end:
                     lend = may_lend and end - start >= LEND_BYTES
                     needs = awaits.get(transfer.destination, ())
                     send = _Send(start, end, last_receive.get(transfer.chunk), needs, lend)
-                    link_of[transfer.destination].sends.append(send)
+                    link_to[transfer.destination].sends.append(send)
                     unguarded[transfer.chunk].append(send)
             if self._flows is not None:
-                for peer, link in link_of.items():
+                for peer, link in link_to.items():
                     if sends := link.sends[sends_before[peer] :]:
                         applied = tuple(send.after for send in sends if send.after is not None)
                         link.bursts.append(_Burst(step, len(link.sends), applied))
@@ -351,22 +373,25 @@ class Transport:
                 if transfer.destination == rank and start < end:
                     receive = _Receive(start, end, transfer.op == "reduce", last_receive.get(transfer.chunk))
                     receive.before = unguarded.pop(transfer.chunk, [])
-                    link_of[transfer.source].receives.append(receive)
+                    link_from[transfer.source].receives.append(receive)
                     last_receive[transfer.chunk] = receive
 
-    @staticmethod
     def _make_ready(
-        link_of: Mapping[int, _Link], rank: int, transfers: Sequence[Transfer]
+        self,
+        link_to: Mapping[int, _Link],
+        link_from: Mapping[int, _Link],
+        rank: int,
+        transfers: Sequence[Transfer],
     ) -> dict[int, tuple[_Receive, ...]]:
         """The words READY of a step of these ``transfers``; for each peer what the sends to it await."""
         # Those of a connection are applied in order, so its last one stands for all.
-        so_far = tuple(link.receives[-1] for link in link_of.values() if link.receives)
+        so_far = tuple(link.receives[-1] for link in self._links if link.receives)
         for peer in sorted({t.source for t in transfers if t.destination == rank}):
-            link_of[peer].sends.append(_Send(0, len(READY), None, so_far, is_word=True))
+            link_from[peer].sends.append(_Send(0, len(READY), None, so_far, is_word=True))
         awaits = {}
         for peer in sorted({t.destination for t in transfers if t.source == rank}):
-            link_of[peer].receives.append(_Receive(0, len(READY), False, None, is_word=True))
-            awaits[peer] = (*so_far, link_of[peer].receives[-1])
+            link_to[peer].receives.append(_Receive(0, len(READY), False, None, is_word=True))
+            awaits[peer] = (*so_far, link_to[peer].receives[-1])
         return awaits
 
     def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
@@ -601,6 +626,9 @@ class Transport:
                 part = data[send.sent : ready]
             else:
                 break
+            if self._on_begin is not None and link.begun <= link.next_send and not send.is_word:
+                link.begun = link.next_send + 1
+                self._on_begin(link.peer, send.end - send.start)
             try:
                 if link.flow is not None and link.next_send == last - 1 and send.sent + len(part) == send.end:
                     count = link.socket.sendmsg([part], _NOTE_WHEN_ACKNOWLEDGED)
@@ -703,10 +731,13 @@ def retransmits(connection: socket.socket) -> int:
     return int(_TCP_INFO_RETRANSMITS.unpack(info)[0]) if len(info) == size else 0
 
 
+def partners(schedule: Schedule, rank: int) -> tuple[set[int], set[int]]:
+    """Ranks to which ``rank`` transfers anything, and those from which."""
+    to = {t.destination for t in schedule.transfers if t.source == rank}
+    return to - {rank}, {t.source for t in schedule.transfers if t.destination == rank} - {rank}
+
+
 def peers_of(schedule: Schedule, rank: int) -> set[int]:
     """Ranks to or from which ``rank`` transfers anything."""
-    return {
-        t.destination if t.source == rank else t.source
-        for t in schedule.transfers
-        if rank in (t.source, t.destination)
-    } - {rank}
+    to, from_ = partners(schedule, rank)
+    return to | from_

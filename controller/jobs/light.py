@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 #: Kinds of places that are lit for each job, and the keys of a job's document that name the one it is on.
-Kind = Literal["grid", "ring"]
+Kind = Literal["grid", "ring", "interconnect"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: Those whose light stands: workers do not ask for it, so they may send whatever they like.
+STANDING: tuple[Kind, ...] = ("interconnect",)
 
 
 class Place(NamedTuple):
@@ -45,8 +47,8 @@ class LightProvider(Protocol[L]):
     """Plans, sets and takes away the light of jobs on one kind of place. Safe from any thread.
 
     The same nodes (in rank order), settings and place always give the same light, so that after a restart a
-    job's light follows from what is stored of the job. ``whole``: a job has all nodes of its place, so it
-    cannot go on on others.
+    job's light follows from what is stored of the job. ``whole``: a job has its place for itself, and cannot
+    go on on other nodes.
     """
 
     whole: bool

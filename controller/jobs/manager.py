@@ -23,7 +23,7 @@ from controller.jobs.job import (
     note_workers,
     progress,
 )
-from controller.jobs.light import Kind, Light, LightProvider, Place
+from controller.jobs.light import STANDING, Kind, Light, LightProvider, Place
 from controller.jobs.losses import go_on, lose, note_release, pending_losses
 from controller.jobs.reservation import reserve, spares_for
 from controller.jobs.workloads import WorkloadFiles
@@ -165,9 +165,12 @@ class JobManager:
         with self._submitting:
             holders = self.holders()
             self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
-            lit = self.light_plan(wanted, spec, place, holders | dict.fromkeys(spares, name))
             if (graph := spec.get("graph")) is not None:
-                self._check_graph(graph, wanted, lit)
+                self._check_graph(graph, wanted)
+            lit = self.light_plan(wanted, spec, place, holders | dict.fromkeys(spares, name))
+            if graph is not None and lit is not None and lit[0] not in STANDING:
+                where = " ".join(Place(lit[0], lit[1].place))
+                raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {where}")
             if lit is not None and on_loss != "fail" and self._providers[lit[0]].whole:
                 where = " ".join(Place(lit[0], lit[1].place))
                 raise InvalidError(
@@ -178,16 +181,13 @@ class JobManager:
                     raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
             return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
 
-    def _check_graph(self, graph: str, wanted: Sequence[str] | int, lit: tuple[Kind, Light] | None) -> None:
+    def _check_graph(self, graph: str, wanted: Sequence[str] | int) -> None:
         try:
             ranks = self.workloads.document(graph)["ranks"]
         except NotFoundError as error:
             raise InvalidError(f"graph: {error}") from None
         if ranks != (size := wanted if isinstance(wanted, int) else len(wanted)):
             raise InvalidError(f"graph: it is for {ranks} ranks, and the job has {size}")
-        if lit is not None:
-            where = " ".join(Place(lit[0], lit[1].place))
-            raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {where}")
 
     def _check_spares(self, ranks: Sequence[str], spares: Sequence[str], holders: Mapping[str, str]) -> None:
         for index, gpu in enumerate(spares):
@@ -350,9 +350,12 @@ class JobManager:
         return {gpu: job.id for job in going for gpu in (*job.gpus, *job.kept)}
 
     def _vacated(self, job: Job) -> bool:
-        """Whether no worker of an ended job is on this job's GPUs any more."""
+        """Whether no ended job has workers on this job's GPUs any more, or light of what it has alone."""
+        alone = job.place is not None and self._provider(job.place).whole
         return not any(
-            other.state.ended and not other.clean and set(other.gpus) & set(job.gpus)
+            other.state.ended
+            and not other.clean
+            and (set(other.gpus) & set(job.gpus) or (alone and other.place == job.place))
             for other in self._jobs.values()
             if other is not job
         )
@@ -679,7 +682,10 @@ class JobManager:
 
 
 def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None) -> dict[str, Any]:
-    """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket."""
+    """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket.
+
+    Where light stands it asks for none, but says what it has begun to send.
+    """
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
     slower = {int(one): factor for one, factor in (spec.pop("slower", None) or {}).items()}
@@ -689,7 +695,9 @@ def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | No
         spec["compute_s"] = slower[rank] * spec["compute_s"]
     if job.iteration:
         spec["resume"] = job.iteration
-    if flow_socket is not None:
+    if job.place is not None and job.place.kind in STANDING:
+        spec["posted"] = True
+    elif flow_socket is not None:
         spec["onic"] = flow_socket
     linktest = job.spec.get("linktest")
     if linktest is not None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import ConflictError, InvalidError, NotFoundError
+from workloads.graph import FloatArray, Workload
 from workloads.packed import unpack
+from workloads.traffic import sent
 
 #: Memory that one may take, bytes, and how many are kept.
 LIMIT_BYTES = 1 << 28
@@ -50,6 +52,10 @@ class WorkloadFiles:
         """Its name, ranks and operations. Raises NotFoundError."""
         return _document(digest, self.read(digest))
 
+    def traffic(self, digest: str) -> FloatArray:
+        """Bytes [ranks, ranks] that it sends in an iteration, row = sender. Raises NotFoundError."""
+        return sent(_unpacked(digest, self.read(digest)))
+
     def read(self, digest: str) -> bytes:
         """The packed workload. Raises NotFoundError."""
         try:
@@ -58,11 +64,15 @@ class WorkloadFiles:
             raise NotFoundError(f"there is no workload {digest}") from None
 
 
-def _document(digest: str, data: bytes) -> dict[str, Any]:
+def _unpacked(digest: str, data: bytes) -> Workload:
     try:
-        workload = unpack(data, LIMIT_BYTES)
+        return unpack(data, LIMIT_BYTES)
     except ValueError as error:
         raise InvalidError(f"workload {digest}: {error}") from None
+
+
+def _document(digest: str, data: bytes) -> dict[str, Any]:
+    workload = _unpacked(digest, data)
     return {
         "sha256": digest,
         "name": workload.name,

@@ -30,8 +30,7 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[dict[str
     """
     circuits: list[dict[str, object]] = []
     seen: set[frozenset[Port]] = set()
-    ports = [p for p in fabric.link_at if is_electrical(fabric, p)]
-    for port in sorted(ports, key=lambda p: (p.node not in fabric.gpus, p)):
+    for port in sorted(fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)):
         path = trace(fabric, cross_connects, port)
         end = path[-1]
         if len(path) < 4 or not is_electrical(fabric, end) or frozenset((port, end)) in seen:

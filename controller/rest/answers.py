@@ -429,6 +429,65 @@ class SetUpDocument(Answer):
     total_s: float
 
 
+class InterconnectStatistics(Answer):
+    """What dividing light took in the last job; ``declared_s``: what the switches say they need.
+
+    ``read``: to learn what is left, ``hold``: to have O-NICs hold everything, ``dark``: from then until they
+    sent again.
+    """
+
+    job: str
+    decisions: int
+    changed: int
+    declared_s: float
+    read: Quantiles
+    decide: Quantiles
+    hold: Quantiles
+    write: Quantiles
+    dark: Quantiles
+
+
+class InterconnectDocument(Answer):
+    """``interval_s``: how long a division holds, ``dark_s``: how long all is dark before it, seconds as
+    emulated. ``lightpaths``: of each GPU to each other that it has light to now, how many."""
+
+    name: str
+    gpus: list[str]
+    switches: list[str]
+    mode: Literal["once", "again"]
+    interval_s: float | None
+    dark_s: float
+    job: str | None
+    trouble: str | None
+    lightpaths: dict[str, dict[str, int]]
+    statistics: InterconnectStatistics | None
+
+
+class DecisionDocument(Answer):
+    """One division of light; ``left_bytes``: for how much. ``changed``: whether a switch then passed anything
+    else than before. Seconds as in the statistics."""
+
+    number: int
+    t: float
+    left_bytes: int
+    changed: bool
+    read_s: float
+    decide_s: float
+    hold_s: float
+    write_s: float
+    dark_s: float
+    problem: str | None
+
+
+class DemandPlanDocument(Answer):
+    """``lightpaths``: of each GPU to each other that gets light first, how many."""
+
+    interconnect: str
+    ranks: list[str]
+    switches: list[str]
+    lightpaths: dict[str, dict[str, int]]
+
+
 class Way(Answer):
     """Through which port of the O-NIC and on which channel a peer is reached."""
 
@@ -529,6 +588,7 @@ class JobDocument(Answer):
     hold: bool
     grid: str | None
     ring: str | None
+    interconnect: str | None
     switches: list[str]
     ranks: list[RankDocument]
     spec: dict[str, Any]

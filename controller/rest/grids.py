@@ -1,4 +1,4 @@
-"""REST: grids, rings, O-NICs and the light that a job would get."""
+"""REST: grids, rings, an interconnect's divided light, O-NICs, and the light that a job would get."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ from controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/grids``, ``/v1/rings``, ``/v1/onics`` and ``/v1/arbiter``."""
+    """Routes ``/v1/grids``, ``/v1/rings``, ``/v1/interconnect``, ``/v1/onics`` and ``/v1/arbiter``."""
     routes = APIRouter(prefix="/v1", route_class=PlainRoute)
-    documents: dict[Kind, Callable[[Any], dict[str, Any]]] = {"grid": plan_document, "ring": ring_document}
+    demand = controller.demand
+    documents: dict[Kind, Callable[[Any], dict[str, Any]]] = {
+        "grid": plan_document,
+        "ring": ring_document,
+        "interconnect": demand.plan_document,
+    }
     arbiter, jobs, onics, all_rings = controller.arbiter, controller.jobs, controller.onics, controller.rings
 
     @routes.get("/grids", tags=["grids"], **answers(list[shapes.GridOverview]))
@@ -47,6 +52,19 @@ def router(controller: Controller) -> APIRouter:
         """The changes of light of the last job, one by one, at most the last 20,000 (seconds)."""
         return all_rings.set_ups(name)
 
+    @routes.get("/interconnect", tags=["interconnect"], **answers(shapes.InterconnectDocument, 404))
+    def interconnect() -> Any:
+        """The interconnect whose light is divided by demand: which job has it, and what dividing took in the
+        last job (seconds)."""
+        return demand.document()
+
+    @routes.get(
+        "/interconnect/decisions", tags=["interconnect"], **answers(list[shapes.DecisionDocument], 404)
+    )
+    def decisions() -> Any:
+        """The divisions of light of the last job, one by one, at most the last 20,000 (seconds)."""
+        return demand.decisions()
+
     @routes.get("/onics", tags=["grids"], **answers(list[shapes.GridOnic | shapes.RingOnic]))
     def all_onics() -> Any:
         """Every O-NIC, its agent asked now if it has one."""
@@ -70,13 +88,13 @@ def router(controller: Controller) -> APIRouter:
     @routes.post(
         "/arbiter/plan",
         tags=["grids"],
-        **answers(shapes.GridPlan | shapes.RingPlanDocument, 409, 415, 422, 503),
+        **answers(shapes.GridPlan | shapes.RingPlanDocument | shapes.DemandPlanDocument, 409, 415, 422, 503),
     )
     def plan(body: LightRequest) -> Any:
         """What a job would get; refused as the job would be. Nothing is changed."""
         found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.place)
         if found is None:
-            raise InvalidError("such a job is not for a grid or ring; name one")
+            raise InvalidError("such a job is not for a grid, ring or interconnect; name one")
         kind, light = found
         return documents[kind](light)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from controller.jobs.light import KINDS, Place
+from controller.jobs.light import KINDS, STANDING, Place
 from fabric.crossconnect import Mode
 from fabric.schedules import steps_named
 
@@ -107,12 +107,13 @@ class LinkTest(Body):
 
 class Placement(Body):
     """Where a job runs, and what it sends there. ``ranks``: GPUs in rank order, or ``gpus``: how many, of
-    ``grid`` or ``ring`` if one is given."""
+    ``grid`` or ``ring`` if one is given; ``interconnect``: that whose light is divided by demand."""
 
     ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)
     gpus: int | None = Field(default=None, ge=1, le=4096)
     grid: str | None = None
     ring: str | None = None
+    interconnect: str | None = None
     collective: str = "ring"
 
     @model_validator(mode="after")
@@ -131,7 +132,7 @@ class Placement(Body):
 
     @property
     def place(self) -> Place | None:
-        """The grid or ring that is named; None where the controller is to find one."""
+        """The grid, ring or interconnect that is named; None where the controller is to find one."""
         return next(iter(self._places), None)
 
     @property
@@ -201,9 +202,9 @@ class JobRequest(Placement):
                 raise ValueError(f"workload {self.workload} needs {name}")
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
-        if self.workload == "graph" and self._places:
+        if self.workload == "graph" and self.place is not None and self.place.kind not in STANDING:
             raise ValueError(
-                f"workload graph: it runs on packet switches and circuits, not on a {self._places[0].kind}"
+                f"workload graph: it runs on packet switches and circuits, not on a {self.place.kind}"
             )
         if self.workload != "train" and self.on_loss != "fail":
             raise ValueError(
@@ -227,7 +228,7 @@ class JobRequest(Placement):
 
     def worker_settings(self) -> dict[str, Any]:
         """What the workers are told; keys not given are left to the worker's own defaults."""
-        ours = {"name", "ranks", "gpus", "grid", "ring", "hold", "on_loss", "spares"}
+        ours = {"name", "ranks", "gpus", *KINDS, "hold", "on_loss", "spares"}
         return self.model_dump(exclude=ours, exclude_none=True)
 
 

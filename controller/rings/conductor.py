@@ -18,33 +18,22 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from controller.bus import EventBus
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import UnavailableError
+from controller.circuits.lights import WRITE_S, Lights, quantiles
 from controller.onic.agent import flow_name
 from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
-from controller.optical.base import Deadline, Snapshot
-from controller.optical.errors import OpticalError, StaleRevision
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 from fabric.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: What each WSS shall carry, by name.
-Setting = Mapping[str, frozenset[CrossConnect]]
-
-#: WSSs written at the same time.
-PARALLEL = 32
-#: Longest time for one WSS to do what it is told, besides its declared set-up, seconds.
-WRITE_S = 10.0
 #: After a restart: how long workers have to come back with what they had open, seconds. They try every 20 ms.
 SETTLE_S = 1.0
 #: How often the WSSs are read when nothing has changed for as long, seconds.
@@ -81,107 +70,6 @@ class SetUp:
     switches: int
     write_s: float
     total_s: float
-
-
-def quantile(values: list[float], share: float) -> float | None:
-    """The value that this share of the values does not exceed; None without values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-class Lights:
-    """The WSSs of a ring: what they carry, as last read, and how they are changed. For one thread."""
-
-    def __init__(self, site: OpticalSite, switches: tuple[str, ...]) -> None:
-        self._site = site
-        self._seen: dict[str, Snapshot] = {}
-        self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="ring")
-        self.switches = switches
-        timings = [site.driver(name).capabilities().timing for name in switches]
-        #: Declared time from a write to light, seconds; and of that, until the write takes effect.
-        self.declared_s = max((t.lit_after_s(1) for t in timings), default=0.0)
-        self.command_s = max((t.command.most_s + t.per_cross_connect_s for t in timings), default=0.0)
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def carries(self, name: str) -> frozenset[CrossConnect]:
-        """What passes light, as last read; nothing when that is unknown."""
-        seen = self._seen.get(name)
-        if seen is None:
-            return frozenset()
-        connected = CrossConnectState.CONNECTED
-        return frozenset(xc for xc, state in seen.cross_connects.items() if state is connected)
-
-    def set(self, setting: Setting, *, exactly: bool = False, anew: bool = False) -> tuple[int, list[str]]:
-        """Make a setting; how many WSSs were written, and what did not work, one line each.
-
-        ``exactly``: also where a WSS carries all that is needed and more. ``anew``: what stands is taken away
-        first, on every WSS, and all that is needed made again.
-        """
-        lacking = [
-            name
-            for name in self.switches
-            if exactly
-            or not setting[name] <= self.carries(name)
-            or (anew and (setting[name] or self.carries(name)))
-        ]
-        return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name], anew))
-
-    def compare(self, setting: Setting) -> list[str]:
-        """Read every WSS now; what is not as the setting needs it, one line each."""
-
-        def look(name: str) -> str | None:
-            try:
-                self._seen[name] = self._site.look(name, timeout_s=2.0)
-            except UnavailableError as error:
-                # It may still pass light; only what is read to be wrong is. The next step reads it again.
-                self._seen.pop(name, None)
-                log.warning("%s", error)
-                return None
-            for xc in sorted(setting[name] - self.carries(name)):
-                return f"optical switch {name}: {xc} is gone"
-            return None
-
-        return self._on_all(self.switches, look)
-
-    def remember(self) -> None:
-        """Tell the site what was last read here."""
-        for name, snapshot in list(self._seen.items()):
-            self._site.remember(name, snapshot)
-
-    def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
-        """The work for every WSS, at the same time; what did not work, one line each."""
-        # The first in this thread, which would only wait: to wake one less takes less time.
-        others = [self._pool.submit(work, name) for name in names[1:]]
-        outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
-        return [outcome for outcome in outcomes if outcome is not None]
-
-    def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
-        """What did not work; None when the WSS carries what is wanted and nothing else."""
-        driver = self._site.driver(name)
-        deadline = Deadline(WRITE_S + self.declared_s + self.command_s)
-        try:
-            for last in (False, True):
-                seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
-                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen, anew=anew)
-                try:
-                    if plan:
-                        seen = driver.apply(plan, timeout_s=deadline.check()).snapshot
-                except StaleRevision:
-                    # Somebody else wrote, or the switch has lost its light: read it anew, once.
-                    if last:
-                        raise
-                    continue
-                self._seen[name] = seen
-                break
-        except UnavailableError as error:
-            return str(error)
-        except OpticalError as error:
-            return f"optical switch {name}: {error}"
-        return None
 
 
 class RingConductor:
@@ -499,12 +387,7 @@ class RingConductor:
             "declared_s": self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
         }
         for name, pick in _FIGURES.items():
-            values = [pick(one) for one in kept]
-            figures[name] = {
-                "p50_s": quantile(values, 0.5),
-                "p99_s": quantile(values, 0.99),
-                "max_s": max(values, default=None),
-            }
+            figures[name] = quantiles([pick(one) for one in kept])
         figures["switches"] = max((one.switches for one in kept), default=0)
         return figures
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from controller.bus import EventBus
+from controller.circuits.lights import Lights
 from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
-from controller.rings.conductor import Lights, RingConductor
+from controller.rings.conductor import RingConductor
 from controller.rings.light import choose_ring, plan_light, ring_of, steps_of_job
 from controller.server_agent import AgentClient
 from fabric.crossconnect import CrossConnect

@@ -59,6 +59,7 @@ def load_fabric(path: Path) -> Fabric:
     """Raises ValueError with one line that names file and key."""
     from pydantic import ValidationError
 
+    from fabric.plugged import plugged
     from fabric.schema import FabricSpec, build_fabric
 
     try:
@@ -70,12 +71,9 @@ def load_fabric(path: Path) -> Fabric:
         key = ".".join(str(part) for part in first["loc"])
         raise ValueError(f"{path}: {key}: {first['msg']}") from None
     try:
-        fabric = build_fabric(spec)
+        return plugged(build_fabric(spec))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    if fabric.interconnect is not None:
-        raise ValueError(f"{path}: interconnect: it is described as a whole; a testbed is built port by port")
-    return fabric
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -33,7 +33,13 @@ from testbed.emulation.nodes import (
     has_kernel_datapath,
 )
 from testbed.emulation.onic.tables import HOST
-from testbed.emulation.onic.wiring import HOST_NAME, ControlNetwork, OnicNode, array_wavelengths
+from testbed.emulation.onic.wiring import (
+    HOST_NAME,
+    ControlNetwork,
+    OnicNode,
+    array_wavelengths,
+    standing_light,
+)
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from testbed.lab import OVS_LABEL, Lab
 
@@ -45,6 +51,9 @@ ADDRESS_PREFIX = 16
 NIC = "eth0"
 #: Longest wait for the kernel to tell of a carrier that has come or gone, seconds.
 CARRIER_S = 2.0
+#: Frames by which one may come late before TCP calls it lost, where light stands: those that went round in
+#: the dark together come out in the order in which the light finds them.
+REORDERING = 30
 
 T = TypeVar("T")
 
@@ -215,6 +224,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 [(emulation.rate_bps(link.rate_bps), emulation.seconds(link.queue_s)) for link in links],
                 [self.fabric.gpus[peer] for peer in sorted(peers[gpu])],
                 array_wavelengths(self.fabric, gpu),
+                standing_light(self.fabric, gpu, emulation.rate_bps),
             )
 
     def _add_bridge(self, name: str, dpid: int) -> None:
@@ -266,6 +276,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         netlink.shape_shared(
             [(name, rate_bps(link.rate_bps), self._queue_s[link]) for name, link in links],
             [gpu.ip for gpu in self.fabric.gpus.values()],
+            "src",
         )
 
     # -- faults
@@ -361,18 +372,22 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             onic.plug_host()
         emulation = self.emulation
         rate, queue_s = emulation.rate_bps(link.rate_bps), self._queue_s[link]
-        coloured = onic is not None and array_wavelengths(self.fabric, gpu.name) is not None
+        others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
+        own_onic = self.fabric.onics.get(gpu.name)
+        standing = own_onic is not None and own_onic.standing
 
         def inside() -> None:
-            netlink.configure_namespace(emulation.congestion_control)
+            netlink.configure_namespace(
+                emulation.congestion_control, reordering=REORDERING if standing else None
+            )
             with IPRoute() as own:
                 netlink.set_up(own, "lo")
                 index = netlink.index_of(own, NIC)
                 if not onic:
-                    netlink.shape(own, index, rate, queue_s)
+                    netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
                 if not onic and not has_kernel_datapath():
                     netlink.set_checksum_offload_off(NIC)
-                if coloured:
+                if own_onic is not None and own_onic.transmitters == "array":
                     netlink.set_single_frames(own, index)
                 netlink.set_up(own, NIC)
                 netlink.address(

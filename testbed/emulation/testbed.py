@@ -26,6 +26,7 @@ from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
 from testbed.emulation.agent.http import AgentServer, make_app
+from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.agent.onics import Onics
 from testbed.emulation.agent.workers import Workers
 from testbed.emulation.fault_targets import Kind
@@ -41,7 +42,14 @@ from testbed.emulation.nodes import (
     WorkerPlace,
     docker_reason,
 )
-from testbed.emulation.onic.wiring import control_ip, laser_ids, lasers_of_switch, onic_directory, tunable
+from testbed.emulation.onic.wiring import (
+    control_ip,
+    is_tagged,
+    laser_ids,
+    lasers_of_switch,
+    onic_directory,
+    tunable,
+)
 from testbed.emulation.optical.far_light import light_plan
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import Lab
@@ -166,18 +174,21 @@ class Testbed:
                 return network.add_worker(NamespaceHost, place)
             return network.add_worker(DockerHost, place, api=api)
 
+        lightpaths = Lightpaths(settings.fabric, lab.bpf_dir)
+        self._undo.callback(lightpaths.close)
         workers = Workers(
             settings.fabric,
             network,
             make_host,
             settings.state,
+            lightpaths,
             command=settings.command or worker_command(settings.runtime),
             image=image,
         )
         self.workers = workers
         self._undo.callback(workers.close)
         about = {"lab": lab.id, "runtime": settings.runtime, "gpus": list(settings.fabric.gpus)}
-        app = make_app(workers, Onics(settings.fabric, lab.bpf_dir), about)
+        app = make_app(workers, Onics(settings.fabric, lab.bpf_dir), lightpaths, about)
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
         faults = Faults(settings.fabric, network, workers, server, self._kept(), self._disturbable())
@@ -255,7 +266,7 @@ class Testbed:
             command += ["--dark", repr(switch.dark_s)]
         if switch.wavelengths is not None:
             command += ["--wavelengths", str(switch.wavelengths)]
-            if any(switch.name in ring.switches for ring in fabric.rings.values()):
+            if is_tagged(fabric, switch.name):
                 command.append("--tagged")
             else:
                 command += ["--lasers", str(self._laser_pin)]
@@ -324,14 +335,15 @@ class Testbed:
 
     def _launch_onics(self) -> None:
         fabric, state = self.settings.fabric, self.settings.state
-        if not fabric.onics:
+        asked = _asked(fabric)
+        if not asked:
             return
         if self.settings.runtime == "namespace":
             # Workers are users of this machine then, and pass through here to their flow sockets.
             for directory in {state, self.settings.lab.state_dir}:
                 directory.chmod(0o711)
         self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
-        for gpu in fabric.onics:
+        for gpu in asked:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
         starts = {gpu: partial(self._start_agent, gpu) for gpu in tunable(fabric)}
         if starts:
@@ -421,11 +433,15 @@ class Testbed:
         onics: dict[str, dict[str, Any]] = {
             gpu: {
                 "transmitters": onic.transmitters,
-                "flow": self._flow_socket(gpu),
-                "directory": str(onic_directory(settings.state, gpu)),
+                **({"standing": True} if onic.standing else {}),
             }
             for gpu, onic in fabric.onics.items()
         }
+        for gpu in _asked(fabric):
+            onics[gpu] |= {
+                "flow": self._flow_socket(gpu),
+                "directory": str(onic_directory(settings.state, gpu)),
+            }
         for gpu in tunable(fabric):
             onics[gpu] |= {
                 "manage": str(onic_directory(self.settings.state, gpu) / "manage.sock"),
@@ -470,13 +486,19 @@ class Testbed:
             with suppress(OSError):
                 (state / name).unlink()
         if state == lab.state_dir:
-            shutil.rmtree(state / "workers", ignore_errors=True)
+            for name in ("workers", "workloads"):
+                shutil.rmtree(state / name, ignore_errors=True)
         if not lab.is_alive():
             for name in ("lock", "owner.lock"):
                 (lab.state_dir / name).unlink(missing_ok=True)
         for directory in {state, lab.state_dir}:
             with suppress(OSError):
                 directory.rmdir()
+
+
+def _asked(fabric: Fabric) -> tuple[str, ...]:
+    """GPUs whose O-NICs somebody asks for light, at a socket in the O-NIC's directory."""
+    return tuple(gpu for gpu, onic in fabric.onics.items() if not onic.standing)
 
 
 def worker_command(runtime: Runtime) -> tuple[str, ...]:

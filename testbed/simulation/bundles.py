@@ -44,6 +44,14 @@ class Load:
         return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
     @functools.cached_property
+    def own(self) -> IntArray | None:
+        """The link of each flow where each passes one, and no other does: such as circuits."""
+        routes = self.transfers.routes
+        flows = len(routes.offsets) - 1
+        alone = len(routes.links) == flows > 0 and np.bincount(routes.links).max() == 1
+        return routes.links if alone else None
+
+    @functools.cached_property
     def alone_s(self) -> float:
         """Seconds of the slowest flow for a chunk of one byte, if all began alone and none ended."""
         return self.slowest_s(rates_together([self])[0])
@@ -81,7 +89,7 @@ class _Bundle:
 
     @property
     def whole_s(self) -> float:
-        """Seconds of all of it at the present rates; in the dark what is fixed stands still, too."""
+        """Seconds of all of it at the present rates."""
         return self.fixed_s + (self.alone_s * self.slower if self.alone_s else 0.0)
 
 
@@ -118,7 +126,11 @@ class Bundles:
         found = np.zeros(len(self._moved))
         for bundle in self._under_way:
             self._count(bundle)
-            found += bundle.left * bundle.moves * bundle.load.per_link(len(found))
+            left, own = bundle.left * bundle.moves, bundle.load.own
+            if own is None:
+                found += left * bundle.load.per_link(len(found))
+            else:
+                found[own] += left * bundle.load.transfers.chunks
         return found
 
     def set_capacity(self, capacity: FloatArray) -> None:
@@ -133,31 +145,36 @@ class Bundles:
     ) -> None:  # fmt: skip
         """``steps`` steps of a load; ``set_up_s`` and ``reduce_s`` of all of them together.
 
-        Its fixed seconds come where they belong when it is one step, and spread over it when it is several.
+        Its fixed seconds come where they belong when it is one step, and spread over it when it is several;
+        but these are one by one where light is dark now and then, as only bytes stand still in the dark.
         """
-        engine = self._engine
-        alone_s = steps * max(load.transfers(chunk_bytes) - load.latency_s, 0.0)
-        fixed_s = set_up_s + steps * load.latency_s
-        moves = steps * chunk_bytes
-
-        def enter(fixed_s: float, done: Callable[[], None]) -> None:
-            if len(load.transfers.chunks) == 0 or alone_s + fixed_s == 0:
-                engine.at(engine.now_s + fixed_s, done)
-                return
-            self._under_way[_Bundle(load, fixed_s, alone_s, moves, engine.now_s, done)] = None
-            self._change()
-
-        def added() -> None:
-            engine.at(engine.now_s + reduce_s, done)
-
-        if steps > 1:
-            enter(fixed_s + reduce_s, done)
+        if steps > 1 and self._capacity is None:
+            fixed_s = set_up_s + reduce_s + steps * load.latency_s
+            self._enter(load, chunk_bytes, steps, fixed_s, done)
             return
-        then = added if reduce_s else done
-        if fixed_s:
-            engine.at(engine.now_s + fixed_s, lambda: enter(0.0, then))
-        else:
-            enter(0.0, then)
+        engine = self._engine
+        before_s, behind_s = set_up_s / steps + load.latency_s, reduce_s / steps
+
+        def one_of(left: int) -> None:
+            then = done if left == 1 else lambda: one_of(left - 1)
+            added = (lambda: engine.at(engine.now_s + behind_s, then)) if behind_s else then
+            if before_s:
+                engine.at(engine.now_s + before_s, lambda: self._enter(load, chunk_bytes, 1, 0.0, added))
+            else:
+                self._enter(load, chunk_bytes, 1, 0.0, added)
+
+        one_of(steps)
+
+    def _enter(
+        self, load: Load, chunk_bytes: float, steps: int, fixed_s: float, done: Callable[[], None]
+    ) -> None:
+        alone_s = steps * max(load.transfers(chunk_bytes) - load.latency_s, 0.0)
+        if len(load.transfers.chunks) == 0 or alone_s + fixed_s == 0:
+            self._engine.at(self._engine.now_s + fixed_s, done)
+            return
+        bundle = _Bundle(load, fixed_s, alone_s, steps * chunk_bytes, self._engine.now_s, done)
+        self._under_way[bundle] = None
+        self._change()
 
     def _change(self) -> None:
         if not self._changed:
@@ -171,15 +188,22 @@ class Bundles:
             if len(together) == 1 and self._capacity is None:
                 self._set(together[0], 1.0)
                 continue
-            slower = self._solved(tuple(sorted(bundle.load.number for bundle in together)))
+            slower = self._solved(together)
             for bundle in together:
                 self._set(bundle, slower[bundle.load.number])
 
     def _sharing(self) -> list[list[_Bundle]]:
         """The bundles under way, those that share links, directly or through others, together."""
         parts: list[tuple[int, list[_Bundle]]] = []
+        used = 0
         for bundle in self._under_way:
             links, members, apart = bundle.load.links, [bundle], []
+            # On circuits hardly anybody shares, and to ask all parts takes longer than all else.
+            if not links & used:
+                used |= links
+                parts.append((links, members))
+                continue
+            used |= links
             for part in parts:
                 if part[0] & links:
                     links |= part[0]
@@ -189,12 +213,13 @@ class Bundles:
             parts = [*apart, (links, members)]
         return [members for _, members in parts]
 
-    def _solved(self, numbers: tuple[int, ...]) -> dict[int, float]:
+    def _solved(self, together: Sequence[_Bundle]) -> dict[int, float]:
         """By how much each load's slowest flow is slower among all these than alone."""
+        by_number = {bundle.load.number: bundle.load for bundle in together}
+        numbers = tuple(sorted(bundle.load.number for bundle in together))
         found = self._slower.get(numbers)
         if found is None:
             self.solved += 1
-            by_number = {bundle.load.number: bundle.load for bundle in self._under_way}
             loads = [by_number[number] for number in numbers]
             found = dict.fromkeys(numbers, math.inf)
             lit = [load for load in loads if self._lit(load)]
@@ -253,10 +278,12 @@ def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) ->
 
     ``capacity``: of its links now, where that is not the network's own.
     """
+    if capacity is None:
+        capacity = loads[0].transfers.capacity
+    if len(loads) == 1 and (own := loads[0].own) is not None:
+        return [capacity[own].astype(np.float64)]
     routes = [load.transfers.routes for load in loads]
     links: IntArray = np.concatenate([one.links for one in routes])
     lengths = np.concatenate([np.diff(one.offsets) for one in routes])
-    if capacity is None:
-        capacity = loads[0].transfers.capacity
     found = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
     return np.split(found, np.cumsum([len(one.offsets) - 1 for one in routes])[:-1])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.simulation.arrays import SAME
+from testbed.simulation.arrays import SAME, FloatArray
 from testbed.simulation.maxmin import rates
 
 #: Events closer together than this share of the time are one instant.
@@ -90,10 +90,14 @@ class Engine:
         self._capacity[link] = capacity
         self._touched[link] = None
 
-    def remaining(self, link: int) -> float:
-        """Bytes of the flows under way that have yet to pass a link."""
-        now_s = self.now_s
-        return sum(max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in self._users[link])
+    def remaining(self, links: int) -> FloatArray:
+        """Bytes of the flows under way that have yet to pass each of the first ``links`` links."""
+        now_s, found = self.now_s, np.zeros(links)
+        for link, users in enumerate(self._users[:links]):
+            # Mostly there are none.
+            if users:
+                found[link] = sum(max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in users)
+        return found
 
     def key(self, link: int) -> Hashable:
         """What the link with a number is called."""

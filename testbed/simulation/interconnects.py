@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fabric.allocation.arcs import Decisions
-from fabric.allocation.circuits import single_shot
-from fabric.interconnect import DemandRing, Ideal, Interconnect, OneShot, ParallelOcs, TorusOfGpus
+from fabric.allocation.arcs import Divisions
+from fabric.allocation.circuits import check_degree, single_shot
+from fabric.allocation.demand import placed, sent_in_steps
+from fabric.allocation.dividing import Divider, PlanesDivider
+from fabric.interconnect import (
+    DemandRing,
+    Divided,
+    GridOfGpus,
+    Ideal,
+    Interconnect,
+    OneShot,
+    ParallelOcs,
+    TorusOfGpus,
+    WavelengthRing,
+)
 from fabric.steps import IntArray, Steps
 from fabric.zoo.one_shot import circuits, one_shot
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.networks import IdealNetwork, Network
-from testbed.simulation.zoo import CircuitNetwork, TorusNetwork, rotor_network
-from workloads.formats.matrix import all_reduce_groups, sent
+from testbed.simulation.zoo import (
+    CircuitNetwork,
+    RelayedGridNetwork,
+    TorusNetwork,
+    WavelengthRingNetwork,
+    rotor_network,
+)
 from workloads.graph import Workload
+from workloads.traffic import all_reduce_groups, sent
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +57,8 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
     """Rank i on GPU number ``at[i]`` of ``gpus``. Raises ValueError as ``traffic``."""
     groups, group_bytes, apart = all_reduce_groups(workload)
     return Demand(
-        _placed(sent(workload), at, gpus),
-        _placed(apart, at, gpus),
+        placed(sent(workload), at, gpus),
+        placed(apart, at, gpus),
         tuple(at[group] for group in groups),
         group_bytes,
     )
@@ -46,11 +66,9 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
 
 def demand_of_steps(steps: Steps, vector_bytes: float, at: IntArray, gpus: int) -> Demand:
     """Of one all-reduce of all ranks of a job."""
-    found = np.zeros((len(at), len(at)))
-    for step in steps:
-        np.add.at(found, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
+    found = sent_in_steps(steps, vector_bytes)
     sent = float(found.sum(axis=1).max())
-    return Demand(_placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), sent)
+    return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), sent)
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:
@@ -66,12 +84,6 @@ def together(demands: Iterable[Demand], gpus: int) -> Demand:
     return Demand(total, rest, tuple(groups), most)
 
 
-def _placed(found: FloatArray | IntArray, at: IntArray, gpus: int) -> FloatArray:
-    placed = np.zeros((gpus, gpus))
-    placed[np.ix_(at, at)] = found
-    return placed
-
-
 def interconnect_network(
     one: Interconnect, gpus: Sequence[str], demand_of: Callable[[], Demand], *,
     latency_s: float = 0.0, share: float = 1.0,
@@ -82,7 +94,11 @@ def interconnect_network(
     if isinstance(one, TorusOfGpus):
         return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, latency_s=latency_s, share=share)
     if isinstance(one, ParallelOcs):
-        counts = single_shot(demand_of().total, one.switches).counts
+        if one.interval_s is not None:
+            return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
+        total = demand_of().total
+        check_degree(total, one.switches, gpus)
+        counts = single_shot(total, one.switches).counts
         return CircuitNetwork(gpus, counts, one.circuit_bps, latency_s=latency_s, share=share)
     if isinstance(one, OneShot):
         demand = demand_of()
@@ -92,31 +108,90 @@ def interconnect_network(
             latency_s=latency_s, share=share,
         )  # fmt: skip
     if isinstance(one, DemandRing):
-        # Every pair that ever sends has a link, whose rate is what the present division gives it.
-        pairs = (demand_of().total > 0).astype(np.int64)
-        return CircuitNetwork(gpus, pairs, one.gpu_bps, latency_s=latency_s, share=share)
+        return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
+    if isinstance(one, GridOfGpus):
+        return RelayedGridNetwork(
+            gpus, one.columns, one.gpu_bps / one.transceivers, shared=one.transceivers == 1,
+            hop_s=one.set_up_s, latency_s=latency_s + one.set_up_s, share=share,
+        )  # fmt: skip
+    if isinstance(one, WavelengthRing):
+        return WavelengthRingNetwork(gpus, one.gpu_bps / 2, latency_s=latency_s, share=share)
     return rotor_network(gpus, one.rotor, indirect=one.indirect, latency_s=latency_s, share=share)
 
 
-class RingDivision:
-    """Divides a ring's wavelengths by what has yet to be sent over each link of ``network``.
+def _divided(
+    one: Divided, gpus: Sequence[str], demand_of: Callable[[], Demand], *,
+    latency_s: float, share: float,
+) -> CircuitNetwork:  # fmt: skip
+    """Every pair that ever sends has a link, whose rate is what the present division gives it."""
+    pairs = (demand_of().total > 0).astype(np.int64)
+    return CircuitNetwork(gpus, pairs, one.gpu_bps, latency_s=latency_s, share=share)
 
-    Called with bytes [links], it gives bits per second [links], of which payload gets ``share``.
+
+#: Where divisions take turns, pairs' shares of the demand are rounded to powers of two, or each of
+#: thousands of decisions would need turns of its own.
+_ALIKE = math.log(2)
+#: Most of them that are kept.
+_KEPT = 64
+
+
+class LightDivision:
+    """Divides light by what has yet to be sent over each link of ``network``, again and again.
+
+    Called with bytes [links], it gives bits per second [links], of which payload gets ``share``. Where there
+    is not light for all pairs at once, some get none until others have sent. With ``turns`` divisions take
+    turns instead, each for those that the ones before left dark, and what each link gets is the mean: ranks
+    in lock-step go on only when all pairs have something.
     """
 
-    def __init__(self, ring: DemandRing, network: CircuitNetwork, share: float = 1.0) -> None:
+    def __init__(
+        self, one: Divided, network: CircuitNetwork, share: float = 1.0, *, turns: bool = False
+    ) -> None:
         self._links = tuple(network.pairs.T)
-        self._gpus = len(network.gpus)
-        self._rate_bps = ring.wavelength_bps * share
-        self._decisions = Decisions(ring.wavelengths)
+        self._counts: Callable[[FloatArray], IntArray]
+        gpus = len(network.gpus)
+        if isinstance(one, DemandRing):
+            self._rate_bps = one.wavelength_bps * share
+            sources, destinations = self._links
+            self._counts = Divisions(gpus, sources, destinations, one.wavelengths).counts
+        else:
+            self._rate_bps = one.circuit_bps * share
+            self._counts = _of_links(PlanesDivider(one), self._links, gpus)
+        self._turns = turns
+        self._in_turns: OrderedDict[bytes, FloatArray] = OrderedDict()
 
     def __call__(self, left: FloatArray) -> FloatArray:
-        demand = np.zeros((self._gpus, self._gpus))
-        demand[self._links] = left
-        return self.of(demand)
+        return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self._rate_bps)
 
     def of(self, demand: FloatArray) -> FloatArray:
         """Likewise by bytes [gpus, gpus]."""
-        plan = self._decisions.decide(demand, partial=True)
-        given: FloatArray = plan.counts()[self._links] * self._rate_bps
-        return given
+        return self(demand[self._links])
+
+    def _mean(self, left: FloatArray) -> FloatArray:
+        """Lightpaths [links], in the mean of as many divisions as it takes until each pair had light."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            levels = np.round(np.log(left / left.max(initial=0.0)) / _ALIKE)
+        known = levels.tobytes()
+        if known not in self._in_turns:
+            first = self._counts(left)
+            if first[left > 0].all():
+                return first.astype(np.float64)
+            dark, found = np.exp(levels * _ALIKE), []
+            while dark.any():
+                found.append(self._counts(dark))
+                dark = np.where(found[-1] > 0, 0.0, dark)
+            self._in_turns[known] = np.mean(found, axis=0, dtype=np.float64)
+            while len(self._in_turns) > _KEPT:
+                self._in_turns.popitem(last=False)
+        return self._in_turns[known]
+
+
+def _of_links(divider: Divider, links: tuple[IntArray, ...], gpus: int) -> Callable[[FloatArray], IntArray]:
+    """``divider.counts`` for values [links], a source and a destination each."""
+
+    def counts(left: FloatArray) -> IntArray:
+        demand = np.zeros((gpus, gpus))
+        demand[links] = left
+        return np.asarray(divider.counts(demand)[links])
+
+    return counts

@@ -216,7 +216,10 @@ class Operations:
                 for operation in plan.first:
                     self._begin(actor, operation)
                 return
+            # It has nothing to do.
             self.end_s[self._iteration[actor], actor] = self._engine.now_s
+            if self._progress is not None:
+                self._progress(actor, self._iteration[actor])
 
     def _begin(self, actor: int, operation: int) -> None:
         plan = self._plan[actor]

@@ -53,7 +53,8 @@ class RankByRank:
         self.operations: Operations
         self._engine, self._network, self._gpus = engine, network, gpus
         self._workload, self._calls, self._cost = workload, calls, cost
-        for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
+        self._capacity = network.capacity_bps / 8
+        for link, capacity in enumerate(self._capacity.tolist()):
             engine.link(network.key(link), capacity)
         self._sent: dict[tuple[int, ...], float] = {}
         self._place = [{rank: place for place, rank in enumerate(g.tolist())} for g in workload.groups]
@@ -77,12 +78,14 @@ class RankByRank:
 
     def remaining(self) -> FloatArray:
         """Bytes under way that have yet to pass each link."""
-        return np.array([self._engine.remaining(link) for link in range(len(self._network.capacity_bps))])
+        return self._engine.remaining(len(self._network.capacity_bps))
 
     def set_capacity(self, capacity: FloatArray) -> None:
         """Of all links [links], bytes per second, from now on; 0 is dark."""
-        for link, rate in enumerate(capacity.tolist()):
+        changed = np.flatnonzero(capacity != self._capacity)
+        for link, rate in zip(changed.tolist(), capacity[changed].tolist(), strict=True):
             self._engine.set_capacity(link, rate)
+        self._capacity = capacity.copy()
 
     def communicate(self, rank: int, iteration: int, operation: int) -> None:
         """A rank comes to an operation that communicates."""

@@ -1,16 +1,15 @@
 """A fabric that is divided anew again and again by what is still to be sent: light that follows demand.
 
-Every period begins with a decision from the bytes under way, as the GPUs' transports count them. Then light
-is dark while it is retuned, and shines until the next decision. That is SiP-Ring's loop,
-with 100 us between decisions and 20 us dark in the authors' simulator; others of demand-driven circuits
-(c-Through, Helios, TopoOpt's comparator) differ in what decides and in the times.
+Each period but the first begins with a decision from the bytes under way, as the GPUs' transports count
+them. Then light is dark while it is retuned, and shines until the next decision. That is SiP-Ring's loop,
+with 20 us dark and 100 us of light in the authors' simulator; others of demand-driven circuits (c-Through,
+Helios, TopoOpt's comparator) differ in what decides and in the times.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,41 +21,23 @@ from testbed.simulation.workload import Execution
 Decide = Callable[[FloatArray], FloatArray]
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Seconds that a decision holds (``live_s``), and that all light is dark before it does (``dark_s``).
-
-    Raises ValueError for times that cannot be, among them light that would be dark for longer than it shines.
-    """
-
-    live_s: float
-    dark_s: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.live_s) and self.live_s > 0):
-            raise ValueError(f"an interval of {self.live_s} s; it must be above 0")
-        if not (math.isfinite(self.dark_s) and self.dark_s >= 0):
-            raise ValueError(f"a dark time of {self.dark_s} s; it must be 0 or more")
-        if self.live_s < self.dark_s:
-            raise ValueError(
-                f"an interval of {self.live_s:g} s is shorter than the dark time of {self.dark_s:g} s"
-            )
-
-
 class Reallocation:
     """Divides the network of an execution anew while it runs; ``first_bps`` [links] holds from the start.
 
+    A decision holds for ``live_s`` seconds (above 0); before it, all light is dark for ``dark_s`` seconds.
     ``decisions``: how many there have been; ``dark_s``: seconds in which bytes were under way and light was
     dark. It ends by itself when the execution is over, or when nothing could happen any more.
     """
 
     def __init__(
-        self, engine: Engine, execution: Execution, first_bps: FloatArray, interval: Interval, decide: Decide
-    ) -> None:
+        self, engine: Engine, execution: Execution, first_bps: FloatArray, live_s: float, dark_s: float,
+        decide: Decide,
+    ) -> None:  # fmt: skip
         self.decisions, self.dark_s = 0, 0.0
-        self._engine, self._execution, self._interval, self._decide = engine, execution, interval, decide
-        self._now_bps = first_bps
+        self._engine, self._execution, self._decide = engine, execution, decide
+        self._live_s, self._dark_s, self._now_bps = live_s, dark_s, first_bps
         self._left: FloatArray | None = None
+        self._moved: float | None = None
 
     def begin(self) -> None:
         """The first decision is made one interval from now."""
@@ -64,7 +45,7 @@ class Reallocation:
         self._again()
 
     def _again(self) -> None:
-        self._engine.at(self._engine.now_s + self._interval.live_s, self._decision)
+        self._engine.at(self._engine.now_s + self._live_s, self._decision)
 
     def _decision(self) -> None:
         if self._execution.over:
@@ -85,12 +66,12 @@ class Reallocation:
                 f"something to send, and {((left > 0) & (then_bps == 0)).sum()} of them get no light"
             )
         self._left = left
-        if not self._interval.dark_s:
+        if not self._dark_s:
             self._shine(then_bps)
             return
-        self.dark_s += self._interval.dark_s
+        self.dark_s += self._dark_s
         self._execution.set_capacity(np.zeros_like(then_bps))
-        self._engine.at(self._engine.now_s + self._interval.dark_s, lambda: self._shine(then_bps))
+        self._engine.at(self._engine.now_s + self._dark_s, lambda: self._shine(then_bps))
 
     def _stands_still(self, left: FloatArray) -> bool:
         """Whether nothing has passed since the last decision, and nothing else will happen by itself.
@@ -98,7 +79,12 @@ class Reallocation:
         Ranks in lock-step are all held up by one pair without light, which the same demand gets again.
         """
         same = self._left is not None and np.array_equal(left, self._left)
-        return same and self._engine.next_event_s() == math.inf
+        if not same or self._engine.next_event_s() < math.inf:
+            self._moved = None
+            return False
+        # As much may be left of other transfers, that took the places of the first.
+        before, self._moved = self._moved, float(self._execution.moved().sum())
+        return before == self._moved
 
     def _shine(self, then_bps: FloatArray) -> None:
         self._now_bps = then_bps

@@ -195,6 +195,10 @@ class Execution:
         """Bytes under way that have yet to pass each of the network's links."""
         return self._carrier.remaining()
 
+    def moved(self) -> FloatArray:
+        """Bytes that have passed each of the network's links; rank by rank those of flows that have begun."""
+        return self._carrier.moved()
+
     def set_capacity(self, capacity_bps: FloatArray) -> None:
         """Of all of the network's links, bits per second, from now on; 0 is dark."""
         self._carrier.set_capacity(capacity_bps / 8)

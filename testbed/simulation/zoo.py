@@ -17,7 +17,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fabric.allocation.demand import check_counts
 from fabric.steps import BoolArray, IntArray, Step
+from fabric.wdm import segments
 from fabric.zoo import hops, torus
 from fabric.zoo.rotor import Rotor
 from testbed.simulation.arrays import FloatArray
@@ -36,7 +38,7 @@ class CircuitNetwork:
         self, gpus: Sequence[str], counts: npt.ArrayLike, circuit_bps: float, *, forward: bool = False,
         hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
     ) -> None:  # fmt: skip
-        self._counts = hops.checked_counts(counts)
+        self._counts = check_counts(counts)
         if len(self._counts) != len(gpus):
             raise ValueError(f"circuits of {len(self._counts)} GPUs, and there are {len(gpus)}")
         self._places, self._forward = Places(gpus), forward
@@ -119,35 +121,70 @@ class TorusNetwork:
 class RelayedGridNetwork:
     """A grid of WSSs (row-major) for workloads: between nodes without a common line over one in between.
 
-    Each node has a port of ``port_bps`` bits per second to its row's WSS and one to its column's. Such a
-    transfer goes along the sender's row, then along the receiver's column; the node in between forwards while
-    it receives. Assumptions: light for all pairs of a line (as many wavelengths as ports), and flows that
-    share a port do so fairly, where agents would let one after the other through. Raises ValueError for GPUs
-    that do not fill it, and for a rate that is not above 0.
+    Each node has a port of ``port_bps`` bits per second to its row's WSS and one to its column's; with
+    ``shared`` these are one transceiver's. A transfer between lines goes along the sender's row, then along
+    the receiver's column; the node in between forwards while it receives. Assumptions: light for all pairs of
+    a line (as many wavelengths as ports), and flows that share a port do so fairly, where agents would let
+    one after the other through. Raises ValueError for GPUs that do not fill it, and for a rate that is not
+    above 0.
     """
 
     def __init__(
-        self, gpus: Sequence[str], columns: int, port_bps: float, *,
+        self, gpus: Sequence[str], columns: int, port_bps: float, *, shared: bool = False,
         hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
     ) -> None:  # fmt: skip
         if columns < 1 or len(gpus) % columns:
             raise ValueError(f"{len(gpus)} GPUs do not fill a grid of {columns} columns")
         self._places, self._columns, self._hop_s, self._latency_s = Places(gpus), columns, hop_s, latency_s
         # A node's row port, out and in, then its column port.
-        self.capacity_bps: FloatArray = np.full(4 * len(gpus), capacity_of("of a port", port_bps, share))
+        self._per_node = 2 if shared else 4
+        self.capacity_bps: FloatArray = np.full(
+            self._per_node * len(gpus), capacity_of("of a port", port_bps, share)
+        )
 
     def key(self, link: int) -> Hashable:
-        node, port = divmod(link, 4)
-        return ("to" if port % 2 else "from", self._places.gpus[node], "column" if port > 1 else "row")
+        node, port = divmod(link, self._per_node)
+        line = "line" if self._per_node == 2 else "column" if port > 1 else "row"
+        return ("to" if port % 2 else "from", self._places.gpus[node], line)
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         a, b = self._places.ends(ranks, step)
         corner = a - a % self._columns + b % self._columns
-        links = np.stack((4 * a, 4 * corner + 1, 4 * corner + 2, 4 * b + 3), axis=1)
+        first, column = self._per_node * np.stack((a, corner, b)), self._per_node - 2
+        links = np.stack((first[0], first[1] + 1, first[1] + column, first[2] + column + 1), axis=1)
         taken = np.repeat(np.stack((a != corner, corner != b), axis=1), 2, axis=1)
         length = taken.sum(axis=1)
         latency_s = self._latency_s + self._hop_s * (length // 2 - 1)
         return Routes(np.concatenate(([0], np.cumsum(length))), links[taken], latency_s)
+
+
+class WavelengthRingNetwork:
+    """A ring of fibres, one in each direction, of ``fibre_bps`` bits per second each; all transfers go the
+    short way round, and of those half round the ones of even GPUs clockwise.
+
+    Transfers that pass a fibre share its light fairly: a fluid, which is exact for WRHT's full groups, whose
+    transfers have a wavelength each and all wavelengths are in use, and no slower than any wavelengths that
+    could be given to others. Raises ValueError for a rate that is not above 0.
+    """
+
+    def __init__(
+        self, gpus: Sequence[str], fibre_bps: float, *, latency_s: float = 0.0, share: float = 1.0
+    ) -> None:
+        self._places, self._latency_s = Places(gpus), latency_s
+        self.capacity_bps: FloatArray = np.full(2 * len(gpus), capacity_of("of a fibre", fibre_bps, share))
+
+    def key(self, link: int) -> Hashable:
+        segment, counter = divmod(link, 2)
+        names = self._places.gpus
+        ends = (names[segment], names[(segment + 1) % len(names)])
+        return (ends[counter], ends[1 - counter])
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        a, b = self._places.ends(ranks, step)
+        nodes = len(self._places.gpus)
+        ahead = (b - a) % nodes
+        clockwise = (2 * ahead < nodes) | ((2 * ahead == nodes) & (a % 2 == 0))
+        return Routes(*segments(a, b, clockwise, nodes), np.full(len(a), self._latency_s))
 
 
 def rotor_network(

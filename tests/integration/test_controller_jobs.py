@@ -8,7 +8,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,15 @@ LIGHT_LOST = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "u
 
 
 class Run:
-    """A testbed process and a controller process; ``runtime`` is that of the workers."""
+    """A testbed process and a controller process; ``runtime`` is that of the workers, ``options``: further
+    ones of the testbed."""
 
-    def __init__(self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace") -> None:
+    def __init__(
+        self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace", options: Sequence[str] = ()
+    ) -> None:
         self.rest = free_port()
         addresses = Addresses(f"127.0.0.1:{self.rest}", f"127.0.0.1:{free_port()}")
-        self.processes = LabProcesses(fabric, runtime, addresses, ["--payload-scale", "100"])
+        self.processes = LabProcesses(fabric, runtime, addresses, ["--payload-scale", "100", *options])
         self.lab, self.state = self.processes.lab, self.processes.state
         self.api = httpx.Client(base_url=f"http://{addresses.rest}", timeout=20.0, trust_env=False)
         self.processes.start()

@@ -305,7 +305,10 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert "inet6" not in shown
     assert "rto_min lock 20ms" in node.cmd("ip route")
     assert rig.fabric.gpus["g1"].mac in node.cmd("ip neigh")
-    assert "rate 100Mbit" in node.cmd("tc qdisc show dev eth0")
+    # A class of its own for every other GPU, and one for what goes to none of them.
+    classes = node.cmd("tc class show dev eth0").splitlines()
+    assert sum("leaf" in line for line in classes) == len(rig.fabric.gpus)
+    assert all("ceil 100Mbit" in line for line in classes)
     read = "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
     assert node.cmd(read).split() == ["reno", "0"]
     assert "TX:" not in node.cmd("ip -s link show lo").split("lo:")[0]
@@ -629,5 +632,5 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
 
 
 def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
-    with pytest.raises(netlink.NetworkError, match=r"a shared rate cannot be set: .*rlgone-1"):
-        netlink.shape_shared([("rlgone-1", 1e7, 0.01)], ["10.82.0.1"])
+    with pytest.raises(netlink.NetworkError, match=r"the rates of 1 ports cannot be set: .*rlgone-1"):
+        netlink.shape_shared([("rlgone-1", 1e7, 0.01)], ["10.82.0.1"], "src")

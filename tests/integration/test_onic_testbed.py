@@ -32,9 +32,9 @@ from testbed.emulation import clean
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
 from testbed.emulation.nodes import ROOT
-from testbed.emulation.onic.counting import read_onic, read_switch
+from testbed.emulation.onic.counting import read_switch
 from testbed.emulation.onic.light import BpfLaser, BpfRoutes
-from testbed.emulation.onic.tables import Counters
+from testbed.emulation.onic.tables import Counters, read_counters
 from testbed.emulation.onic.wiring import laser_ids
 from testbed.emulation.optical.datapath import Datapath
 from testbed.emulation.optical.lasers import Lasers
@@ -203,7 +203,7 @@ class Rig:
                 self.lasers.dark(laser)
 
     def onic(self, gpu: str) -> Counters:
-        return read_onic(self.lab.bpf_dir / f"onic-{gpu}")
+        return read_counters(self.lab.bpf_dir / f"onic-{gpu}", 2)
 
     def switch(self, name: str) -> dict[str, int]:
         return read_switch(self.lab.bpf_dir / name, self.fabric.optical_switches[name].size)

@@ -43,6 +43,9 @@ MAY_NOT_SUCCEED = {
     "POST /stats/meterentry/modify",
     "POST /v1/jobs/release",
     "GET /v1/regroup/{regroup_id}",
+    # A fabric that is an interconnect has nothing else.
+    "GET /v1/interconnect",
+    "GET /v1/interconnect/decisions",
     # A workload's SHA-256 is not guessed.
     "GET /v1/workloads/{sha256}",
     "PUT /v1/workloads/{sha256}",

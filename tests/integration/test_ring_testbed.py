@@ -30,8 +30,7 @@ from fabric.topology import Fabric
 from fabric.wdm import ADD_CLOCKWISE, EAST, WEST, cross_connects
 from testbed.emulation import testbed as emulated
 from testbed.emulation.network import Emulation
-from testbed.emulation.onic.counting import read_onic
-from testbed.emulation.onic.tables import Counters, RouteTable, Transmitter
+from testbed.emulation.onic.tables import Counters, RouteTable, Transmitter, read_counters
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
@@ -159,7 +158,7 @@ class Rig:
         return found
 
     def onic(self, node: int) -> Counters:
-        return read_onic(self.lab.bpf_dir / f"onic-{self.ring.nodes[node]}")
+        return read_counters(self.lab.bpf_dir / f"onic-{self.ring.nodes[node]}", 2)
 
     def light_counters(self) -> dict[str, Any]:
         return dict(self.http.get("/v1/onics").raise_for_status().json())

@@ -18,10 +18,11 @@ from containers.worker.flows import Flow, Flows
 from containers.worker.reference import train_in_one_process
 from containers.worker.spec import parse_spec
 from controller.bus import EventBus
+from controller.circuits.lights import Lights
 from controller.circuits.optical_site import OpticalSite
 from controller.optical.registry import make_driver
 from controller.rings import conductor as ring_conductor
-from controller.rings.conductor import Lights, RingConductor
+from controller.rings.conductor import RingConductor
 from controller.rings.light import plan_light, steps_of_job
 from fabric.crossconnect import CrossConnect
 from fabric.schema import FabricSpec, build_fabric

@@ -16,9 +16,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.emulation.agent.errors import AgentError
+from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.agent.onics import Onics
 from testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
-from testbed.emulation.onic.tables import Transmitter
+from testbed.emulation.onic.tables import Lit, Transmitter
 
 
 class ReleaseRequest(BaseModel):
@@ -51,7 +52,26 @@ class TransmitterSpec(BaseModel):
     wavelength: int = Field(ge=0)
 
 
-def make_app(workers: Workers, onics: Onics, about: Mapping[str, Any]) -> FastAPI:
+class LightpathSpec(BaseModel):
+    """One lightpath of an O-NIC: its port, and the wavelength where the port has several."""
+
+    model_config = ConfigDict(extra="forbid")
+    port: int = Field(ge=0)
+    wavelength: int | None = Field(default=None, ge=0)
+
+
+class LightSpec(BaseModel):
+    """The light towards a peer: its lightpaths, and whether what is sent may leave over them now."""
+
+    model_config = ConfigDict(extra="forbid")
+    lit: bool
+    paths: list[LightpathSpec] = []
+
+    def chosen(self) -> Lit:
+        return Lit(self.lit, tuple(Transmitter(path.port, path.wavelength) for path in self.paths))
+
+
+def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:
     """The HTTP interface; ``about``: what ``/v1/health`` answers."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
 
@@ -98,6 +118,15 @@ def make_app(workers: Workers, onics: Onics, about: Mapping[str, Any]) -> FastAP
     def transmit(gpu: str, wanted: dict[str, TransmitterSpec]) -> dict[str, Any]:
         chosen = {ip: Transmitter(t.port, t.wavelength) for ip, t in wanted.items()}
         return onics.set_transmitters(gpu, chosen)
+
+    @app.put("/v1/lightpaths")
+    def set_lightpaths(wanted: dict[str, dict[str, LightSpec]]) -> dict[str, Any]:
+        chosen = {gpu: {ip: light.chosen() for ip, light in lights.items()} for gpu, lights in wanted.items()}
+        return lightpaths.replace(chosen)
+
+    @app.get("/v1/traffic")
+    def traffic() -> dict[str, Any]:
+        return lightpaths.traffic()
 
     @app.get("/v1/workers")
     def report(cursor: int = Query(0, ge=0)) -> JSONResponse:

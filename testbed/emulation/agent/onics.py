@@ -34,6 +34,8 @@ class Onics:
         onic = self._fabric.onics.get(gpu)
         if onic is None:
             raise AgentError(404, f"GPU {gpu} has no O-NIC")
+        if onic.standing:
+            raise AgentError(409, f"the light of O-NIC {gpu} stands; PUT /v1/lightpaths sets it")
         wavelengths = array_wavelengths(self._fabric, gpu)
         if wavelengths is None:
             raise AgentError(409, f"the lasers of O-NIC {gpu} are tunable; its own agent sets its routes")

@@ -33,6 +33,7 @@ from testbed.emulation.agent.checkpoints import (
 )
 from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
+from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
@@ -95,7 +96,7 @@ class Workers:
     """Workers of one lab. All methods may be called from several threads.
 
     ``make_host``: makes the (not yet started) Mininet node for a place; it is what tells the runtimes apart.
-    ``directory``: workers' directories are made in its ``workers``.
+    ``directory``: workers' directories are made in its ``workers``. ``lightpaths``: hears of those that post.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Workers:
         network: LabNetwork,
         make_host: Callable[[WorkerPlace], WorkerHost],
         directory: Path,
+        lightpaths: Lightpaths,
         *,
         command: tuple[str, ...],
         image: str | None,
@@ -113,6 +115,7 @@ class Workers:
         self._make_host = make_host
         self._directory = directory / "workers"
         self._workloads = directory / "workloads"
+        self._lightpaths = lightpaths
         self._command = command
         self._image = image
         self._workers: dict[str, Worker] = {}
@@ -221,21 +224,23 @@ class Workers:
                 spec = spec | {"checkpoint": worker.host.checkpoint}
             graph = None if request.graph is None else (self._workloads / request.graph).read_bytes()
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
+            if spec.get("posted"):
+                self._lightpaths.begin(place.gpu, place.directory, _addresses(spec))
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
-        except Failures as error:
+        except (AgentError, *Failures) as error:
             return str(error)
         return None
 
     def _onic_directory(self, gpu: str) -> Path | None:
-        return onic_directory(self._directory.parent, gpu) if gpu in self._fabric.onics else None
+        onic = self._fabric.onics.get(gpu)
+        return None if onic is None or onic.standing else onic_directory(self._directory.parent, gpu)
 
     def _checkpoint(self, job: str) -> Path:
         return checkpoint_directory(self._directory, job)
 
     def _neighbours(self, place: WorkerPlace, spec: dict[str, Any]) -> list[tuple[str, str]]:
-        peers = spec.get("peers")
-        gpus = [self._fabric.gpu_by_ip(ip) for ip in peers] if isinstance(peers, list) else []
+        gpus = [self._fabric.gpu_by_ip(ip) for ip in _addresses(spec)]
         return [(gpu.ip, gpu.mac) for gpu in gpus if gpu is not None and gpu.name != place.gpu]
 
     # -- watching
@@ -392,6 +397,7 @@ class Workers:
         with self._lock:
             for worker in workers:
                 self._workers.pop(worker.place.id, None)
+                self._lightpaths.end(worker.place.gpu)
                 self._network.forget(worker.host)
         for reason in errors:
             log.error("removing workers: %s", reason)
@@ -423,3 +429,9 @@ class Workers:
         os.close(self._wake_read)
         os.close(self._wake_write)
         return errors
+
+
+def _addresses(spec: dict[str, Any]) -> list[str]:
+    """Of the ranks of a worker's job; none where its spec has no list of them, as it will say itself."""
+    peers = spec.get("peers")
+    return peers if isinstance(peers, list) else []

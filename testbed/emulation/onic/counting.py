@@ -1,4 +1,4 @@
-"""Counters of the light of grids and rings, read from the pinned maps of its O-NICs and WSSs."""
+"""Counters of the light of O-NICs, read from the pinned maps of its O-NICs and WSSs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fabric.topology import Fabric, OpticalSwitch, Port
-from testbed.emulation.onic.tables import Counters, open_map, read_counters
+from testbed.emulation.onic.tables import LightpathKey, PathCount, read_counters, read_traffic
 from testbed.emulation.optical.datapath import Datapath
 
 #: What a WSS counts, summed over its ports. The first two stay 0 in every correct run.
@@ -20,15 +20,6 @@ OF_SWITCH = (
     "unplugged_drops",
     "dim_drops",
 )
-
-
-def read_onic(pins: Path) -> Counters:
-    """Counters of the O-NIC pinned in ``pins``. Raises EbpfError."""
-    table = open_map(pins, "counters")
-    try:
-        return read_counters(table)
-    finally:
-        table.close()
 
 
 def read_switch(pins: Path, size: int) -> dict[str, int]:
@@ -46,14 +37,21 @@ def read_switch(pins: Path, size: int) -> dict[str, int]:
 
 
 def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
-    """Counters of every O-NIC (by GPU) and WSS, and ``totals`` over the WSSs.
+    """Counters of O-NICs by GPU, of WSSs and of switches whose light is divided, and ``totals`` over these.
 
-    ``misdirected`` of a WSS is what it brought to O-NICs for which it was not meant. Raises EbpfError.
+    O-NICs whose light stands have ``lightpaths``, too. ``misdirected`` of a switch is what it brought to
+    O-NICs for which it was not meant. Raises EbpfError.
     """
-    onics = {gpu: asdict(read_onic(bpf_dir / f"onic-{gpu}")) for gpu in fabric.onics}
+    onics = {
+        gpu: asdict(read_counters(bpf_dir / f"onic-{gpu}", onic.ports)) for gpu, onic in fabric.onics.items()
+    }
+    for gpu, onic in fabric.onics.items():
+        if onic.standing:
+            onics[gpu]["lightpaths"] = read_lightpaths(bpf_dir / f"onic-{gpu}")
     switches = {}
+    divided = () if fabric.divided is None else fabric.divided.switches
     for switch in fabric.optical_switches.values():
-        if switch.wavelengths is not None:
+        if switch.wavelengths is not None or switch.name in divided:
             switches[switch.name] = {
                 **read_switch(bpf_dir / switch.name, switch.size),
                 "misdirected": _misdirected(fabric, switch, onics),
@@ -61,6 +59,28 @@ def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
     names = ("misdirected", *OF_SWITCH)
     totals = {name: sum(switch[name] for switch in switches.values()) for name in names}
     return {"onics": onics, "switches": switches, "totals": totals}
+
+
+def read_lightpaths(pins: Path) -> dict[str, list[dict[str, Any]]]:
+    """What every lightpath of an O-NIC has carried, ``sent`` and ``received``, each with the ``peer``'s
+    address, the ``port`` of this O-NIC and the ``wavelength``; and what was sent in all to each of ``peers``.
+
+    Raises EbpfError.
+    """
+    traffic = read_traffic(pins)
+    peers = [{"peer": peer, **count._asdict()} for peer, count in sorted(traffic.peers.items())]
+    return {"peers": peers} | {
+        way: [
+            {"peer": peer, "port": port, "wavelength": wavelength, **count._asdict()}
+            for (peer, port, wavelength), count in sorted(counts.items(), key=_in_order)
+        ]
+        for way, counts in (("sent", traffic.sent_on), ("received", traffic.received_on))
+    }
+
+
+def _in_order(item: tuple[LightpathKey, PathCount]) -> tuple[str, int, int]:
+    (peer, port, wavelength), _ = item
+    return peer, port, -1 if wavelength is None else wavelength
 
 
 def _misdirected(fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[str, Any]]) -> int:

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.emulation.onic.tables import CONTROL, FIBRES, HOST, IDENTITY, SIZES, U32, Counters, read_counters
+from testbed.emulation.onic.tables import CONTROL, FIBRES, HOST, IDENTITY, QUEUE, SIZES, U32, name_peers
 from testbed.emulation.optical import ebpf
 from testbed.emulation.optical.build import build_object
 
 SOURCE = Path(__file__).with_name("onic.c")
 #: Raise when a map's shape changes.
-LAYOUT = 2
-#: The program of each port, by its number.
-_PROGRAMS = {0: "from_fibre_0", 1: "from_fibre_1", HOST: "from_host", CONTROL: "from_control"}
-assert len(_PROGRAMS) == FIBRES + 2
+LAYOUT = 3
+#: The program of each kind of port, by its number; FIBRE stands for all fibres.
+FIBRE = -1
+_PROGRAMS = {FIBRE: "from_fibre", HOST: "from_host", CONTROL: "from_control"}
+_STANDING = {
+    FIBRE: "from_standing_fibre",
+    HOST: "from_standing_host",
+    CONTROL: "from_control",
+    QUEUE: "from_queue",
+}
 
 
 class OnicDatapath:
-    """Made by the testbed, used by the O-NIC's agent over the pins in ``pins``. Raises EbpfError."""
+    """Made by the testbed, used by the O-NIC's agent over the pins in ``pins``. Raises EbpfError.
 
-    def __init__(self, pins: Path, mac: str) -> None:
+    ``standing``: of an O-NIC whose light stands, the class of the first queue of each peer, by IPv4 address.
+    """
+
+    def __init__(self, pins: Path, mac: str, standing: Mapping[str, int] | None = None) -> None:
         ebpf.ensure_bpffs()
         self.pins = pins
-        programs, maps = ebpf.load(build_object(SOURCE), _PROGRAMS.values(), SIZES, {})
-        self._programs = {port: programs[name] for port, name in _PROGRAMS.items()}
+        wanted = _PROGRAMS if standing is None else _STANDING
+        programs, maps = ebpf.load(build_object(SOURCE), wanted.values(), SIZES, {})
+        self._programs = {port: programs[name] for port, name in wanted.items()}
         self._maps = maps
         try:
             maps["identity"].update(U32.pack(0), IDENTITY.pack(LAYOUT, bytes.fromhex(mac.replace(":", ""))))
+            name_peers(maps["peers"], standing or {})
             pins.mkdir(parents=True, mode=0o700)
             for name, item in maps.items():
                 ebpf.pin(item.descriptor, pins / name)
@@ -35,13 +47,15 @@ class OnicDatapath:
             self.close()
             raise
 
-    def plug(self, port: int, ifindex: int) -> None:
-        """An interface of the thread's network namespace becomes a port of the O-NIC."""
-        self._maps["ports"].update(U32.pack(port), U32.pack(ifindex))
-        ebpf.attach_ingress(ifindex, self._programs[port])
+    def plug(self, port: int, ifindex: int, comes_in: int | None = None) -> None:
+        """An interface of the thread's network namespace becomes a port of the O-NIC.
 
-    def counters(self) -> Counters:
-        return read_counters(self._maps["counters"])
+        ``comes_in``: another at which its packets come in.
+        """
+        self._maps["ports"].update(U32.pack(port), U32.pack(ifindex))
+        if port < FIBRES:
+            self._maps["fibre_of_ifindex"].update(U32.pack(ifindex), U32.pack(port))
+        ebpf.attach_ingress(comes_in or ifindex, self._programs[FIBRE if port < FIBRES else port])
 
     def close(self) -> None:
         """Let go of it; pins and attached programs stay."""

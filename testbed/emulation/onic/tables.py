@@ -5,27 +5,44 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.emulation.optical import ebpf
 
-FIBRES = 2
-#: Number of a port in the map of ports; fibres are 0 and 1.
-HOST, CONTROL = 2, 3
+#: Most fibre ports; their numbers come before those of the other ports.
+FIBRES = 32
+HOST, CONTROL, QUEUE = FIBRES, FIBRES + 1, FIBRES + 2
+#: Most lightpaths of one pair of GPUs where light stands.
+MOST_LIGHTPATHS = 64
 U32 = struct.Struct("=I")
 IDENTITY = struct.Struct("=I6s2x")
 #: Fibre port and tag: of an array of transmitters the channel + 1, of a tunable laser 0.
 _ROUTE = struct.Struct("=II")
-_OF_FIBRES = ("light_tx_packets", "light_tx_bytes", "light_rx_packets", "light_rx_bytes", "misdirected")
 _OF_GPU = ("control_tx_packets", "control_tx_bytes", "control_rx_packets", "control_rx_bytes", "unrouted")
-_COUNTERS = struct.Struct(f"={len(_OF_FIBRES) * FIBRES + len(_OF_GPU)}Q")
+_OF_FIBRE = ("light_tx_packets", "light_tx_bytes", "light_rx_packets", "light_rx_bytes", "misdirected")
+_COUNTERS = struct.Struct(f"={len(_OF_GPU)}Q")
+_FIBRE = struct.Struct(f"={len(_OF_FIBRE)}Q")
+#: Whether it is lit, how many paths, whose turn; then the paths, each a fibre port and a tag.
+_LIGHT = struct.Struct("=III")
+_PATH = struct.Struct("=HH")
+#: A lock, the first class of its queues; fresh, payload, words, held.
+_PEER = struct.Struct("=4xI4Q")
+_LIGHTPATH = struct.Struct("=4sHH")
+_CARRIED = struct.Struct("=QQQ")
 SIZES = {
     "counters": (U32.size, _COUNTERS.size),
+    "fibres": (U32.size, _FIBRE.size),
     "ports": (U32.size, U32.size),
+    "fibre_of_ifindex": (U32.size, U32.size),
     "identity": (U32.size, IDENTITY.size),
     "route_of_peer": (U32.size, _ROUTE.size),
+    "lights": (U32.size, _LIGHT.size + MOST_LIGHTPATHS * _PATH.size),
+    "peers": (U32.size, _PEER.size),
+    "sent_on": (_LIGHTPATH.size, _CARRIED.size),
+    "received_on": (_LIGHTPATH.size, _CARRIED.size),
 }
 
 
@@ -33,15 +50,15 @@ SIZES = {
 class Counters:
     """What one O-NIC has passed since it was made, in packets as the kernel carries them (up to 64 KiB).
 
-    ``light_*`` and ``misdirected`` (light meant for another) are of its two fibre ports; ``control_*`` is
-    the GPU's own traffic over the control network; ``unrouted`` is payload for a peer that no port leads to.
+    ``light_*`` and ``misdirected`` (light meant for another) are by fibre port; ``control_*`` is the GPU's
+    own traffic over the control network; ``unrouted`` is payload for a peer that no light leads to.
     """
 
-    light_tx_packets: tuple[int, int]
-    light_tx_bytes: tuple[int, int]
-    light_rx_packets: tuple[int, int]
-    light_rx_bytes: tuple[int, int]
-    misdirected: tuple[int, int]
+    light_tx_packets: tuple[int, ...]
+    light_tx_bytes: tuple[int, ...]
+    light_rx_packets: tuple[int, ...]
+    light_rx_bytes: tuple[int, ...]
+    misdirected: tuple[int, ...]
     control_tx_packets: int
     control_tx_bytes: int
     control_rx_packets: int
@@ -54,12 +71,14 @@ def open_map(pins: Path, name: str) -> ebpf.Map:
     return ebpf.Map(name, ebpf.open_pinned(pins / name), *SIZES[name])
 
 
-def read_counters(table: ebpf.Map) -> Counters:
-    values = _COUNTERS.unpack(table.lookup(U32.pack(0)) or bytes(_COUNTERS.size))
-    pairs = [values[i : i + FIBRES] for i in range(0, len(_OF_FIBRES) * FIBRES, FIBRES)]
-    told: dict[str, Any] = dict(zip(_OF_FIBRES, pairs, strict=True))
-    told |= zip(_OF_GPU, values[len(_OF_FIBRES) * FIBRES :], strict=True)
-    return Counters(**told)
+def read_counters(pins: Path, ports: int) -> Counters:
+    """Counters of the O-NIC pinned in ``pins``, which has so many fibre ports. Raises EbpfError."""
+    with closing(open_map(pins, "counters")) as table:
+        of_gpu = _COUNTERS.unpack(table.lookup(U32.pack(0)) or bytes(_COUNTERS.size))
+    with closing(open_map(pins, "fibres")) as table:
+        fibres = [_FIBRE.unpack(table.lookup(U32.pack(port)) or bytes(_FIBRE.size)) for port in range(ports)]
+    told: dict[str, Any] = dict(zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True))
+    return Counters(**told, **dict(zip(_OF_GPU, of_gpu, strict=True)))
 
 
 class Transmitter(NamedTuple):
@@ -67,6 +86,14 @@ class Transmitter(NamedTuple):
 
     port: int
     wavelength: int | None = None
+
+
+def _tag(channel: int | None) -> int:
+    return 0 if channel is None else channel + 1
+
+
+def _channel(tag: int) -> int | None:
+    return tag - 1 if tag else None
 
 
 class RouteTable:
@@ -86,8 +113,7 @@ class RouteTable:
     def replace(self, routes: Mapping[str, Transmitter]) -> None:
         """Makes these the whole table. A peer that keeps its transmitter is not touched."""
         wanted = {
-            socket.inet_aton(ip): _ROUTE.pack(port, 0 if channel is None else channel + 1)
-            for ip, (port, channel) in routes.items()
+            socket.inet_aton(ip): _ROUTE.pack(port, _tag(channel)) for ip, (port, channel) in routes.items()
         }
         present = dict(self._table.items())
         for peer in present.keys() - wanted.keys():
@@ -100,5 +126,151 @@ class RouteTable:
         found = {}
         for peer, route in self._table.items():
             port, tag = _ROUTE.unpack(route)
-            found[socket.inet_ntoa(peer)] = Transmitter(port, tag - 1 if tag else None)
+            found[socket.inet_ntoa(peer)] = Transmitter(port, _channel(tag))
         return found
+
+
+class Lit(NamedTuple):
+    """The light towards a peer: its lightpaths, and whether they are lit or dark for a while."""
+
+    lit: bool
+    paths: tuple[Transmitter, ...] = ()
+
+
+class LightTable:
+    """The standing light of one O-NIC towards each peer, by IPv4 address.
+
+    What is sent to a peer that is not in it is dropped and counted as ``unrouted``; to one that is dark, or
+    has no lightpath, it waits.
+    """
+
+    def __init__(self, table: ebpf.Map) -> None:
+        self._table = table
+
+    @classmethod
+    def open(cls, pins: Path) -> LightTable:
+        """Raises EbpfError."""
+        return cls(open_map(pins, "lights"))
+
+    def close(self) -> None:
+        self._table.close()
+
+    def replace(self, lights: Mapping[str, Lit]) -> None:
+        """Makes these the whole table, each peer's light at once. Raises ValueError, EbpfError."""
+        wanted = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
+        for peer in set(self._table.keys()) - wanted.keys():
+            self._table.delete(peer)
+        for peer, light in wanted.items():
+            self._table.update(peer, light)
+
+    def read(self) -> dict[str, Lit]:
+        found = {}
+        for peer, value in self._table.items():
+            lit, count, _ = _LIGHT.unpack_from(value)
+            paths = [_PATH.unpack_from(value, _LIGHT.size + at * _PATH.size) for at in range(count)]
+            found[socket.inet_ntoa(peer)] = Lit(
+                bool(lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
+            )
+        return found
+
+
+def _pack(ip: str, light: Lit) -> bytes:
+    if len(light.paths) > MOST_LIGHTPATHS:
+        raise ValueError(f"{ip} has {len(light.paths)} lightpaths, at most {MOST_LIGHTPATHS}")
+    paths = b"".join(_PATH.pack(port, _tag(channel)) for port, channel in light.paths)
+    head = _LIGHT.pack(light.lit, len(light.paths), 0)
+    return head + paths.ljust(MOST_LIGHTPATHS * _PATH.size, b"\0")
+
+
+class PeerCount(NamedTuple):
+    """What an O-NIC of standing light has sent to a peer since it was made.
+
+    ``fresh``: bytes of TCP payload that have left as light for the first time, ``resent``: again.
+    ``words``: bytes of payload marked as words, which took the control network. ``held``: how often a packet
+    was sent round in the dark.
+    """
+
+    fresh: int
+    resent: int
+    words: int
+    held: int
+
+
+class PathCount(NamedTuple):
+    """What one lightpath has carried: packets, their bytes, and bytes of TCP payload in them."""
+
+    packets: int
+    bytes: int
+    payload: int
+
+
+#: The other's IPv4 address, the port of this O-NIC, and the wavelength; None through an OCS.
+LightpathKey = tuple[str, int, int | None]
+
+
+class TrafficTable:
+    """What one O-NIC of standing light has sent and received, by peer and by lightpath."""
+
+    def __init__(self, peers: ebpf.Map, sent_on: ebpf.Map, received_on: ebpf.Map) -> None:
+        self._peers, self._sent_on, self._received_on = peers, sent_on, received_on
+
+    @classmethod
+    def open(cls, pins: Path) -> TrafficTable:
+        """Raises EbpfError."""
+        opened: list[ebpf.Map] = []
+        try:
+            for name in ("peers", "sent_on", "received_on"):
+                opened.append(open_map(pins, name))
+        except ebpf.EbpfError:
+            for table in opened:
+                table.close()
+            raise
+        return cls(*opened)
+
+    def close(self) -> None:
+        for table in (self._peers, self._sent_on, self._received_on):
+            table.close()
+
+    def peers(self) -> dict[str, PeerCount]:
+        """Of every other GPU of the place, also those never sent to."""
+        found = {}
+        for peer, value in self._peers.items():
+            _, fresh, payload, words, held = _PEER.unpack(value)
+            found[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
+        return found
+
+    def sent_on(self) -> dict[LightpathKey, PathCount]:
+        """Of the lightpaths that were ever used."""
+        return _carried(self._sent_on)
+
+    def received_on(self) -> dict[LightpathKey, PathCount]:
+        return _carried(self._received_on)
+
+
+def _carried(table: ebpf.Map) -> dict[LightpathKey, PathCount]:
+    found: dict[LightpathKey, PathCount] = {}
+    for key, value in table.items():
+        peer, port, tag = _LIGHTPATH.unpack(key)
+        found[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(*_CARRIED.unpack(value))
+    return found
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """See :class:`TrafficTable`."""
+
+    peers: Mapping[str, PeerCount]
+    sent_on: Mapping[LightpathKey, PathCount]
+    received_on: Mapping[LightpathKey, PathCount]
+
+
+def read_traffic(pins: Path) -> Traffic:
+    """What the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
+    with closing(TrafficTable.open(pins)) as table:
+        return Traffic(table.peers(), table.sent_on(), table.received_on())
+
+
+def name_peers(table: ebpf.Map, first: Mapping[str, int]) -> None:
+    """Tell the O-NIC of each peer the class of its first queue. Raises EbpfError."""
+    for ip, number in first.items():
+        table.update(socket.inet_aton(ip), _PEER.pack(number, 0, 0, 0, 0))

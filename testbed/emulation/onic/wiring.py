@@ -14,27 +14,39 @@ bytes queue in the sender, and the queue at the port, deeper than what TCP puts 
 An O-NIC with an array of transmitters has one such queue for each wavelength of each port and no agent: which
 transmitter leads to a peer is set from outside for as long as a job lasts, and what the light meets on its
 way around the ring is up to the WSSs.
+
+Where light stands, nobody asks for it: a peer has any number of lightpaths, which all carry what is sent to
+it, and which change while it is on its way. So payload waits before its way is chosen. It leaves by ``qo``,
+comes in at the other end of that cable, ``qi``, and goes to the fibre ports, which have no queues. ``qo`` has
+a queue for each peer and each number of lightpaths, made once, so that only the table of lightpaths changes.
+What finds no light goes round through its queue at the peer's own rate until there is some. Nothing is lost,
+TCP does not send again what is still in a queue of its own host, and what went round together comes out at
+most a few frames out of order. Measured with one connection at 12.5 to 100 Mbit/s over 1 to 8 lightpaths, ten
+dark times of 0.1 s or two of 2 s: nothing sent again, 0.994 to 0.999 of the rate while lit.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute
 
-from fabric.topology import Fabric, Gpu, Port
+from fabric.topology import Fabric, Gpu, Port, WdmRing
 from testbed.emulation import netlink
 from testbed.emulation.netlink import NetworkError, failing
 from testbed.emulation.nodes import ShellLess
 from testbed.emulation.onic.datapath import OnicDatapath
-from testbed.emulation.onic.tables import CONTROL, HOST
+from testbed.emulation.onic.tables import CONTROL, HOST, QUEUE
 from testbed.lab import Lab
 
 #: What the interfaces of an O-NIC's namespace are called, besides p0 and p1.
 HOST_NAME, CONTROL_NAME = "host", "ctl"
+#: The two ends of the cable through which payload waits where light stands.
+QUEUE_NAME, QUEUED_NAME = "qo", "qi"
 CONTROL_PREFIX = 16
 BRIDGE = "bridge"
 #: Depth of a fibre port's queue: more than TCP leaves below it, for a few connections at once.
@@ -57,6 +69,21 @@ def control_mac(gpu: Gpu) -> str:
     return ":".join([*octets[:3], "01", *octets[4:]])
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Light that stands: the peers, by IPv4 address in the order of their queues, the rate of one lightpath
+    (bits per second), and how many lightpaths a peer has at most."""
+
+    peers: tuple[str, ...]
+    rate_bps: float
+    most: int
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """The class of the first queue of each peer, see :func:`netlink.shape_peers`."""
+        return {ip: 1 + number * self.most for number, ip in enumerate(self.peers)}
+
+
 class OnicNode(ShellLess):
     """The namespace of one O-NIC and its packet side."""
 
@@ -70,15 +97,21 @@ class OnicNode(ShellLess):
         super().__init__(name, **params)
 
     def arm(
-        self, ports: Sequence[tuple[float, float]], agents: Sequence[Gpu], wavelengths: int | None = None
+        self,
+        ports: Sequence[tuple[float, float]],
+        agents: Sequence[Gpu],
+        wavelengths: int | None = None,
+        standing: Standing | None = None,
     ) -> None:
         """Bring up ``ctl`` and the fibre ports, given as (bits per second, seconds of queue).
 
         ``agents``: GPUs whose O-NICs this one's agent talks to; it needs no ARP for them. ``wavelengths``:
-        how many transmitters of that rate each port has at once; None for one tunable laser.
+        how many transmitters of that rate each port has at once; None for one tunable laser. ``standing``:
+        its payload waits in queues of these peers instead, and the ports send what comes.
         """
         try:
-            datapath = self.datapath = OnicDatapath(self.pins, self.gpu.mac)
+            queues = None if standing is None else standing.queues
+            datapath = self.datapath = OnicDatapath(self.pins, self.gpu.mac, queues)
         except OSError as error:
             raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
 
@@ -88,13 +121,14 @@ class OnicNode(ShellLess):
                 netlink.set_up(here, "lo")
                 for number, (rate_bps, queue_s) in enumerate(ports):
                     index = netlink.index_of(here, f"p{number}")
-                    if wavelengths is None:
-                        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
-                    else:
-                        netlink.shape_wavelengths(
-                            *(here, index, rate_bps, queue_s, wavelengths), least_queue_bytes=PORT_QUEUE_BYTES
-                        )
+                    if standing is None:
+                        _shape(here, index, rate_bps, queue_s, wavelengths)
                     self._plug(datapath, number, netlink.set_up(here, f"p{number}"))
+                if standing is not None:
+                    netlink.create_veth(here, QUEUE_NAME, QUEUED_NAME)
+                    netlink.shape_peers(QUEUE_NAME, standing.rate_bps, len(standing.peers), standing.most)
+                    queue, queued = (netlink.set_up(here, name) for name in (QUEUE_NAME, QUEUED_NAME))
+                    self._plug(datapath, QUEUE, queue, queued)
                 index = netlink.set_up(here, CONTROL_NAME)
                 self._plug(datapath, CONTROL, index)
                 neighbours = [(control_ip(gpu), control_mac(gpu)) for gpu in agents]
@@ -118,9 +152,9 @@ class OnicNode(ShellLess):
         assert self.namespace is not None
         netlink.in_namespace(self.namespace, inside)
 
-    def _plug(self, datapath: OnicDatapath, port: int, index: int) -> None:
+    def _plug(self, datapath: OnicDatapath, port: int, index: int, comes_in: int | None = None) -> None:
         try:
-            datapath.plug(port, index)
+            datapath.plug(port, index, comes_in)
         except OSError as error:
             raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
 
@@ -134,6 +168,16 @@ class OnicNode(ShellLess):
             self.namespace = None
             netlink.delete_namespace(self.netns)
         super().terminate()
+
+
+def _shape(here: IPRoute, index: int, rate_bps: float, queue_s: float, wavelengths: int | None) -> None:
+    """A fibre port of one tunable laser, or of so many transmitters at once."""
+    if wavelengths is None:
+        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
+    else:
+        netlink.shape_wavelengths(
+            *(here, index, rate_bps, queue_s, wavelengths), least_queue_bytes=PORT_QUEUE_BYTES
+        )
 
 
 class ControlNetwork:
@@ -193,10 +237,28 @@ def tunable(fabric: Fabric) -> tuple[str, ...]:
 
 
 def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
-    """How many transmitters the O-NIC of a GPU has at each port; None when its lasers are tunable."""
-    if fabric.onics[gpu].transmitters == "tunable":
+    """How many transmitters the O-NIC of a GPU has at each port; None when its lasers are tunable, or its
+    light stands."""
+    if fabric.onics[gpu].transmitters == "tunable" or fabric.onics[gpu].standing:
         return None
     return next(ring.wavelengths for ring in fabric.rings.values() if gpu in ring.nodes)
+
+
+def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
+    """Of the O-NIC of a GPU whose light stands, else None. ``rate_bps``: the emulated rate of a real one."""
+    onic, divided = fabric.onics[gpu], fabric.divided
+    if not onic.standing:
+        return None
+    assert divided is not None
+    peers = tuple(fabric.gpus[peer].ip for peer in divided.nodes if peer != gpu)
+    colours = divided.wavelengths if isinstance(divided, WdmRing) else 1
+    return Standing(peers, rate_bps(fabric.link_at[Port(gpu, 0)].rate_bps), onic.ports * colours)
+
+
+def is_tagged(fabric: Fabric, switch: str) -> bool:
+    """Whether it is a WSS of a ring, where light itself tells its colour."""
+    rings = [*fabric.rings.values(), fabric.divided]
+    return any(isinstance(ring, WdmRing) and switch in ring.switches for ring in rings)
 
 
 def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:

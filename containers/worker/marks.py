@@ -1,0 +1,20 @@
+"""What tells words from payload on the way: the DSCP of a connection's packets.
+
+Words are all that ranks say about their transfers: hellos, credits, receipts. Where light stands, payload
+waits for it and goes one way; a word may have to go where no light leads, so it takes the control network.
+An O-NIC knows it by its mark. On every other fabric nobody looks at it.
+"""
+
+from __future__ import annotations
+
+import socket
+
+#: Type of service with DSCP CS6 (network control).
+WORD_TOS = 0xC0
+
+
+def carry_payload(connection: socket.socket) -> None:
+    """What this end of a TCP connection says from now on is payload. There is no way back: the kernel marks
+    a packet as it leaves, so payload that waits in the socket would go as words.
+    """
+    connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0)

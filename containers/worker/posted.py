@@ -1,0 +1,55 @@
+"""What a rank has given its NIC to send, for others to read: the doorbell of a queue pair.
+
+A file of one whole number for each rank: the bytes of all transfers to it that have begun. With what has
+left as light, which the O-NIC counts, it says what is still to be sent. Its numbers only grow, and as they
+are in the page cache they are right however the worker ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from pathlib import Path
+
+#: The file's name in the worker's directory.
+FILE = "posted"
+#: Bytes of one number, in the machine's own order.
+SIZE = 8
+
+
+class Posted:
+    """Counts in the file ``path``, which is made anew, for ``ranks`` ranks. Any thread may add.
+
+    Raises OSError.
+    """
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self._lock = threading.Lock()
+        self._told: dict[int, list[int]] = {}
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            # Not only made long: a full disk is told here, not by a signal later.
+            os.posix_fallocate(descriptor, 0, SIZE * ranks)
+            self._numbers = memoryview(mmap.mmap(descriptor, SIZE * ranks)).cast("Q")
+        finally:
+            os.close(descriptor)
+
+    def add(self, peer: int, payload: int, framing: int = 0) -> None:
+        """A transfer to rank ``peer`` begins: bytes of payload, and of what is said with it."""
+        with self._lock:
+            told = self._told.setdefault(peer, [0, 0])
+            told[0] += payload
+            told[1] += framing
+            # One store of a whole number: a reader never sees half of it.
+            self._numbers[peer] = sum(told)
+
+    def told(self) -> dict[int, list[int]]:
+        """By rank, what was added for it: bytes of payload and of framing."""
+        with self._lock:
+            return {peer: list(told) for peer, told in sorted(self._told.items())}
+
+
+def told(posted: Posted | None) -> dict[str, dict[int, list[int]]]:
+    """What the event ``done`` says of it: nothing of a worker that posts nothing."""
+    return {} if posted is None else {"light": posted.told()}

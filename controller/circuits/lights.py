@@ -1,0 +1,133 @@
+"""Optical switches that are one job's alone: what they carry, and how all are set at the same time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from controller.circuits.optical_site import OpticalSite
+from controller.errors import UnavailableError
+from controller.optical.base import Deadline, Snapshot
+from controller.optical.errors import OpticalError, StaleRevision
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+
+log = logging.getLogger(__name__)
+
+#: What each switch shall carry, by name.
+Setting = Mapping[str, frozenset[CrossConnect]]
+
+#: Switches written at the same time.
+PARALLEL = 32
+#: Longest time for one switch to do what it is told, besides its declared set-up, seconds.
+WRITE_S = 10.0
+
+
+def quantile(values: list[float], share: float) -> float | None:
+    """The value that this share of the values does not exceed; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def quantiles(values: list[float]) -> dict[str, float | None]:
+    """Seconds that something took, as the REST API shows them."""
+    return {
+        "p50_s": quantile(values, 0.5),
+        "p99_s": quantile(values, 0.99),
+        "max_s": max(values, default=None),
+    }
+
+
+class Lights:
+    """Some switches: what they carry, as last read, and how they are changed. For one thread."""
+
+    def __init__(self, site: OpticalSite, switches: tuple[str, ...]) -> None:
+        self._site = site
+        self._seen: dict[str, Snapshot] = {}
+        self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="lights")
+        self.switches = switches
+        timings = [site.driver(name).capabilities().timing for name in switches]
+        #: Declared time from a write to light, seconds; and of that, until the write takes effect.
+        self.declared_s = max((t.lit_after_s(1) for t in timings), default=0.0)
+        self.command_s = max((t.command.most_s + t.per_cross_connect_s for t in timings), default=0.0)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def carries(self, name: str) -> frozenset[CrossConnect]:
+        """What passes light, as last read; nothing when that is unknown."""
+        seen = self._seen.get(name)
+        if seen is None:
+            return frozenset()
+        connected = CrossConnectState.CONNECTED
+        return frozenset(xc for xc, state in seen.cross_connects.items() if state is connected)
+
+    def set(self, setting: Setting, *, exactly: bool = False, anew: bool = False) -> tuple[int, list[str]]:
+        """Make a setting; how many switches were written, and what did not work, one line each.
+
+        ``exactly``: also where a switch carries all that is needed and more. ``anew``: what stands is taken
+        away first, on every switch, and all that is needed made again.
+        """
+        lacking = [
+            name
+            for name in self.switches
+            if exactly
+            or not setting[name] <= self.carries(name)
+            or (anew and (setting[name] or self.carries(name)))
+        ]
+        return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name], anew))
+
+    def compare(self, setting: Setting) -> list[str]:
+        """Read every switch now; what is not as the setting needs it, one line each."""
+
+        def look(name: str) -> str | None:
+            try:
+                self._seen[name] = self._site.look(name, timeout_s=2.0)
+            except UnavailableError as error:
+                # It may still pass light; only what is read to be wrong is. The next step reads it again.
+                self._seen.pop(name, None)
+                log.warning("%s", error)
+                return None
+            for xc in sorted(setting[name] - self.carries(name)):
+                return f"optical switch {name}: {xc} is gone"
+            return None
+
+        return self._on_all(self.switches, look)
+
+    def remember(self) -> None:
+        """Tell the site what was last read here."""
+        for name, snapshot in list(self._seen.items()):
+            self._site.remember(name, snapshot)
+
+    def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
+        """The work for every switch, at the same time; what did not work, one line each."""
+        # The first in this thread, which would only wait: to wake one less takes less time.
+        others = [self._pool.submit(work, name) for name in names[1:]]
+        outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
+        """What did not work; None when the switch carries what is wanted and nothing else."""
+        driver = self._site.driver(name)
+        deadline = Deadline(WRITE_S + self.declared_s + self.command_s)
+        try:
+            for last in (False, True):
+                seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
+                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen, anew=anew)
+                try:
+                    if plan:
+                        seen = driver.apply(plan, timeout_s=deadline.check()).snapshot
+                except StaleRevision:
+                    # Somebody else wrote, or the switch has lost its light: read it anew, once.
+                    if last:
+                        raise
+                    continue
+                self._seen[name] = seen
+                break
+        except UnavailableError as error:
+            return str(error)
+        except OpticalError as error:
+            return f"optical switch {name}: {error}"
+        return None

@@ -1,0 +1,1 @@
+"""Interconnects whose light is divided among pairs of GPUs by what these have to send."""

@@ -1,0 +1,235 @@
+"""Divides the light of one job, once or again and again, by what its GPUs have still to send.
+
+A division: the O-NICs hold everything; what is on its way arrives; the switches are set through their
+drivers; the O-NICs are told their lightpaths and send again. All light is dark meanwhile, also where nothing
+changes, for as long as the fabric says or the switches take. What the O-NICs hold is not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import asdict
+from typing import Any
+
+from controller.bus import EventBus
+from controller.circuits.lights import WRITE_S, Lights, Setting, quantiles
+from controller.demand.decision import Decision, Traffic, left, stranded
+from controller.demand.light import DemandLight, Tables, by_name, passed, tables
+from controller.errors import ControllerError, UnavailableError
+from controller.server_agent import AgentClient
+from fabric.allocation.demand import FloatArray
+from fabric.allocation.dividing import divider
+from fabric.lightpaths import Paths, setting_of
+from fabric.topology import Fabric
+
+log = logging.getLogger(__name__)
+
+#: From when nothing is sent any more until the last of it has arrived, seconds.
+GUARD_S = 0.005
+#: When a division that failed is tried again, seconds.
+RETRY_S = 0.5
+#: Longest time for a call of the agent, seconds.
+CALL_S = 5.0
+#: Decisions that are kept for who asks.
+KEPT = 20_000
+
+
+class DemandLoop:
+    """The light of job ``job``. ``lights``: its switches, nobody else's until :meth:`stop` has returned."""
+
+    def __init__(
+        self, job: str, light: DemandLight, fabric: Fabric, lights: Lights, agent: AgentClient, bus: EventBus
+    ) -> None:
+        self.job = job
+        self.light = light
+        self.lights = lights
+        self._fabric = fabric
+        self._agent = agent
+        self._bus = bus
+        self._divider = divider(fabric)
+        self._setting: Setting = {}
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._paths: Paths = {}
+        self._before: Traffic = {}
+        self._trouble: str | None = None
+        self._decisions: deque[Decision] = deque(maxlen=KEPT)
+        self._count = 0
+        self._thread: threading.Thread | None = None
+
+    # Life
+
+    def start(self, *, at_once: bool) -> None:
+        """Divide again and again from now on, in a thread; where light is divided once, only what ``at_once``
+        asks for: begin with a division whatever is left, as nobody knows what the O-NICs do now."""
+        if self.light.interval_s is None and not at_once:
+            return
+        self._thread = threading.Thread(
+            target=self._run, args=(at_once,), name=f"light-{self.job}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it. A division that has begun is ended first, so that nobody stays in the dark."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(2 * (WRITE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
+            if self._thread.is_alive():
+                log.error("%s: the division of light for job %s did not end", self.light.place, self.job)
+
+    def _run(self, at_once: bool) -> None:
+        try:
+            pause_s = 0.0 if at_once else self.light.interval_s
+            while pause_s is not None and not self._stop.wait(pause_s):
+                pause_s, at_once = self._round(at_once)
+        except Exception as error:
+            # The workers get no other light, and fail by their own patience.
+            log.exception("the division of light for job %s ends", self.job)
+            self._note(f"the division of light has ended: {error!r}")
+
+    def _round(self, at_once: bool) -> tuple[float | None, bool]:
+        """Divide if anything is left or it must be; the seconds to the next round, and what it must do.
+
+        None: there is no next one.
+        """
+        interval_s, demand, read_s = self.light.interval_s, self.light.demand, 0.0
+        if interval_s is not None:
+            began = time.monotonic()
+            try:
+                traffic = self._agent.traffic(timeout_s=CALL_S)["gpus"]
+            except ControllerError as error:
+                self._note(str(error))
+                return RETRY_S, at_once
+            found = left(self._fabric, self.light.nodes, traffic)
+            found += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
+            self._before = traffic
+            read_s = time.monotonic() - began
+            if found.any():
+                demand = found
+            elif not at_once:
+                # Frames that leave into the dark count as sent, until TCP asks for them.
+                gone = self.lights.compare(self._setting) if self._setting else []
+                self._note(gone[0] if gone else None)
+                return (0.0 if gone else interval_s), bool(gone)
+        decision = self.divide(demand, read_s=read_s)
+        if decision.problem is None:
+            # The next one is found before this one's time is over: light shines for all of it.
+            ahead_s = decision.read_s + decision.decide_s
+            return (None if interval_s is None else max(0.0, interval_s - ahead_s)), False
+        # Who has light in spite of it shall have it as long as otherwise.
+        return (interval_s if self.lit and interval_s is not None else RETRY_S), True
+
+    # Dividing
+
+    def divide(self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True) -> Decision:
+        """Divide light for a demand [gpus, gpus], and say how it went. ``counted``: it is a decision."""
+        began = time.monotonic()
+        division = self._divider.division(demand)
+        setting = setting_of(self._fabric, division.paths)
+        decided = held = written = shone = time.monotonic()
+        problems: list[str] = []
+        try:
+            self._tell({})
+            held = written = shone = time.monotonic()
+            time.sleep(GUARD_S)
+            _, problems = self.lights.set(setting, exactly=True)
+            written = shone = time.monotonic()
+            lit = passed(self._fabric, division.paths, self.lights.carries) if problems else division.paths
+            time.sleep(max(0.0, held + self.light.dark_s - written))
+            self._tell(lit)
+            shone = time.monotonic()
+        except ControllerError as error:
+            problems.insert(0, str(error))
+        problem = problems[0] if problems else None
+        decision = Decision(
+            number=self._count + counted,
+            t=began,
+            left_bytes=int(demand.sum()),
+            changed=setting != self._setting,
+            read_s=read_s,
+            decide_s=decided - began,
+            hold_s=held - decided,
+            write_s=written - held,
+            dark_s=shone - held,
+            problem=problem,
+        )
+        self._setting = {} if problems else setting
+        if counted:
+            with self._lock:
+                self._count += 1
+                self._decisions.append(decision)
+        self._bus.publish("light", job=self.job, place=self.light.place, **asdict(decision))
+        self._note(problem)
+        return decision
+
+    def _tell(self, paths: Paths) -> None:
+        """Give every node its lightpaths, none to hold everything. Raises ControllerError."""
+        with self._lock:
+            self._paths = {}
+        write_tables(self._agent, self.light.place, tables(self._fabric, self.light.nodes, paths))
+        with self._lock:
+            self._paths = paths
+
+    def _note(self, trouble: str | None) -> None:
+        with self._lock:
+            before, self._trouble = self._trouble, trouble
+        if trouble not in (None, before):
+            log.warning("%s: %s", self.light.place, trouble)
+
+    # Looking, from any thread
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the light is not as it should be; None when it is."""
+        with self._lock:
+            return self._trouble
+
+    @property
+    def lit(self) -> bool:
+        """Whether any pair has light, as told to the O-NICs; not while it is divided."""
+        with self._lock:
+            return bool(self._paths)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Lightpaths of each pair that has light now, by names of GPUs."""
+        with self._lock:
+            paths = self._paths
+        return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
+
+    def statistics(self) -> dict[str, Any]:
+        """Decisions so far and what they took, seconds; ``declared_s``: what the switches say they need."""
+        with self._lock:
+            kept, count = list(self._decisions), self._count
+        return {
+            "job": self.job,
+            "decisions": count,
+            "changed": sum(one.changed for one in kept),
+            "declared_s": self.lights.declared_s,
+            **{
+                name: quantiles([getattr(one, f"{name}_s") for one in kept])
+                for name in ("read", "decide", "hold", "write", "dark")
+            },
+        }
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """The last decisions, one by one."""
+        with self._lock:
+            return [asdict(one) for one in self._decisions]
+
+
+def write_tables(agent: AgentClient, place: str, wanted: Tables) -> None:
+    """Raises ControllerError naming the first O-NIC that has not what it should."""
+    told = agent.set_lightpaths(wanted, timeout_s=CALL_S)
+    for gpu, table in wanted.items():
+        if gpu not in told or _plain(told[gpu]) != _plain(table):
+            raise UnavailableError(f"{place}: the lightpaths of {gpu} did not read back")
+
+
+def _plain(table: Any) -> dict[str, tuple[bool, list[tuple[int, int | None]]]]:
+    return {
+        ip: (entry["lit"], [(path["port"], path.get("wavelength")) for path in entry["paths"]])
+        for ip, entry in table.items()
+    }
