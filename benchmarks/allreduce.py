@@ -207,7 +207,8 @@ def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], obj
     spec = WorkerSpec("benchmark", options.rank, n, peers, port=options.port)
     schedule = all_reduce("ring", n)
     with listen(spec, time.monotonic() + 10) as listener:
-        lines = connect_all(spec, map(Line, peers_of(schedule, options.rank)), listener)
+        wanted = dict.fromkeys(map(Line, peers_of(schedule, options.rank)), True)
+        lines = connect_all(spec, wanted, listener)
         connections = {line.peer: connection for line, connection in lines.items()}
     transport = Transport(schedule, options.rank, connections, len(vector))
     return lambda: transport.run(vector)

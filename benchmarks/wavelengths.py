@@ -5,7 +5,8 @@
 ``decisions``: 8, 32 and 1,024 GPUs; z beside the optimum when the load of the segments alone counts and all
 go the shorter way, and beside the bound; ``cpu_ms`` is the processor's time, which others spoil less.
 ``gaps``: z against HiGHS's best for the program that bounds the load only, 8 to 32 GPUs, with the bound that
-HiGHS proved within the limit; so a gap holds what colours cost, too.
+HiGHS proved within the limit; so a gap holds what colours cost, too. ``gap_to_colour_bound`` does not: no
+plan with colours exceeds that bound.
 ``colours``: the same against the program with colours, where HiGHS ends.
 
 Demands: "dense" all to all, "skewed" the same with a long tail, "sparse" three of ten pairs, "job" neighbours
@@ -30,7 +31,9 @@ import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.arcs import Decisions, allocate, highs_ring, load_bound
+from fabric.allocation.arcs import Decisions, allocate
+from fabric.allocation.colour_bound import colour_bound
+from fabric.allocation.ring_program import highs_ring, load_bound
 from fabric.wdm import check_wavelengths
 
 Demand = npt.NDArray[np.float64]
@@ -130,13 +133,11 @@ def gaps(seeds: int, limit_s: float) -> dict[str, Any]:
                         "own_bound": plan.bound,
                         "gap": 1 - plan.z / found.z if found.z else None,
                         "gap_to_load_optimum": 1 - plan.z / optimum,
+                        "gap_to_colour_bound": 1 - plan.z / colour_bound(demand, wavelengths, least=plan.z),
                     }
                 )
-    return {
-        "gap": by_ways(rows, "gap"),
-        "gap_to_load_optimum": by_ways(rows, "gap_to_load_optimum"),
-        "rows": rows,
-    }
+    kinds = ("gap", "gap_to_load_optimum", "gap_to_colour_bound")
+    return {kind: by_ways(rows, kind) for kind in kinds} | {"rows": rows}
 
 
 def by_ways(rows: list[dict[str, Any]], key: str) -> dict[str, dict[str, float]]:

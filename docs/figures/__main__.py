@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import docs.figures
-from docs.figures import disaggregation, oddl, paths, wrht
+from docs.figures import disaggregation, divided, oddl, paths, sip_ml, wrht, zoo
 from docs.figures.parts import Block, Kind, Picture
 from experiments.language.text import ScenarioError, read_text
 from experiments.record.version import ROOT
@@ -24,7 +24,10 @@ BLOCKS: Mapping[str, Block] = {
     **disaggregation.BLOCKS,
     **oddl.BLOCKS,
     **wrht.BLOCKS,
+    **divided.BLOCKS,
     **paths.BLOCKS,
+    **sip_ml.BLOCKS,
+    **zoo.BLOCKS,
 }
 BLOCK = re.compile(r"<!-- figures: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _COMMAND = {"measured": "run", "simulated": "simulate"}

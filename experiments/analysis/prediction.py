@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.language.plan import JobPlan, RunPlan, Setting
 from fabric.cost import RingJob, predict, steps_time
+from fabric.plugged import plugged
 from fabric.schedules import steps_named
 from fabric.steps import Steps
 from fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
@@ -165,11 +166,12 @@ def _sharing(
 
 
 def expected_s(plan: RunPlan) -> dict[str, float]:
-    """Seconds from the release of a run's first jobs to the end of each, to wait by; never raises.
+    """Seconds from the release of a run's first jobs to the end of each, to wait by; never raises for a run
+    that a testbed can have.
 
-    Jobs that all begin at once go by the models. Where jobs arrive, wait for GPUs or are placed by the
-    controller, every job's is the sum of what each takes alone, with the waits of the timeline: more than it
-    should be.
+    Jobs that all begin at once go by the models, which know no light that is divided. Where jobs arrive, wait
+    for GPUs or are placed by the controller, every job's is the sum of what each takes alone, with the waits
+    of the timeline: more than it should be.
     """
     known = {job.name: job.ranks for job in plan.jobs if job.ranks}
     used = [gpu for ranks in known.values() for gpu in ranks]
@@ -199,19 +201,16 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
         return job.iterations * longest_iteration_s(plan, job)
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)
-    slowest_bps = _slowest_bps(plan.setting)
+    least_bps = slowest_bps(plan.setting)
     chunks = sum(float(step.count.sum()) for step in steps)
-    all_reduce_s = 8 * job.loop.gradient_bytes / steps.chunks * chunks / slowest_bps
+    all_reduce_s = 8 * job.loop.gradient_bytes / steps.chunks * chunks / least_bps
     waits_s = steps.steps * light_wait_s(plan)
     return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
 
 
-def _slowest_bps(setting: Setting) -> float:
-    """Of all links as emulated, bits per second; of an interconnect what one GPU sends in all."""
-    fabric = setting.fabric
-    if fabric.interconnect is not None:
-        return fabric.interconnect.gpu_bps / setting.scale.rate
-    return min(link.rate_bps for link in fabric.links) / setting.scale.rate
+def slowest_bps(setting: Setting) -> float:
+    """Of all links as they are plugged together, bits per second as emulated."""
+    return min(link.rate_bps for link in plugged(setting.fabric).links) / setting.scale.rate
 
 
 def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
@@ -221,13 +220,13 @@ def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
     """
     assert job.workload is not None
     workload, setting = job.workload, plan.setting
-    slowest_bps = _slowest_bps(setting)
+    least_bps = slowest_bps(setting)
     counts = np.bincount(workload.program_of, minlength=len(workload.programs))
     sent = sum(2 * n * float(p.bytes.sum()) for n, p in zip(counts, workload.programs, strict=True))
     compute_s = sum(float(np.nansum(program.seconds)) for program in workload.programs)
     alongside = sum(other.gpus for other in plan.jobs) / job.gpus
     slower = max(job.stragglers.values(), default=1.0)
-    return float(compute_s * slower + alongside * 8 * sent / slowest_bps)
+    return float(compute_s * slower + alongside * 8 * sent / least_bps)
 
 
 def light_wait_s(plan: RunPlan) -> float:

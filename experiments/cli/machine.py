@@ -54,11 +54,12 @@ def _setting_of(experiment: Experiment, arm: str | None) -> Setting:
         fail(f"{experiment.path}: there is no arm {arm}; there are {arms}", 2)
     if len({id(setting) for setting in wanted}) > 1:
         fail(f"{experiment.path}: it has several fabrics; name one by its arm with --arm: {arms}", 2)
-    if wanted[0].fabric.interconnect is not None:
-        fail(
-            f"{experiment.path}: an interconnect is described as a whole; a testbed is built port by port",
-            2,
-        )
+    from fabric.plugged import plugged
+
+    try:
+        plugged(wanted[0].fabric)
+    except ValueError as error:
+        fail(f"{experiment.path}: fabric.{error}", 2)
     return wanted[0]
 
 

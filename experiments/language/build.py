@@ -266,7 +266,8 @@ class Builder:
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
     ) -> tuple[JobPlan, ...]:
         parameters = raw.get("parameters") or {}
-        found: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], raw["jobs"], parameters)
+        written, named = self._with_workloads(raw, parameters)
+        found: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], written, parameters)
         if not found:
             raise ValueError("jobs: there is none")
         plans = []
@@ -279,7 +280,7 @@ class Builder:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
                 except ValueError as error:
-                    raise ValueError(problem_of(f"{where}.workload", error)) from None
+                    raise ValueError(problem_of(named.get(name, f"{where}.workload"), error)) from None
                 iterations = job.workload.iterations
             else:
                 own = job.training
@@ -322,6 +323,27 @@ class Builder:
                 )
             )
         return tuple(plans)
+
+    def _with_workloads(self, raw: Mapping[str, Any], parameters: Any) -> tuple[Any, Mapping[str, str]]:
+        """The jobs, with workloads in place of their names, and where those of such jobs stand."""
+        jobs, known = raw["jobs"], raw.get("workloads") or _NOTHING
+        # Also those that no job of this run has.
+        self._section(raw, "workloads")
+        named = {}
+        for name, job in jobs.items() if isinstance(jobs, Mapping) else ():
+            written = job.get("workload") if isinstance(job, Mapping) else None
+            if not isinstance(written, str):
+                continue
+            where = f"jobs.{name}.workload"
+            one = resolved(written, where, parameters)
+            if one not in known:
+                there = f"there are {', '.join(known)}" if known else "there is no section workloads"
+                raise ValueError(f"{where}: there is no workload {one}; {there}")
+            named[name] = str(one)
+        if not named:
+            return jobs, {}
+        changed = {name: {**jobs[name], "workload": known[one]} for name, one in named.items()}
+        return {**jobs, **changed}, {name: f"workloads.{one}" for name, one in named.items()}
 
     def _workload(self, found: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
         key = (found.model_dump_json(exclude={"iterations"}), ranks)

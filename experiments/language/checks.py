@@ -13,8 +13,10 @@ from typing import Any
 from experiments.language.paths import like
 from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
 from experiments.language.spec import FileSpec, PublishedSpec
+from fabric.allocation.circuits import check_degree
+from fabric.allocation.demand import sent_in_steps
 from fabric.grid import ways_for
-from fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs
+from fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs, divided_anew
 from fabric.paths import Router
 from fabric.schedules import parse_collective, unstriped_steps
 from fabric.topology import (
@@ -27,6 +29,7 @@ from fabric.topology import (
     optical_neighbour,
 )
 from fabric.wdm import plan_ring
+from workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
@@ -40,6 +43,8 @@ TARGETS_OF: Mapping[str, tuple[str, ...]] = {
 #: GPUs up to which paths and light are planned to see whether a job fits: beyond, that takes as long as
 #: running it.
 MOST_PLANNED = 32
+#: Ranks of a job up to which it is looked at whether circuits join all that send to each other.
+MOST_JOINED = 1024
 #: Which events other keys belong to.
 EVENTS_WITH: Mapping[str, str] = {
     "jobs": "regroup",
@@ -98,22 +103,52 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
     if fabric.interconnect is not None:
         _check_interconnected(run, fabric.interconnect)
+    if isinstance(fabric.interconnect, ParallelOcs) and fabric.interconnect.interval_s is None:
+        for job in run.jobs:
+            what = job.loop.collective if job.workload is None else job.workload
+            once(
+                ("degree", fabric.interconnect.switches, job.ranks, what),
+                lambda job=job, switches=fabric.interconnect.switches: _check_degree(run, job, switches),  # type: ignore[misc]
+            )
 
 
 def _check_interconnected(run: Draft, one: Interconnect) -> None:
-    """Interconnects that are built for a demand need to know it; one that follows it needs to be asked."""
+    """Interconnects that are built for what jobs send have to know it, and each GPU's is that of one job."""
+    holder: dict[str, str] = {}
     for job in run.jobs:
+        for gpu in job.ranks if isinstance(one, ParallelOcs | OneShot) else ():
+            if gpu in holder:
+                raise ValueError(
+                    f"jobs.{job.name}.ranks: GPU {gpu} is one of job {holder[gpu]}'s, and {run.where} is "
+                    "built once for what all jobs send"
+                )
+            holder[gpu] = job.name
         if not job.ranks and isinstance(one, ParallelOcs | OneShot | DemandRing):
             raise ValueError(f"jobs.{job.name}.gpus: {run.where} is built for what its GPUs send; give ranks")
-        if job.workload is None and isinstance(one, DemandRing):
-            raise ValueError(f"jobs.{job.name}: {run.where} divides its light for workloads; give it one")
+        if job.workload is None and divided_anew(one):
+            raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
         if job.on_loss != "fail":
             raise ValueError(f"jobs.{job.name}: on {run.where} a lost GPU can only let the job fail")
-    if len(run.jobs) > 1 and isinstance(one, DemandRing):
+    if len(run.jobs) > 1 and divided_anew(one):
         raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
     for event in run.events:
         if event.do not in ("start", "cancel"):
-            raise ValueError(f"events.{event.name}.do: {run.where} has no parts that it could be done to")
+            raise ValueError(f"events.{event.name}.do: {run.where} is described as a whole, without parts")
+
+
+def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
+    """Whether each GPU has a circuit for everyone to whom it sends in the job."""
+    if job.gpus > MOST_JOINED:
+        return
+    if job.workload is not None:
+        found = sent(job.workload)
+    else:
+        found = sent_in_steps(unstriped_steps(parse_collective(job.loop.collective), job.gpus), 1.0)
+    try:
+        check_degree(found, switches, job.ranks)
+    except ValueError as error:
+        what = str(error).removeprefix("demand: ")
+        raise ValueError(f"{run.where}.interconnect.switches: job {job.name}: {what}") from None
 
 
 def _check_fabric(run: Draft) -> None:

@@ -243,13 +243,15 @@ class TitledFabricSpec(FabricSpec):
 
 
 class RunSpec(Strict):
-    """What one run is made of. ``fabric``: a fabric, or the name of one of ``fabrics``."""
+    """What one run is made of. ``fabric``: a fabric, or the name of one of ``fabrics``; so is a job's
+    workload one of ``workloads``."""
 
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
     scale: ScaleSpec = ScaleSpec()
     fabric: TitledFabricSpec | None = None
     fabrics: dict[Name, TitledFabricSpec] = Field(default_factory=dict)
     training: TrainingSpec | None = None
+    workloads: dict[LongName, WorkloadSpec] = Field(default_factory=dict)
     tcp: TcpSpec = TcpSpec()
     link_test: LinkTestSpec = LinkTestSpec()
     control: ControlSpec = ControlSpec()

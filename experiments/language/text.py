@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+
+from fabric.schema import KIND_TAG
 
 
 class ScenarioError(ValueError):
@@ -110,18 +112,8 @@ _SHAPES = {
 }
 
 
-def _without_kinds(location: Iterable[str | int], written: Any) -> tuple[str | int, ...]:
-    """Without what pydantic adds of a section that is one of several by its ``kind``."""
-    found: list[str | int] = []
-    for part in location:
-        if isinstance(written, Mapping):
-            if part not in written and written.get("kind") == part:
-                continue
-            written = written.get(part)
-        elif isinstance(written, Sequence) and isinstance(part, int) and part < len(written):
-            written = written[part]
-        found.append(part)
-    return tuple(found)
+#: How parts of a location begin that pydantic adds and no file has.
+_NO_KEYS = ("function-", "constrained", KIND_TAG)
 
 
 def first_problem(
@@ -139,8 +131,7 @@ def first_problem(
     problems = error.errors(include_url=False)
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    said = [part for part in first["loc"] if not str(part).startswith(("function-", "constrained"))]
-    location = _without_kinds(said, written)
+    location = tuple(part for part in first["loc"] if not str(part).startswith(_NO_KEYS))
     key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
         right = near(location)

@@ -104,6 +104,7 @@ class WorkloadSpec(Strict):
     mp: Ranks = 1
     batch: Count | None = None
     window: Count | None = None
+    partners: Count | None = None
     gradient: Size | None = None
     all_reduce: bool = True
     takes: Takes = "whole"
@@ -123,6 +124,8 @@ class WorkloadSpec(Strict):
             raise ValueError("device: a workload of a model needs it")
         if source == "placed" and self.batch is None:
             raise ValueError("batch: a placed model needs it, the samples of all replicas together")
+        if self.window is not None and self.partners is not None:
+            raise ValueError("partners: they and window both say how near pieces lie; give one of them")
         if source == "placed" and _is_table(self.device):
             raise ValueError(
                 f"device: pieces are placed by their time, which {self.device} cannot tell before"
@@ -136,7 +139,9 @@ class WorkloadSpec(Strict):
 
 _OF_FILES = {"files", "groups", "model_ranks", "shape"}
 _OF_COLLECTIVES = {"collective", "algorithm", "size"}
-_OF_PLACED = {"placed", "mp", "batch", "window", "gradient", "all_reduce", "takes", "quantum"}
+_OF_PLACED = {
+    "placed", "mp", "batch", "window", "partners", "gradient", "all_reduce", "takes", "quantum",
+}  # fmt: skip
 _KEYS = {
     "files": {"iterations", "device", "efficiency", *_OF_FILES},
     "collective": {"iterations", "split", *_OF_COLLECTIVES},
@@ -232,16 +237,19 @@ def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
 
 def _placed(found: WorkloadSpec) -> Workload:
     from workloads.models import model_named
-    from workloads.placement import placed_workload
+    from workloads.placement import placed_workload, widest_window
 
     assert found.placed is not None
     assert found.batch is not None
+    window = found.window or found.mp
+    if found.partners is not None:
+        window = _keyed("partners", lambda most: widest_window(most, found.dp, found.mp), found.partners)
     # The authors' profiles are of single precision, as is the default of operators.
     element_bytes = found.element_bytes if "element_bytes" in found.model_fields_set else 4
     device = _device(found, element_bytes)
     return placed_workload(
         _keyed("placed", model_named, found.placed), found.dp, found.mp, found.batch,
-        found.window or found.mp, device, gradient_bytes=found.gradient, all_reduce=found.all_reduce,
+        window, device, gradient_bytes=found.gradient, all_reduce=found.all_reduce,
         takes=found.takes, element_bytes=element_bytes, sequence=found.sequence, quantum_s=found.quantum,
         algorithm=found.algorithm or "ring",
     )  # fmt: skip

@@ -138,6 +138,15 @@ class Divisions(Record, event="divisions"):
     dark_s: float
 
 
+class LightDecisions(Record, event="light_decisions"):
+    """How the controller divided light while a job ran: of each decision ``number``, ``t``, the bytes
+    ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
+    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, and the ``problem``, null where there was none."""
+
+    job: str
+    decisions: list[Mapping[str, Any]]
+
+
 class CollectiveTimed(Record, event="collective"):
     """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
     ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""
@@ -153,7 +162,8 @@ class CollectiveTimed(Record, event="collective"):
 class WorkerDone(Record, event="done"):
     """What a rank ended with. Bytes are payload. ``parameters_sha256``: of what was trained;
     ``results_checked``: of a workload, the parts of results that were compared with what they must be, and
-    were that. ``beacon_gaps``: long silences of a peer's beacons, each
+    were that. ``light``: where light stands, what it gave its O-NIC for each rank, bytes of payload and of
+    framing. ``beacon_gaps``: long silences of a peer's beacons, each
     with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``; ``max_beacon_gap_s``: the longest of all."""
 
     job: str
@@ -167,6 +177,7 @@ class WorkerDone(Record, event="done"):
     bytes_received: int = 0
     bytes_lent: int = 0
     retransmits: int = 0
+    light: Mapping[str, list[int]] = field(default_factory=dict)
     connections: list[dict[str, Any]] = field(default_factory=list)
     max_beacon_gap_s: float | None = None
     beacon_gaps: list[dict[str, Any]] = field(default_factory=list)

@@ -56,11 +56,12 @@ OF_CONTROLLER = {
     "circuits": ("openflow", "optical", "packets", "jobs"),
     "grids": ("onic", "circuits", "jobs"),
     "rings": ("onic", "optical", "circuits", "jobs"),
+    "demand": ("optical", "circuits", "jobs"),
 }
 MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
-MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed")
+MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed", "workloads.traffic")
 #: Packages of others, by the only rooms that may import them.
 ONLY_IN = {
     "os_ken": "controller.openflow",

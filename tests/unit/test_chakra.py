@@ -19,11 +19,11 @@ from workloads.formats.chakra.names import files_of
 from workloads.formats.chakra.reader import read
 from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
 from workloads.formats.chakra.writer import delimited, encoded, write
-from workloads.formats.matrix import traffic
 from workloads.graph import Book, Collective, Kind, Workload, Writer
 from workloads.models import MODELS
 from workloads.parallelism import generate
 from workloads.settings import Parallel, Training
+from workloads.traffic import traffic
 
 DATA = ROOT / "tests/data/chakra"
 

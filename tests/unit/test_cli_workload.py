@@ -25,6 +25,7 @@ from workloads.packed import pack
 from workloads.parallelism import generate
 from workloads.settings import Parallel, Training
 from workloads.summary import traffic
+from workloads.traffic import traffic as traffic_matrix
 
 DATA = ROOT / "tests/data"
 TRACE = str(DATA / "chakra/all_reduce")
@@ -118,8 +119,8 @@ def test_a_matrix_and_a_timeline(tmp_path: Path) -> None:
     answer("make", *GPT, "--device", "a100", str(tmp_path / "g.rlw"))
     more = ("--matrix", str(out), "--perfetto", str(line), "--rate", "400 Gbit/s")
     found = answer("show", str(tmp_path / "g.rlw"), *more)
-    wanted = matrix.traffic(reading.read_any([tmp_path / "g.rlw"]))
-    assert np.array_equal(matrix.traffic(matrix.read(out)), wanted)
+    wanted = traffic_matrix(reading.read_any([tmp_path / "g.rlw"]))
+    assert np.array_equal(traffic_matrix(matrix.read(out)), wanted)
     spans = [event for event in json.loads(line.read_text())["traceEvents"] if event["ph"] == "X"]
     assert len(spans) == found["operations"] == found["perfetto"]["spans"]  # type: ignore[index]
     assert len({event["pid"] for event in spans}) == 8

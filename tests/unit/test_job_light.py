@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +16,15 @@ import pytest
 from controller.bus import EventBus
 from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from controller.jobs.job import Job, JobState
-from controller.jobs.light import Kind, LightProvider, Place
+from controller.jobs.light import Kind, Place
 from controller.jobs.manager import JobManager
 from controller.jobs.workloads import WorkloadFiles
 from controller.rest.requests import JobRequest
 from controller.store import Store
 from fabric.schema import FabricSpec, build_fabric
 from tests.unit.test_controller_job import ScriptedAgent
+from workloads.graph import Book, Writer
+from workloads.packed import pack
 
 ONIC = {"gpu": "titan-v", "rate": "100 Gbit/s"}
 FABRIC = build_fabric(
@@ -44,8 +48,11 @@ class Beam:
 class Lamp:
     """Lights jobs on one place, and notes what it was told. ``refusal``: of every job it plans."""
 
+    whole = False
+
     def __init__(self, kind: Kind) -> None:
-        self.name, self.nodes = FABRIC.grids["n"].name if kind == "grid" else "r", NODES[kind]
+        self.name = {"grid": "n", "ring": "r", "interconnect": "sky"}[kind]
+        self.nodes = NODES["grid" if kind == "interconnect" else kind]
         self.refusal: ControllerError | None = None
         self.dark: ControllerError | None = None
         self.problems: list[str] = []
@@ -80,14 +87,18 @@ class Lamp:
 
 
 class Site:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *kinds: Kind) -> None:
         self.directory = directory
         self.agent = ScriptedAgent()
         self.grid, self.ring = Lamp("grid"), Lamp("ring")
+        self.lights: dict[Kind, Any] = {"ring": self.ring, "grid": self.grid}
+        if kinds:
+            self.lights = {kind: Lamp(kind) for kind in kinds}
+            for lamp in self.lights.values():
+                lamp.whole = True
         self.manager = self.start()
 
     def start(self) -> JobManager:
-        lights: dict[Kind, LightProvider[Any]] = {"ring": self.ring, "grid": self.grid}
         manager = JobManager(
             FABRIC,
             self.agent,  # type: ignore[arg-type]
@@ -95,7 +106,8 @@ class Site:
             EventBus(),
             dict,
             workloads=WorkloadFiles(self.directory / "workloads"),
-            lights=lights,
+            lights=self.lights,
+            flow_sockets={gpu: f"/run/{gpu}" for gpu in FABRIC.gpus},
             busy_s=0.005,
             idle_s=0.01,
         )
@@ -160,6 +172,57 @@ def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Sit
         site.manager.light_plan(2, {}, Place("grid", "n"))
 
 
+@pytest.fixture
+def sky(tmp_path: Path) -> Any:
+    """A manager of jobs on an interconnect, whose light one job has at a time."""
+    made = Site(tmp_path / "sky", "interconnect")
+    yield made
+    made.manager.stop()
+
+
+def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site) -> None:
+    book = Book()
+    writer = Writer(book)
+    writer.compute("work", seconds=0.1)
+    data = pack(book.workload("work", [writer.done()], [0] * 2, [[]] * 2, [[]] * 2))
+    digest = hashlib.sha256(data).hexdigest()
+    graph = {"workload": "graph", "graph": digest, "iterations": 1}
+    with pytest.raises(InvalidError, match=r"^graph: there is no workload"):
+        sky.manager.submit("red", ["n0", "n1"], graph, hold=True)
+    sky.manager.workloads.put(digest, base64.b64encode(data).decode())
+    assert sky.manager.workloads.traffic(digest).tolist() == [[0, 0], [0, 0]]
+    sky.manager.submit("red", ["n0", "n1"], graph, hold=True)
+    sky.wait(lambda: "red-1" in sky.agent.alive)
+    assert [sky.agent.specs[f"red-{rank}"]["posted"] for rank in (0, 1)] == [True, True]
+    assert not any("onic" in spec for spec in sky.agent.specs.values())
+    document = sky.manager.job("red")
+    assert (document["interconnect"], document["grid"], document["ring"]) == ("sky", None, None)
+
+
+def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(sky: Site) -> None:
+    (lamp,) = sky.lights.values()
+    sky.manager.submit("red", ["n0", "n1"], {}, hold=True)
+    sky.wait(lambda: "red-1" in sky.agent.alive)
+    assert all("posted" in spec and "onic" not in spec for spec in sky.agent.specs.values())
+    lamp.problems = ["wss: away"] * 1000
+    sky.manager.cancel("red")
+    sky.manager.submit("blue", ["n2", "n3"], {}, hold=True)
+    sky.wait(lambda: ("clear", "red") in lamp.told)
+    time.sleep(0.05)
+    assert ("light", "blue") not in lamp.told
+    lamp.problems = []
+    sky.wait(lambda: ("light", "blue") in lamp.told)
+
+
+def test_a_graph_on_an_interconnect_is_a_request_and_on_a_grid_is_none() -> None:
+    body = {"name": "red", "ranks": ["n0"], "workload": "graph", "graph": "0" * 64, "iterations": 1}
+    request = JobRequest.model_validate({**body, "interconnect": "sky"})
+    assert request.place == Place("interconnect", "sky")
+    assert "interconnect" not in request.worker_settings()
+    with pytest.raises(ValueError, match="not on a grid"):
+        JobRequest.model_validate({**body, "grid": "n"})
+
+
 def test_a_request_names_one_place_at_most() -> None:
     body = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0, "iterations": 1}
     assert JobRequest.model_validate({**body, "ring": "r"}).place == Place("ring", "r")
@@ -210,7 +273,8 @@ def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None])
         **RECORD,
         "ranks": None,
     }
-    assert {key: job.record()[key] for key in ("grid", "ring")} == {"grid": None, "ring": None} | places
+    none = {"grid": None, "ring": None, "interconnect": None}
+    assert {key: job.record()[key] for key in none} == none | places
 
 
 def test_a_stored_job_whose_place_is_not_there_is_named(site: Site) -> None:

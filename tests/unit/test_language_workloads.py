@@ -13,20 +13,20 @@ from containers.image import ROOT
 from experiments.analysis.prediction import expected_s
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.crosscheck.command import trimmed
-from experiments.language.expand import Experiment, load
+from experiments.language.expand import Experiment, load, parse
 from experiments.language.text import ScenarioError
-from experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec
+from experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec, workload_of
 from experiments.record.folder import RunFolder
 from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of, finish
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds
 from workloads.devices import DEVICES
-from workloads.formats import matrix
 from workloads.formats.chakra import reader, writer
 from workloads.models import MODELS
 from workloads.packed import pack
 from workloads.parallelism import generate
 from workloads.settings import Parallel, Training
+from workloads.traffic import sent, traffic
 
 DATA = ROOT / "tests/data"
 FOUR, SIX = "[g0, g1, g3, g4]", "all"
@@ -153,6 +153,14 @@ def test_a_text_gets_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
         (
             "{collective: broadcast, algorithm: x, size: 4 MB}",
             "workload.algorithm: broadcast has no",
+        ),
+        (
+            "{placed: resnet50, device: a100, batch: 4, mp: 4, window: 2, partners: 3}",
+            "workload: partners: they and window both say how near pieces lie",
+        ),
+        (
+            "{placed: resnet50, device: a100, batch: 4, mp: 4, partners: 1}",
+            "workload.partners: 1 partners a GPU are too few for dp 1 and mp 4",
         ),
         ("{model: resnet50, device: a100, tp: 4}", "workload.tp: resnet50 is generated with dp only"),
         ("{model: gpt2-medium, device: a100, dp: 9999999}", "workload.dp: should be less than or equal"),
@@ -332,6 +340,19 @@ def test_a_simulation_with_other_options_is_not_gone_on_with(
     assert str(caught.value) == f"{done.path}: its runs were simulated with another {option}; begin anew"
 
 
+@pytest.mark.parametrize(("partners", "window"), [(20, 8), (8, 8), (7, 4), (3, 2)])
+def test_pieces_are_placed_for_so_many_partners(tmp_path: Path, partners: int, window: int) -> None:
+    placed = {"placed": "transformer-big", "dp": 2, "mp": 8, "batch": 2, "device": "a100"}
+    found, wanted = (
+        workload_of(WorkloadSpec(**placed, **key), 16, tmp_path)
+        for key in ({"partners": partners}, {"window": window})
+    )
+    assert found.name == wanted.name
+    assert found.operations == wanted.operations
+    sends = sent(found) > 0
+    assert sends.sum(axis=1).max() <= partners
+
+
 def test_a_crosscheck_may_shorten_a_workload(tmp_path: Path) -> None:
     found = trimmed(loaded(tmp_path, "{files: traces, iterations: 9}"), (), 2)
     assert [job.iterations for job in found.plans[0].jobs] == [2]
@@ -365,7 +386,7 @@ def test_a_matrix_is_a_workload_of_one_exchange(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("0,8,0,0\n0,0,8,0\n0,0,0,8\n8,0,0,0\n")
     workload = loaded(tmp_path, "{files: m.csv}").plans[0].jobs[0].workload
     assert workload is not None
-    assert matrix.traffic(workload).sum() == 32
+    assert traffic(workload).sum() == 32
 
 
 def test_every_key_is_of_some_source_and_described() -> None:
@@ -381,3 +402,52 @@ def test_examples_of_the_page_are_read(tmp_path: Path) -> None:
         for name, job in yaml.safe_load(example)["jobs"].items():
             spec = WorkloadSpec.model_validate(job["workload"])
             assert any([spec.model, spec.placed, *spec.files, spec.collective]), name
+
+
+NAMED = """\
+name: named
+description: Workloads by name.
+fabric: {interconnect: {kind: ideal, gpus: 4, gpu: a100, rate: 400 Gbit/s}}
+workloads:
+  small: {collective: all-reduce, size: 1 MB}
+  large: {collective: all-reduce, size: 8 MB, iterations: 3}
+jobs: {train: {ranks: all, workload: small}}
+"""
+
+
+def test_a_job_names_its_workload_and_a_sweep_goes_over_names() -> None:
+    swept = parse(f"{NAMED}sweep: {{jobs.train.workload: [small, large]}}\n", "named.yaml").plans
+    (own,) = parse(
+        NAMED.replace("workload: small", "workload: {collective: all-reduce, size: 1 MB}"), "n"
+    ).plans
+    found = [plan.jobs[0].workload for plan in swept]
+    assert [w.programs[0].bytes.tolist() for w in found if w] == [[1_000_000], [8_000_000]]
+    assert [plan.jobs[0].iterations for plan in swept] == [1, 3]
+    assert own.jobs[0].workload is not None
+    assert own.jobs[0].workload.programs[0].bytes.tolist() == [1_000_000]
+    (changed,) = parse(f"{NAMED}arms: {{a: {{workloads.small.size: 2 MB}}}}\n", "named.yaml").plans
+    assert changed.jobs[0].workload is not None
+    assert changed.jobs[0].workload.programs[0].bytes.tolist() == [2_000_000]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "all, workload: small",
+            "all, workload: smal",
+            "jobs.train.workload: there is no workload smal; there are small, large",
+        ),
+        ("workloads:", "workload_s:", "workload_s: unknown key; the nearest is workloads"),
+        ("size: 8 MB", "size: 8", "workloads.large.size: 8 has no unit; write for example"),
+        ("size: 8 MB", "sizes: 8 MB", "workloads.large.sizes: unknown key; the nearest is size"),
+        ("all-reduce, size: 1", "all, size: 1", "workloads.small.collective: there is no collective 'all'"),
+    ],
+)
+def test_what_is_wrong_with_a_named_workload_is_said_where_it_stands(
+    right: str, wrong: str, said: str
+) -> None:
+    assert right in NAMED
+    with pytest.raises(ScenarioError) as caught:
+        parse(NAMED.replace(right, wrong), "named.yaml")
+    assert str(caught.value).startswith(f"named.yaml: {said}")

@@ -11,7 +11,8 @@ from fabric.steps import Step
 from testbed.simulation.arrays import FloatArray
 from testbed.simulation.engine import Engine
 from testbed.simulation.networks import Routes
-from testbed.simulation.reallocation import Decide, Interval, Reallocation
+from testbed.simulation.phases import StepCost
+from testbed.simulation.reallocation import Decide, Reallocation
 from testbed.simulation.workload import Execution, How
 from workloads.graph import Book, Collective, Workload, Writer
 
@@ -21,8 +22,8 @@ RATE_BPS = 8e6
 class Pairs:
     """One link from each GPU to each other one."""
 
-    def __init__(self, gpus: int, rate_bps: float = RATE_BPS) -> None:
-        self.gpus = gpus
+    def __init__(self, gpus: int, rate_bps: float = RATE_BPS, latency_s: float = 0.0) -> None:
+        self.gpus, self.latency_s = gpus, latency_s
         self.capacity_bps: FloatArray = np.full(gpus * gpus, rate_bps)
 
     def key(self, link: int) -> Hashable:
@@ -31,7 +32,7 @@ class Pairs:
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         at = np.array([int(gpu) for gpu in ranks])
         links = at[step.sources] * self.gpus + at[step.destinations]
-        return Routes(np.arange(len(links) + 1), links, np.zeros(len(links)))
+        return Routes(np.arange(len(links) + 1), links, np.full(len(links), self.latency_s))
 
 
 def one_message(size: int, computing_s: float = 0.0) -> Workload:
@@ -55,29 +56,30 @@ def rings(ranks: int, size: int, groups: int = 1) -> Workload:
 
 def run(
     workload: Workload,
-    interval: Interval,
+    interval: tuple[float, float],
     decide: Decide,
     how: How = "exact",
     first: FloatArray | None = None,
+    *,
+    latency_s: float = 0.0,
+    cost: StepCost | None = None,
 ) -> tuple[Reallocation, Execution, Engine]:
-    network = Pairs(workload.ranks)
+    network = Pairs(workload.ranks, latency_s=latency_s)
     engine = Engine()
     gpus = [str(rank) for rank in range(workload.ranks)]
-    execution = Execution(engine, network, gpus, workload, how=how)
+    execution = Execution(engine, network, gpus, workload, how=how, cost=cost or StepCost())
     given = network.capacity_bps if first is None else first
-    made = Reallocation(engine, execution, given, interval, decide)
+    made = Reallocation(engine, execution, given, *interval, decide)
     made.begin()
     execution.begin()
-    engine.run()
+    engine.run(until_s=60)
     return made, execution, engine
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
 def test_a_message_is_as_late_as_the_dark_times_before_its_end(how: How) -> None:
     """1 s of sending at full rate, in intervals of 0.3 s: dark at 0.3, 0.7 and 1.1 s, over at 1.3 s."""
-    made, execution, _ = run(
-        one_message(1_000_000), Interval(0.3, 0.1), lambda left: np.full(4, RATE_BPS), how
-    )
+    made, execution, _ = run(one_message(1_000_000), (0.3, 0.1), lambda left: np.full(4, RATE_BPS), how)
     assert execution.over
     assert execution.result().end_s.max() == pytest.approx(1.3)
     assert (made.decisions, made.dark_s) == (3, pytest.approx(0.3))
@@ -92,7 +94,7 @@ def test_what_is_decided_from_is_what_has_yet_to_pass(how: How) -> None:
         assert left.sum() == left[1]
         return np.full(4, RATE_BPS / 2)
 
-    _, execution, _ = run(one_message(1_000_000), Interval(0.25, 0.05), decide, how)
+    _, execution, _ = run(one_message(1_000_000), (0.25, 0.05), decide, how)
     # A quarter at full rate, then an eighth of it in each interval.
     assert seen == pytest.approx([750_000 - 125_000 * k for k in range(len(seen))])
     assert len(seen) == 6
@@ -104,7 +106,7 @@ def test_it_says_when_light_never_comes(how: How) -> None:
     with pytest.raises(
         ValueError, match="nothing moves any more: 1 pairs have something to send, and 1 of them"
     ):
-        run(one_message(1_000_000), Interval(0.1, 0.05), lambda left: np.zeros(4), how)
+        run(one_message(1_000_000), (0.1, 0.05), lambda left: np.zeros(4), how)
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
@@ -114,14 +116,14 @@ def test_less_than_a_byte_in_the_dark_is_still_sent(how: How) -> None:
     def decide(left: FloatArray) -> FloatArray:
         return np.where(left > 0, RATE_BPS, 0.0)
 
-    _, execution, _ = run(rings(4, 2), Interval(0.1, 0.01), decide, how, first=dark)
+    _, execution, _ = run(rings(4, 2), (0.1, 0.01), decide, how, first=dark)
     assert execution.over
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
 def test_parts_of_no_bytes_end_in_the_dark(how: How) -> None:
     workload = rings(4, 0)
-    _, execution, _ = run(workload, Interval(0.1, 0.01), lambda left: left, how, first=np.zeros(16))
+    _, execution, _ = run(workload, (0.1, 0.01), lambda left: left, how, first=np.zeros(16))
     assert execution.over
 
 
@@ -132,17 +134,36 @@ def test_classes_are_as_fast_as_ranks(groups: int) -> None:
 
     ends = []
     for how in ("exact", "classes"):
-        _, execution, _ = run(rings(4, 400_000, groups), Interval(0.043, 0.0117), decide, how)
+        _, execution, _ = run(rings(4, 400_000, groups), (0.043, 0.0117), decide, how)
         ends.append(float(execution.result().end_s.max()))
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
     assert ends[0] > 6 * 0.1 + 0.1
+
+
+@pytest.mark.parametrize("cost", [StepCost(), StepCost(set_up_s=0.004, reduce_s_per_byte=1e-8)])
+@pytest.mark.parametrize("latency_s", [0.0, 0.003, 0.02])
+def test_latency_and_set_up_go_on_in_the_dark(latency_s: float, cost: StepCost) -> None:
+    """In classes as by rank: only bytes stand still, and only those of the step under way count as such."""
+    found = []
+    for how in ("exact", "classes"):
+        seen: list[float] = []
+
+        def decide(left: FloatArray, seen: list[float] = seen) -> FloatArray:
+            seen.append(float(left.sum()))
+            return np.full(64, RATE_BPS)
+
+        made, execution, _ = run(
+            rings(8, 200_000), (0.043, 0.0117), decide, how, latency_s=latency_s, cost=cost
+        )
+        found.append((float(execution.result().end_s.max()), made.decisions, made.dark_s, max(seen)))
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
 def test_a_pair_without_light_waits_for_the_next_decision(how: How) -> None:
     dark = np.zeros(4)
     _, execution, _ = run(
-        one_message(100_000), Interval(0.5, 0.0), lambda left: np.full(4, RATE_BPS), how, first=dark
+        one_message(100_000), (0.5, 0.0), lambda left: np.full(4, RATE_BPS), how, first=dark
     )
     assert execution.result().end_s.max() == pytest.approx(0.6)
 
@@ -155,26 +176,13 @@ def test_it_ends_when_ranks_wait_for_each_other_for_ever(how: How) -> None:
         writer.receive("m", 8, 0, tags[1])
         writer.send("m", 8, 0, tags[0])
     stuck = book.workload("stuck", [w.done() for w in writers], [0, 1], [[], []], [[1], [0]])
-    _, execution, _ = run(stuck, Interval(0.1, 0.0), lambda left: np.full(4, RATE_BPS), how)
+    _, execution, _ = run(stuck, (0.1, 0.0), lambda left: np.full(4, RATE_BPS), how)
     assert execution.standstill() is not None
 
 
 def test_it_waits_while_ranks_compute() -> None:
     made, execution, _ = run(
-        one_message(100_000, computing_s=1.05), Interval(0.1, 0.0), lambda left: np.full(4, RATE_BPS)
+        one_message(100_000, computing_s=1.05), (0.1, 0.0), lambda left: np.full(4, RATE_BPS)
     )
     assert execution.result().end_s.max() == pytest.approx(1.15)
     assert made.decisions == 1
-
-
-@pytest.mark.parametrize(
-    ("live_s", "dark_s", "complaint"),
-    [
-        (0.0, 0.0, "an interval of 0.0 s; it must be above 0"),
-        (1.0, -1.0, "a dark time of -1.0 s; it must be 0 or more"),
-        (1e-5, 2e-5, "an interval of 1e-05 s is shorter than the dark time of 2e-05 s"),
-    ],
-)
-def test_times_that_cannot_be_are_refused(live_s: float, dark_s: float, complaint: str) -> None:
-    with pytest.raises(ValueError, match="^" + complaint.replace(".", r"\.") + "$"):
-        Interval(live_s, dark_s)

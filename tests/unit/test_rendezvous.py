@@ -22,7 +22,7 @@ def test_ranks_on_a_ring_part_though_each_thinks_of_the_next_one_first() -> None
         # Rank r has one end of pair r, to the next rank, and the other end of the pair before.
         links = [{(r + 1) % ranks: pairs[r][0], (r - 1) % ranks: pairs[r - 1][1]} for r in range(ranks)]
         with ThreadPoolExecutor(ranks) as pool:
-            for parting in [pool.submit(part, link, 5.0) for link in links]:
+            for parting in [pool.submit(part, link.items(), 5.0) for link in links]:
                 parting.result(10.0)
     finally:
         for pair in pairs:

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from controller.bus import EventBus
+from controller.circuits.lights import Lights, quantile
 from controller.circuits.optical_site import OpticalSite
 from controller.errors import UnavailableError
 from controller.optical.base import Deadline, Snapshot
 from controller.optical.errors import Unreachable
 from controller.rings import conductor as ring_conductor
-from controller.rings.conductor import Lights, RingConductor, quantile
+from controller.rings.conductor import RingConductor
 from controller.rings.light import plan_light, steps_of_job
 from controller.rings.site import RingSite
 from fabric.crossconnect import CrossConnect

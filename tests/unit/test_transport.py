@@ -316,7 +316,7 @@ def test_parting_waits_for_the_peer_and_loses_nothing() -> None:
         begin = time.monotonic()
         for thread in threads:
             thread.start()
-        part(mine, 5.0)
+        part(mine.items(), 5.0)
         assert time.monotonic() - begin >= 0.3
         # Whoever has parted may end: the peers have all of it.
         for connection in mine.values():
@@ -371,12 +371,12 @@ def test_a_peer_that_does_not_part_or_sends_on_is_named() -> None:
     near, far = tcp_pair()
     with near, far:
         with pytest.raises(PeerLost, match=r"rank 4 lost: it did not part in 0\.2 s"):
-            part({4: near}, 0.2)
+            part([(4, near)], 0.2)
         # The near end has said that it sends no more.
         assert far.recv(1) == b""
         far.sendall(b"x")
         with pytest.raises(PeerLost, match="rank 4 lost: it sent more than the schedule says"):
-            part({4: near}, 5.0)
+            part([(4, near)], 5.0)
 
 
 def test_wrong_vector_and_missing_connection_are_refused() -> None:

@@ -649,7 +649,7 @@ def test_parting_is_not_misled_by_a_late_note_of_an_acknowledgement() -> None:
         # Before the timer: what is counted from may not be later than what it counts from.
         begin, cpu = time.monotonic(), time.thread_time()
         parting.start()
-        part({1: near}, 5.0)
+        part([(1, near)], 5.0)
         assert time.monotonic() - begin >= 0.2
         assert time.thread_time() - cpu < 0.15
         parting.join(timeout=5)

@@ -1,10 +1,20 @@
-"""A ring whose wavelengths are divided anew by demand while a job runs."""
+"""Light that is divided by demand: how often, what it took, and whether it carried what was to be sent."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from experiments.analysis.metrics import Context, metric
-from experiments.record.events import Divisions
-from experiments.record.runs import JobRun
+from experiments.analysis.metrics.light import before_and_after
+from experiments.analysis.statistics import median
+from experiments.record.events import Divisions, LightDecisions
+from experiments.record.runs import SUCCEEDED, JobRun
+from fabric.schedules import steps_named
+from fabric.steps import IntArray
+from workloads.traffic import delivered, delivered_in_steps
 
 
 def _of(context: Context, job: JobRun) -> Divisions | None:
@@ -13,7 +23,7 @@ def _of(context: Context, job: JobRun) -> Divisions | None:
 
 @metric("count", of="job")
 def divisions(context: Context, job: JobRun) -> int | None:
-    """How often a ring's wavelengths were divided anew while the job ran."""
+    """How often light was divided anew while the job ran."""
     found = _of(context, job)
     return None if found is None else found.decisions
 
@@ -23,3 +33,118 @@ def divisions_dark(context: Context, job: JobRun) -> float | None:
     """Time in which bytes under way waited in the dark because light was retuned, all divisions together."""
     found = _of(context, job)
     return None if found is None else found.dark_s
+
+
+_TIMES = {
+    "division_read": "Of a division, to read what is left",
+    "division_decide": "Of a division, to find lightpaths for it",
+    "division_hold": "Of a division, until the O-NICs held everything",
+    "division_write": "Of a division, until the switches had it and it was read back",
+    "division_dark": "Of a division, from when the O-NICs held until they sent again",
+}
+
+
+@metric("s", of="job", makes={name: f"{said}: median" for name, said in _TIMES.items()})
+def division_times(context: Context, job: JobRun) -> Mapping[str, float | None]:
+    notes = [note for note in context.run.of(LightDecisions) if note.job == job.name]
+    made = [decision for note in notes for decision in note.decisions]
+    keys = {name: f"{name.removeprefix('division_')}_s" for name in _TIMES}
+    return {name: median([decision[key] for decision in made]) for name, key in keys.items()} if made else {}
+
+
+_BYTES = {
+    "light_payload": "What workers gave their O-NICs to send as light, framing left out",
+    "light_framing": "What they gave them with it: heads of messages, receipts",
+    "light_resent": "What O-NICs sent as light once more, because TCP did",
+    "light_bytes_wrong": "Sum over pairs of what should not differ: to send and given to O-NICs, given and "
+    "sent by these, taken in and given out by each lightpath",
+}
+
+
+@metric("bytes", of="job", makes=_BYTES)
+@metric("count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"})
+def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
+    """Of a job that had the light to itself, and O-NICs whose light stands."""
+    run = context.run
+    notes = before_and_after(run)
+    alone = len(run.jobs) == 1 and job.state == SUCCEEDED and any(done.light for done in job.done.values())
+    if notes is None or not alone:
+        return {}
+    gpus = run.plan.setting.fabric.gpus
+    before, after = ([note.kernel["onics"][gpu]["lightpaths"] for gpu in job.gpus] for note in notes)
+    rank_of = {gpus[gpu].ip: rank for rank, gpu in enumerate(job.gpus)}
+
+    def rose(way: str, *keys: str) -> list[_Counts]:
+        return [_rise(a[way], b[way], keys, rank_of) for a, b in zip(before, after, strict=True)]
+
+    payload, framing = (_told(job, part) for part in range(2))
+    pairs = rose("peers")
+    fresh, resent = (_matrix(pairs, name) for name in ("fresh", "resent"))
+    sent, received = (rose(way, "port", "wavelength") for way in ("sent", "received"))
+    taken = {(rank, *key): n["payload"] for rank, own in enumerate(sent) for key, n in own.items()}
+    given = {
+        (key[0], rank, *key[1:]): n["payload"] for rank, own in enumerate(received) for key, n in own.items()
+    }
+    paths = taken.keys() | given.keys()
+    wrong = np.abs(payload - _to_send(job)).sum() + np.abs(payload + framing - fresh).sum()
+    return {
+        "light_payload": int(payload.sum()),
+        "light_framing": int(framing.sum()),
+        "light_resent": int(resent.sum()),
+        "light_bytes_wrong": int(wrong) + sum(abs(taken.get(p, 0) - given.get(p, 0)) for p in paths),
+        "lightpaths_used": sum(taken.get(path, 0) > 0 for path in paths),
+    }
+
+
+#: What rose, by the other's rank and further keys.
+_Counts = Mapping[tuple[Any, ...], Mapping[str, int]]
+
+
+def _rise(
+    before: list[Mapping[str, Any]],
+    after: list[Mapping[str, Any]],
+    keys: tuple[str, ...],
+    rank_of: Mapping[str, int],
+) -> _Counts:
+    """By how much counters of a job's peers rose; what was not there before was 0."""
+
+    def key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+        return (rank_of[entry["peer"]], *(entry[name] for name in keys))
+
+    first = {key(entry): entry for entry in before if entry["peer"] in rank_of}
+    return {
+        key(entry): {
+            name: value - first.get(key(entry), {}).get(name, 0)
+            for name, value in entry.items()
+            if name not in ("peer", *keys)
+        }
+        for entry in after
+        if entry["peer"] in rank_of
+    }
+
+
+def _matrix(counts: list[_Counts], name: str) -> IntArray:
+    """[ranks, ranks]: a count of each rank for each other."""
+    found = np.zeros((len(counts), len(counts)), dtype=np.int64)
+    for rank, own in enumerate(counts):
+        for (other,), count in own.items():
+            found[rank, other] = count[name]
+    return found
+
+
+def _told(job: JobRun, part: int) -> IntArray:
+    """[ranks, ranks]: bytes of payload (0) or framing (1) that workers gave their O-NICs."""
+    found = np.zeros((len(job.gpus), len(job.gpus)), dtype=np.int64)
+    for rank, done in job.done.items():
+        for other, parts in done.light.items():
+            found[rank, int(other)] = parts[part]
+    return found
+
+
+def _to_send(job: JobRun) -> IntArray:
+    """[ranks, ranks]: bytes that the job had to send in all its iterations."""
+    plan = job.plan
+    if plan.workload is not None:
+        return delivered(plan.workload, plan.iterations)
+    steps = steps_named(plan.loop.collective, len(job.gpus))
+    return plan.iterations * delivered_in_steps(steps, plan.loop.gradient_bytes)

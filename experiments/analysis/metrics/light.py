@@ -108,7 +108,7 @@ def flows(context: Context) -> Mapping[str, float]:
     return found
 
 
-def _before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
+def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
     """What was counted before and after a run, where both were read."""
     moments = {note.moment: note for note in run.of(LightCounters)}
     return (moments["before"], moments["after"]) if {"before", "after"} <= moments.keys() else None
@@ -129,7 +129,7 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 def counters(context: Context) -> Mapping[str, float]:
     """By how much those of switches and O-NICs rose in a run; nothing where they were not read twice."""
     found: dict[str, float] = {}
-    if notes := _before_and_after(context.run):
+    if notes := before_and_after(context.run):
         for kind, names in (("switches", COUNTERS), ("onics", OF_ONICS)):
             before, after = (note.kernel[kind] for note in notes)
             found |= {name: _rise(before, after, name) for name in names}
@@ -152,7 +152,7 @@ def control(context: Context) -> Mapping[str, float]:
     if simulated := context.run.of(OnicsSimulated):
         found["agents_restarted"] = 0
         sent, flows_done = sum(simulated[-1].messages.values()), simulated[-1].flows
-    elif notes := _before_and_after(context.run):
+    elif notes := before_and_after(context.run):
         before, after = (note.agents for note in notes)
         both = before.keys() & after.keys()
         found["agents_restarted"] = sum(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both)
@@ -176,7 +176,7 @@ def control_faults(context: Context, kind: str) -> int | None:
     An agent that died forgot its own.
     """
     total = None
-    if notes := _before_and_after(context.run):
+    if notes := before_and_after(context.run):
         before, after = (note.agents for note in notes)
         for gpu, entry in after.items():
             if kind in entry["counters"].get("faults", {}):

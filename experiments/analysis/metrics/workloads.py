@@ -72,7 +72,10 @@ def by_purpose(context: Context, job: JobRun) -> Mapping[str, float]:
 
     sums: defaultdict[str, float] = defaultdict(float)
     for record in records:
-        of, times_s = operations(int(workload.program_of[record.rank])), np.array(record.times_s)
+        of, times_s = (
+            operations(int(workload.program_of[record.rank])),
+            np.array(record.times_s).reshape(-1, 2),
+        )
         local = [k for purpose in COMPUTING for k in of.get(purpose, ())]
         local_s = covered_s(times_s[local])
         for purpose in of.keys() - COMPUTING:

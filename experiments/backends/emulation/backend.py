@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from experiments.language.plan import RunPlan, Setting
 from experiments.record.environment import describe_setting
 from experiments.record.events import Record
 from experiments.record.writing import writing
+from fabric.plugged import plugged
 from fabric.topology import canonical
 from testbed.processes import Addresses, LabProcesses, check_ready
 
@@ -59,6 +61,7 @@ class EmulationBackend:
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
         """Raises BackendError, WriteError; then nothing is left."""
+        setting = replace(setting, fabric=plugged(setting.fabric))
         processes = processes_of(
             setting, self.runtime, self._addresses, logs=self._folder(setting), notice=self._say
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from experiments.backends.emulation.actions import Actions
@@ -25,10 +25,12 @@ from experiments.record.events import (
     ENDED,
     Circuits,
     ControllerRestarted,
+    Divisions,
     GridLit,
     JobRecovered,
     JobState,
     LightCounters,
+    LightDecisions,
     PortRate,
     ProcessorLoad,
     Record,
@@ -133,6 +135,8 @@ class EmulatedLab:
             if plan.circuits or lit_circuits(self._api):
                 set_circuits(self._api, plan.circuits)
             self._actions.begin(plan)
+            # An interconnect has ports and links only as it is plugged together.
+            plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
             self._now = _Run(plan, flows, load.ProcessorLoad(self.processes.lab.id))
             self._light("before")
@@ -200,6 +204,7 @@ class EmulatedLab:
                 # How long the light between two steps took to set, as the controller counted.
                 ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
                 self._note(RingSetUps, ring=ring, set_ups=set_ups)
+            self._divisions()
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
@@ -358,6 +363,19 @@ class EmulatedLab:
             if entry.get("status")
         }
         self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
+
+    def _divisions(self) -> None:
+        """How the controller divided the light of each job, where it does."""
+        if self.setting.fabric.divided is None:
+            return
+        last = self._api.get("/v1/interconnect")["statistics"]
+        for job in self._run.jobs.values():
+            if last is None or last["job"] != job.id:
+                continue
+            made = self._api.get("/v1/interconnect/decisions")
+            dark_s = sum(decision["dark_s"] for decision in made)
+            self._note(Divisions, job=job.plan.name, decisions=len(made), dark_s=dark_s)
+            self._note(LightDecisions, job=job.plan.name, decisions=made)
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""

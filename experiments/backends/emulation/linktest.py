@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from experiments.analysis.fidelity import TAKEN, missed_links
 from experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
@@ -15,6 +17,7 @@ from experiments.backends.protocol import BackendError
 from experiments.client import Api, Unreachable
 from experiments.language.plan import Setting
 from experiments.record.events import ENDED, LinkRate, LinkRateDisturbed, Record, Repeated
+from fabric.allocation.dividing import divider
 from fabric.frames import describe
 from fabric.grid import lines
 from fabric.paths import Router
@@ -227,7 +230,7 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     NICs at once along rings inside each packet switch, both directions full; then each direction of each link
     between packet switches, those at once that share no link; then the O-NICs of each grid, at once along
     rings in the rows, then in the columns; then those of each ring of wavelengths, one way round, then the
-    other.
+    other; then those whose light is divided by demand.
     """
     ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
@@ -235,6 +238,8 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     found = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
     found += [Part(f"O-NICs of {grid.name}", list(_onics(fabric, grid))) for grid in fabric.grids.values()]
     found += [Part(f"O-NICs of {ring.name}", list(_ring(fabric, ring))) for ring in fabric.rings.values()]
+    if fabric.divided is not None:
+        found.append(Part(f"O-NICs of {fabric.divided.name}", list(_divided(fabric, fabric.divided.nodes))))
     return [Part(p.what, [batch for batch in p.batches if batch]) for p in found], unmeasured
 
 
@@ -273,6 +278,31 @@ def _ring(fabric: Fabric, ring: WdmRing) -> Iterator[list[Stream]]:
             link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
             batch.append(Stream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
         yield batch
+
+
+def _divided(fabric: Fabric, nodes: Sequence[str]) -> Iterator[list[Stream]]:
+    """GPUs send to the next one over all lightpaths that they get for that, then to the third next.
+
+    Every other GPU at once: all together are more than two processors carry. Who gets no light is left out.
+    """
+    divides = divider(fabric)
+    for hops, first in itertools.product(sorted({1, 3 % len(nodes)} - {0}), range(2)):
+        pairs = [(i, (i + hops) % len(nodes)) for i in range(first, len(nodes), 2)]
+        while True:
+            demand = np.zeros((len(nodes), len(nodes)))
+            demand[tuple(np.array(pairs).T)] = 1.0
+            counts = divides.counts(demand)
+            lit = [pair for pair in pairs if counts[pair]]
+            if lit == pairs:
+                break
+            pairs = lit
+        yield [
+            Stream(
+                nodes[i], nodes[j], ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
+                float(counts[i, j]) * divides.rate_bps,
+            )
+            for i, j in pairs
+        ]  # fmt: skip
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:

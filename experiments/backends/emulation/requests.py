@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s
+from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s, slowest_bps
 from experiments.backends.emulation.rest import CONNECT_S
-from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan
+from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
+from fabric.interconnect import divided_anew
+from fabric.plugged import plugged
 from fabric.schedules import steps_named
+from fabric.units import format_time
 from workloads.packed import pack
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
@@ -21,6 +24,10 @@ TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
 MOST_OPERATIONS = 20_000
 #: The most that the controller takes.
 MOST_PATIENCE_S = 3600.0
+#: Between two decisions about light, emulated: each takes tens of milliseconds to write and read back.
+LEAST_INTERVAL_S = 0.2
+#: TCP's least time-out, in dark times: they are prolonged by what it takes to write and read back.
+HELD = 2
 #: Events after which jobs go on as they were.
 HARMLESS = ("regroup", "cancel", "start")
 
@@ -71,12 +78,20 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Emulated seconds that a worker waits for a peer before it takes it for lost."""
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
-    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s
+    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan)
     harmful = [event for event in plan.events if event.do not in HARMLESS]
     if harmful or plan.control != ControlFaults():
         away_s = max((event.back_after_s for event in harmful), default=0.0)
         patience_s = max(patience_s, TROUBLE_PATIENCE_S, away_s + RETURN_PATIENCE_S)
     return min(patience_s, MOST_PATIENCE_S)
+
+
+def _turns_s(plan: RunPlan) -> float:
+    """Where light is divided anew, until every partner of a GPU had its turn: emulated seconds."""
+    one = plan.setting.fabric.interconnect
+    if not divided_anew(one) or one.interval_s is None:
+        return 0.0
+    return len(plan.setting.fabric.gpus) * (one.interval_s + one.dark_s) * plan.setting.scale.time
 
 
 def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
@@ -87,20 +102,25 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     """
     setting = plan.setting
     fabric = setting.fabric
-    slowest_bps = min(link.rate_bps for link in fabric.links) / setting.scale.rate
     lit = not fabric.packet_switches or bool(job.ranks and fabric.onics.keys() >= set(job.ranks))
     alongside = 1 if lit else sum(other.gpus for other in plan.jobs)
     steps = steps_named(job.loop.collective, job.gpus)
-    alone_s = all_reduce_time(steps, job.loop.gradient_bytes, slowest_bps)
+    alone_s = all_reduce_time(steps, job.loop.gradient_bytes, slowest_bps(setting))
     return alone_s * alongside + steps.steps * light_wait_s(plan)
 
 
 def only_simulated(plan: RunPlan) -> str | None:
     """Why only a simulation can count what a plan's steps cost, ``key: reason``; None where it need not."""
-    if plan.setting.fabric.interconnect is not None:
-        return "fabric.interconnect: it is described as a whole, and a testbed is built port by port"
+    try:
+        plugged(plan.setting.fabric)
+    except ValueError as error:
+        return f"fabric.{error}"
+    if plan.setting.fabric.interconnect is not None and len(plan.jobs) > 1:
+        return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if plan.costs != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
+    if (why := _too_fast(plan.setting)) is not None:
+        return why
     for job in plan.jobs:
         if job.workload is not None:
             if (most := max(map(len, job.workload.programs))) > MOST_OPERATIONS:
@@ -111,4 +131,23 @@ def only_simulated(plan: RunPlan) -> str | None:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
+    return None
+
+
+def _too_fast(setting: Setting) -> str | None:
+    """Why a controller cannot divide an interconnect's light as often as it is to, ``key: reason``."""
+    one, time = setting.fabric.interconnect, setting.scale.time
+    if not divided_anew(one) or one.interval_s is None:
+        return None
+    if one.interval_s * time < LEAST_INTERVAL_S:
+        return (
+            f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "
+            f"divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
+        )
+    if setting.tcp.rto_min_s < HELD * one.dark_s:
+        return (
+            f"tcp.rto_min: {format_time(setting.tcp.rto_min_s * time)} as emulated, and light is dark for "
+            f"{format_time(one.dark_s * time)}: TCP would send again what is only held; give it at least "
+            f"{HELD} times as long"
+        )
     return None

@@ -42,7 +42,7 @@ from experiments.record.events import (
 )
 from fabric.cost import RingJob
 from fabric.grid import choose_nodes, ways_for
-from fabric.interconnect import DemandRing, slowed
+from fabric.interconnect import WavelengthRing, divided_anew, slowed
 from fabric.schedules import steps_named
 from fabric.steps import Step, Steps, frozen, frozen_bool
 from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
@@ -166,7 +166,7 @@ class SimulatedLab:
                 run = self._workloads[job.name] = WorkloadRun(
                     self._engine, self._sim.network, self._plan, job, ranks, self._cost(), self._note
                 )
-                if isinstance(self._fabric.interconnect, DemandRing):
+                if divided_anew(self._fabric.interconnect):
                     run.divide(self._fabric.interconnect, self._share if self._plan.costs.headers else 1.0)
             else:
                 self._add(job, ranks)
@@ -178,7 +178,10 @@ class SimulatedLab:
 
     def _cost(self) -> StepCost:
         add_bps = self._plan.costs.add_bps
-        return StepCost(reduce_s_per_byte=0.0 if add_bps is None else 8 / add_bps)
+        reduce_s = 0.0 if add_bps is None else 8 / add_bps
+        if isinstance(self._fabric.interconnect, WavelengthRing):
+            return StepCost(self._fabric.interconnect.dark_s, "changed-only", reduce_s)
+        return StepCost(reduce_s_per_byte=reduce_s)
 
     def _add(self, job: JobPlan, ranks: tuple[str, ...]) -> None:
         """A job with a training loop. Raises ValueError."""

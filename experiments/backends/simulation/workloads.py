@@ -8,19 +8,19 @@ import numpy as np
 
 from experiments.language.plan import JobPlan, RunPlan
 from experiments.record.events import Divisions, Iteration, JobState, Operations, Record
-from fabric.interconnect import DemandRing
+from fabric.interconnect import Divided
 from fabric.schedules import steps_named
 from testbed.simulation.engine import Engine
 from testbed.simulation.interconnects import (
     Demand,
-    RingDivision,
+    LightDivision,
     demand_of_steps,
     demand_of_workload,
     together,
 )
 from testbed.simulation.networks import Network
 from testbed.simulation.phases import StepCost
-from testbed.simulation.reallocation import Interval, Reallocation
+from testbed.simulation.reallocation import Reallocation
 from testbed.simulation.workload import Execution, How
 from testbed.simulation.zoo import CircuitNetwork
 from workloads.graph import Kind, covered_s
@@ -28,7 +28,7 @@ from workloads.graph import Kind, covered_s
 #: More ranks are not followed one by one, but in classes that are in lock-step.
 MOST_RANKS = 128
 #: Begins and ends of more operations, of all ranks and iterations, are not on record.
-MOST_RECORDED = 500_000
+MOST_RECORDED = 100_000
 
 
 def how(job: JobPlan) -> How:
@@ -37,7 +37,7 @@ def how(job: JobPlan) -> How:
 
 
 def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
-    """Of all jobs that name their GPUs, one iteration of each. Raises ValueError naming a job."""
+    """Of all jobs that name their GPUs, one iteration of each."""
     number = {gpu: index for index, gpu in enumerate(gpus)}
     found = []
     for job in jobs:
@@ -81,13 +81,15 @@ class WorkloadRun:
         """Whether all ranks have ended, or nothing will happen any more."""
         return self._failed or self._execution.over
 
-    def divide(self, ring: DemandRing, share: float) -> None:
-        """The network is one whose wavelengths are divided by demand. Raises ValueError for another one."""
+    def divide(self, one: Divided, share: float) -> None:
+        """The network is that of ``one``, whose light is divided by what has yet to be sent."""
         assert isinstance(self._network, CircuitNetwork)
-        division = RingDivision(ring, self._network, share)
+        assert one.interval_s is not None
+        division = LightDivision(one, self._network, share, turns=how(self._job) == "classes")
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
-        interval = Interval(ring.interval_s, ring.dark_s)
-        self._divided = Reallocation(self._engine, self._execution, first_bps, interval, division)
+        self._divided = Reallocation(
+            self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division
+        )
 
     def begin(self) -> None:
         if self._divided is not None:

@@ -1,0 +1,115 @@
+"""What ODDL's journal paper claims at 1,024 and 4,096 nodes, and what would have to be assumed. Prints JSON.
+
+    python benchmarks/oddl_claims.py [--nodes 1024 4096]
+
+Its abstract (JOCN 16(3):342, 2024) says 1.6 times as fast as a fat tree and 1.7 times as SiP-Ring, VGG19 at
+100 Gbit/s a node; neither the oversubscription nor the placement, the collectives, the computing or the
+wavelengths of SiP-Ring are stated. Here: one all-reduce of VGG19's gradients in 4 bytes and nothing else,
+each over ODDL's with halving and doubling, where every flow waits 10 us for its handshake. ``computing`` is
+how long an iteration would have to compute, in times of ODDL's all-reduce, for the claim to be the ratio of
+iterations.
+
+Packet fabrics: leaves of sqrt(n) nodes, hashed paths, ranks in order of the leaves or scattered (the median
+of five orders; one of 4,096). SiP-Ring: 2 wavelengths of 25 Gbit/s in each direction, never dark or dark
+for 20 us before 100 us of light; all that a fibre can carry is shared, which no decision could better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from fabric.schedules import steps_named
+from fabric.trees import leaf_spine
+from testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
+from testbed.simulation.phases import Phases
+from testbed.simulation.zoo import RelayedGridNetwork, WavelengthRingNetwork
+from workloads.layers import parameters
+from workloads.models import MODELS
+
+RATE_BPS, HANDSHAKE_S = 100e9, 10e-6
+#: Of light and dark of a ring that is divided by demand.
+LIVE_S, DARK_S = 100e-6, 20e-6
+FAT_TREE, SIP_RING = 1.6, 1.7
+ORDERS = 5
+
+
+def all_reduce_s(network: Network, gpus: Sequence[str], collective: str, size: float) -> float:
+    return Phases(network, gpus, steps_named(collective, len(gpus))).time(size).total_s
+
+
+def computing(ratio: float, claim: float) -> float | None:
+    """c with (c + ratio) / (c + 1) = claim; None where no computing makes it so much."""
+    return round((ratio - claim) / (claim - 1), 2) if ratio >= claim else None
+
+
+def packet_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str, float | None]]:
+    side = math.isqrt(nodes)
+    found = {}
+    for by in (1, 2, 4, 8, 16):
+        fabric = leaf_spine(side, side, RATE_BPS, spines=side, oversubscription=by).fabric()
+        gpus = tuple(fabric.gpus)
+        orders = [
+            np.random.default_rng(seed).permutation(nodes) for seed in range(ORDERS if nodes < 4096 else 1)
+        ]
+        packets = PacketNetwork(fabric)
+        for collective in ("halving-doubling", "ring"):
+            in_order = all_reduce_s(packets, gpus, collective, size) / oddl_s
+            scattered = statistics.median(
+                all_reduce_s(packets, [gpus[k] for k in order], collective, size) / oddl_s for order in orders
+            )
+            for name, ratio in (("in order", in_order), ("scattered", scattered)):
+                found[f"leaf-spine {by}:1, {collective}, ranks {name}"] = entry(ratio, FAT_TREE)
+    return found
+
+
+def entry(ratio: float, claim: float) -> dict[str, float | None]:
+    return {"over_oddl": round(ratio, 3), "computing": computing(ratio, claim)}
+
+
+def ring_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str, float | None]]:
+    gpus = tuple(f"g{k}" for k in range(nodes))
+    lit = LIVE_S / (LIVE_S + DARK_S)
+    found = {}
+    for name, share in (("never dark", 1.0), ("dark 20 of 120 us", lit)):
+        ring = WavelengthRingNetwork(gpus, RATE_BPS / 2 * share)
+        for collective in ("ring", "bidirectional-ring", "halving-doubling"):
+            ratio = all_reduce_s(ring, gpus, collective, size) / oddl_s
+            found[f"SiP-Ring, {collective}, {name}"] = entry(ratio, SIP_RING)
+    return found
+
+
+def claims(nodes: int) -> dict[str, object]:
+    gpus = tuple(f"g{k}" for k in range(nodes))
+    size = 4.0 * parameters(MODELS["vgg19"])
+    grid = RelayedGridNetwork(gpus, math.isqrt(nodes), RATE_BPS, shared=True, latency_s=HANDSHAKE_S)
+    oddl_s = all_reduce_s(grid, gpus, "halving-doubling", size)
+    ideal_s = all_reduce_s(IdealNetwork(gpus, RATE_BPS), gpus, "halving-doubling", size)
+    return {
+        "oddl_ms": round(1e3 * oddl_s, 2),
+        "ideal": entry(ideal_s / oddl_s, FAT_TREE),
+        "fat_tree": packet_ratios(nodes, size, oddl_s),
+        "sip_ring": ring_ratios(nodes, size, oddl_s),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1024, 4096], help="powers of four")
+    nodes = parser.parse_args().nodes
+    for n in nodes:
+        if n < 16 or 4 ** round(math.log(n, 4)) != n:
+            parser.error(f"--nodes {n}: it must be a power of four, at least 16")
+    for n in nodes:
+        most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        print(json.dumps({"nodes": n, **claims(n), "most_memory_mib": most_mib}, indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Blocks of the SiP-ML experiments."""
+
+from __future__ import annotations
+
+from docs.figures.parts import Block, Cell, Figure, Of, Picture, Table, of, simulated
+from docs.figures.words import ratio, seconds
+
+TRAIN = "job train"
+_RATE, _WORKLOAD = "parameters.bandwidth.value", "jobs.train.workload"
+_GPU, _TAKES = "parameters.gpu.value", "parameters.takes.value"
+_MODELS = ("resnet50", "transformer-big", "gpt2-medium")
+_RATES = ("0.5 Tbit/s", "1 Tbit/s", "2 Tbit/s", "4 Tbit/s", "8 Tbit/s")
+_ENDS = (_RATES[0], _RATES[-1])
+_CAPS = ("cap-400", "cap-200")
+
+
+def _at(arm: str, workload: str, metric: str = "jct", **changed: str) -> Figure:
+    paths = {"rate": _RATE, "gpu": _GPU, "takes": _TAKES}
+    return simulated(arm, metric, TRAIN, {_WORKLOAD: workload} | {paths[k]: v for k, v in changed.items()})
+
+
+def _iterations(model: str, rate: str) -> list[Cell]:
+    arms = ("ideal", "sip-ocs", "sip-ring", *_CAPS, "sip-ocs-whole", *(f"{cap}-whole" for cap in _CAPS))
+    return [f"`{model}`", rate, *(of(seconds, _at(arm, model, rate=rate)) for arm in arms)]
+
+
+def _times(capped: float, ours: float) -> str:
+    return f"{capped / ours:.2f}"
+
+
+def _either(capped: float, capped_whole: float, ours: float, ours_whole: float) -> str:
+    return _times(min(capped, capped_whole), min(ours, ours_whole))
+
+
+def _speed_ups(model: str, gpu: str, theirs: bool, takes: str) -> list[Cell]:
+    """Over both caps at both ends of the bandwidth: with the same division, and each as it is faster."""
+    workload = f"{model}-theirs" if theirs else model
+
+    def pair(cap: str, rate: str) -> tuple[Of, Of]:
+        capped = _at(cap, workload, gpu=gpu, takes=takes)
+        ours = _at("sip-ocs", workload, rate=rate, gpu=gpu, takes=takes)
+        whole = _at(f"{cap}-whole", workload, gpu=gpu), _at("sip-ocs-whole", workload, rate=rate, gpu=gpu)
+        return of(_times, capped, ours), of(_either, capped, whole[0], ours, whole[1])
+
+    pairs = [pair(cap, rate) for cap in _CAPS for rate in _ENDS]
+    said = "the authors'" if theirs else "4 a parameter"
+    return [
+        f"`{model}`",
+        gpu.upper(),
+        said,
+        takes,
+        *(one for one, _ in pairs),
+        *(other for _, other in pairs),
+    ]
+
+
+def _added(model: str, rate: str) -> list[Cell]:
+    """Gradients in the network and by the added term, for both counts of bytes."""
+    cells: list[Cell] = [f"`{model}`", rate, of(seconds, _at("sip-ocs-added", model, rate=rate))]
+    for name, workload in (("parameters", model), ("theirs", f"{model}-theirs")):
+        sent = _at("sip-ocs", workload, rate=rate)
+        added = _at("sip-ocs-added", model, f"iteration_added_{name}", rate=rate)
+        cells += [of(seconds, sent), of(seconds, added), of(lambda a, b: ratio(a / b), sent, added)]
+    return cells
+
+
+def _days(value: float) -> str:
+    return f"{value / 86400:.3g} d" if value >= 86400 else f"{value / 60:.3g} min"
+
+
+def _light(arm: str, said: str, dark: str = "") -> list[Cell]:
+    at = {"parameters.dark.value": dark} if dark else {}
+    mine = simulated(arm, "jct", TRAIN, at)
+    over = of(lambda a, b: ratio(a / b), mine, simulated("ideal", "jct", TRAIN))
+    divisions = of(lambda count: f"{count:,.0f}", simulated(arm, "divisions", TRAIN, at))
+    return [said, dark, of(lambda value: seconds(value / 5), mine), over, divisions]
+
+
+def _degree(switches: int) -> list[Cell]:
+    found = simulated("degree", "jct", TRAIN, {"parameters.switches.value": switches})
+    over = of(lambda a, b: ratio(a / b), found, simulated("ideal", "jct", TRAIN))
+    return [str(switches), of(lambda value: seconds(value / 5), found), over]
+
+
+_EACH = {
+    "100-us": ("10 ns", "1 us", "5 us", "20 us", "100 us"),
+    "1-ms": ("10 ns", "20 us", "100 us", "1 ms"),
+    "10-ms": ("10 ns", "100 us", "1 ms", "10 ms"),
+    "150-ms": ("10 ns", "1 ms", "10 ms", "30 ms"),
+}
+
+BLOCKS: dict[str, Block] = {
+    "picture-sip-ml": Picture(
+        "sip_ml",
+        "simulated",
+        "series-1",
+        "sip-ml-bandwidth.png",
+        "Iteration time of three models over the bandwidth of a GPU, by fabric",
+    ),
+    "sip-ml": Table(
+        "sip_ml",
+        "model | of a GPU | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s | 200 Gbit/s | SiP-OCS, whole "
+        "| 400, whole | 200, whole",
+        [_iterations(model, rate) for model in _MODELS for rate in _RATES],
+    ),
+    "sip-ml-accuracy": Table(
+        "sip_ml",
+        "at 2 Tbit/s | iterations | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s | 200 Gbit/s",
+        [
+            [
+                f"`{model}`",
+                f"{iterations:,}",
+                *(
+                    of(_days, _at(arm, model, "time_to_accuracy", rate="2 Tbit/s"))
+                    for arm in ("ideal", "sip-ocs", "sip-ring", *_CAPS)
+                ),
+            ]
+            for model, iterations in zip(_MODELS, (8192, 16384, 2_403_000), strict=True)
+        ],
+    ),
+    "sip-ml-speed-ups": Table(
+        "sip_ml",
+        "model | GPU | bytes | takes | over 400, 0.5 Tbit/s | 8 Tbit/s | over 200, 0.5 | 8 "
+        "| each as it is faster: 400, 0.5 | 8 | 200, 0.5 | 8",
+        [
+            _speed_ups(model, gpu, theirs, takes)
+            for model in _MODELS
+            for gpu in ("a100", "v100")
+            for theirs in (False, True)
+            for takes in ("whole", "part")
+        ],
+    ),
+    "sip-ml-added": Table(
+        "sip_ml",
+        "SiP-OCS | of a GPU | gradients not sent | 4 bytes a parameter: in the network | added | ratio "
+        "| the authors' bytes: in the network | added | ratio",
+        [_added(model, rate) for model in _MODELS for rate in _ENDS],
+    ),
+    "sip-ml-dark": Table(
+        "sip_ml_light",
+        "SiP-Ring is divided | dark each time | iteration, mean | over ideal | divisions",
+        [
+            _light("once", "once"),
+            *(
+                _light(f"each-{each}", f"every {each.replace('-', ' ')}", dark)
+                for each, values in _EACH.items()
+                for dark in values
+            ),
+        ],
+    ),
+    "sip-ml-degree": Table(
+        "sip_ml_light",
+        "optical switches | iteration, mean | over ideal",
+        [_degree(switches) for switches in (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32, 64)],
+    ),
+}

@@ -1,0 +1,30 @@
+"""What the fabric of a workload is built of, as counts per GPU: for who has prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments.analysis.metrics import Context, metric
+from fabric.zoo.counts import of_fabric
+
+#: Counts of :class:`fabric.zoo.counts.Counts`.
+PARTS = {
+    "nic_ports": "Ports of the GPUs",
+    "transceivers": "Ends of fibres at GPUs and packet switches",
+    "channels": "Wavelengths of all transceivers",
+    "packet_switches": "Packet switches",
+    "packet_ports": "Ports of packet switches in use",
+    "optical_switches": "Optical switches",
+    "optical_ports": "Ports of optical switches in use",
+    "copper_cables": "Cables without transceivers",
+}
+
+
+@metric("1", of="fabric", makes={f"{part}_per_gpu": f"{said}, per GPU" for part, said in PARTS.items()})
+def built(context: Context) -> Mapping[str, float]:
+    """Of a fabric on which workloads run; what there is none of has no row."""
+    plan = context.run.plan
+    if all(job.workload is None for job in plan.jobs):
+        return {}
+    counts = of_fabric(plan.setting.fabric).per_gpu()
+    return {f"{part}_per_gpu": count for part, count in counts.items() if count}

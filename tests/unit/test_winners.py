@@ -1,0 +1,95 @@
+"""Fabrics side by side on several workloads: what they are built of, and who wins where."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.analysis.result import analyse
+from experiments.analysis.rows import Row
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import parse
+from experiments.record.events import Record, RunStarted
+from experiments.report.sections import winners
+from experiments.runner.experiment import choose, one_alone
+from tests.unit.test_experiment_report import view_of_file
+
+KIND = "gpus: 8, gpu: a100, rate: 400 Gbit/s"
+TEXT = f"""
+name: side-by-side
+description: Four fabrics of eight GPUs, two workloads.
+fabrics:
+  ideal: {{interconnect: {{kind: ideal, {KIND}}}}}
+  slow: {{interconnect: {{kind: ideal, gpus: 8, gpu: a100, rate: 100 Gbit/s}}}}
+  ocs: {{interconnect: {{kind: parallel-ocs, {KIND}, switches: 7}}}}
+  tree: {{leaf_spine: {{leaves: 2, spines: 2, gpus_per_leaf: 4, gpu: a100, rate: 400 Gbit/s}}}}
+tcp: {{headers: false}}
+workloads:
+  ring: {{collective: all-reduce, algorithm: ring, size: 64 MB}}
+  exchange: {{collective: all-to-all, size: 64 MB}}
+jobs: {{train: {{ranks: all, workload: ring}}}}
+arms:
+  slow: {{title: A slow switch, fabric: slow}}
+  ideal: {{title: An ideal switch, fabric: ideal}}
+  ocs: {{title: Seven optical switches, fabric: ocs}}
+  tree: {{title: Leaves and spines, fabric: tree}}
+sweep: {{jobs.train.workload: [ring, exchange]}}
+compare: {{baseline: ideal, metrics: [iteration]}}
+"""
+
+
+def rows() -> list[Row]:
+    experiment, backend = parse(TEXT, "side.yaml"), SimulationBackend()
+    records: list[Record] = []
+    for plan in choose(experiment, backend).plans:
+        records += one_alone(backend, plan)[0]
+    return analyse(experiment, records, "simulated").rows
+
+
+def test_counts_of_parts_stand_beside_times() -> None:
+    found = {(r.arm, r.metric): r.value for r in rows() if r.metric.endswith("_per_gpu")}
+    assert found["ideal", "transceivers_per_gpu"] == 2
+    assert found["ideal", "packet_switches_per_gpu"] == pytest.approx(1 / 8)
+    assert found["ocs", "optical_ports_per_gpu"] == found["ocs", "nic_ports_per_gpu"] == 7
+    assert ("ocs", "packet_ports_per_gpu") not in found
+    assert found["tree", "packet_ports_per_gpu"] == 1 + 2 * (2 * 2 / 8)
+    assert found["tree", "transceivers_per_gpu"] == 2 + 2 * (2 * 2 / 8)
+
+
+def test_the_map_has_ratios_to_the_best_and_dashes_for_what_is_missing() -> None:
+    def all_but_one(records: list[Record]) -> list[Record]:
+        (begun,) = [record for record in records if isinstance(record, RunStarted)]
+        return [] if (begun.arm, *begun.point.values()) == ("ocs", "exchange") else records
+
+    view = view_of_file(TEXT, "side.yaml", all_but_one)
+    assert winners.wanted(view)
+    found = winners._map_of(view)
+    assert found is not None
+    assert found.workloads == ["ring", "exchange"]
+    # In the order of what all ran, the ring: who failed at the other is not behind who is slower there.
+    assert found.arms[-1] == "slow"
+    assert "ocs" in found.arms[:3]
+    ratios = {arm: [found.ratio(row, k) for k in range(2)] for row, arm in enumerate(found.arms)}
+    assert ratios["ideal"] == pytest.approx([1.0, 1.0])
+    assert ratios["slow"] == pytest.approx([4.0, 4.0])
+    assert ratios["ocs"][0] == pytest.approx(1.0)
+    assert ratios["ocs"][1] is None
+    drawn = []
+
+    def draw(name: str, caption: str, figure: object) -> str:
+        drawn.append((name, caption, figure))
+        return f"<img {name}>"
+
+    shown = winners.render(view, draw)
+    assert [name for name, _, _ in drawn] == ["winners"]
+    assert "Iteration" in drawn[0][1]
+    assert (
+        shown.index("A slow switch") > shown.index("Seven optical switches") > shown.index("An ideal switch")
+    )
+    assert "(4.00)" in shown
+    assert "optical ports" in shown
+
+
+def test_what_is_no_map_of_workloads_has_none() -> None:
+    assert not winners.wanted(view_of_file(TEXT.replace("[ring, exchange]", "[ring]"), "side.yaml"))
+    other = TEXT.replace("jobs.train.workload: [ring, exchange]", "workloads.ring.size: [1 MB, 2 MB]")
+    assert not winners.wanted(view_of_file(other, "side.yaml"))
