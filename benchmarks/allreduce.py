@@ -199,7 +199,7 @@ def enter_own_network(algorithm: str) -> None:
 def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], object]:
     from containers.worker.rendezvous import Line, connect_all, listen
     from containers.worker.spec import WorkerSpec
-    from containers.worker.transport import Transport, peers_of
+    from containers.worker.transport import Transport, partners
     from fabric.collectives import all_reduce
 
     n = options.processes
@@ -207,7 +207,8 @@ def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], obj
     spec = WorkerSpec("benchmark", options.rank, n, peers, port=options.port)
     schedule = all_reduce("ring", n)
     with listen(spec, time.monotonic() + 10) as listener:
-        wanted = dict.fromkeys(map(Line, peers_of(schedule, options.rank)), True)
+        others = set().union(*partners(schedule, options.rank))
+        wanted = dict.fromkeys(map(Line, others), True)
         lines = connect_all(spec, wanted, listener)
         connections = {line.peer: connection for line, connection in lines.items()}
     transport = Transport(schedule, options.rank, connections, len(vector))

@@ -237,8 +237,8 @@ class LeafSpineSpec(_TreeSpec):
         )
 
 
-#: In each direction of a ring.
-MOST_WAVELENGTHS = 4096
+#: Wavelengths in each direction of a ring, as simulated; far fewer are emulated (:mod:`fabric.plugged`).
+_MOST_EACH_WAY = 4096
 
 
 class _InterconnectSpec(Strict):
@@ -303,8 +303,8 @@ def _each_way(rate_bps: float, wavelength_bps: float) -> int:
         raise ValueError(
             f"rate: {2 * each_way:g} wavelengths do not divide into two directions of whole numbers"
         )
-    if each_way > MOST_WAVELENGTHS:
-        raise ValueError(f"wavelength: {each_way:g} in each direction; at most {MOST_WAVELENGTHS}")
+    if each_way > _MOST_EACH_WAY:
+        raise ValueError(f"wavelength: {each_way:g} in each direction; at most {_MOST_EACH_WAY}")
     return round(each_way)
 
 

@@ -272,7 +272,7 @@ class _Link:
 class Transport:
     """Runs one schedule again and again over the same connections.
 
-    ``connections``: a connected stream socket for each peer that ``peers_of`` names; they become
+    ``connections``: a connected stream socket for each of its :func:`partners`; they become
     non-blocking and stay the caller's to close, as does the transport. ``into``: those over which payload
     comes, where these are others; ``connections`` then are those over which it goes. ``length``: elements
     (float32) of the vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long.
@@ -735,9 +735,3 @@ def partners(schedule: Schedule, rank: int) -> tuple[set[int], set[int]]:
     """Ranks to which ``rank`` transfers anything, and those from which."""
     to = {t.destination for t in schedule.transfers if t.source == rank}
     return to - {rank}, {t.source for t in schedule.transfers if t.destination == rank} - {rank}
-
-
-def peers_of(schedule: Schedule, rank: int) -> set[int]:
-    """Ranks to or from which ``rank`` transfers anything."""
-    to, from_ = partners(schedule, rank)
-    return to | from_

@@ -57,7 +57,8 @@ class DemandLoop:
         self._before: Traffic = {}
         self._trouble: str | None = None
         self._decisions: deque[Decision] = deque(maxlen=KEPT)
-        self._count = 0
+        self._count = self._changed = 0
+        self._dark_s = 0.0
         self._thread: threading.Thread | None = None
 
     # Life
@@ -160,6 +161,8 @@ class DemandLoop:
         if counted:
             with self._lock:
                 self._count += 1
+                self._changed += decision.changed
+                self._dark_s += decision.dark_s
                 self._decisions.append(decision)
         self._bus.publish("light", job=self.job, place=self.light.place, **asdict(decision))
         self._note(problem)
@@ -200,13 +203,18 @@ class DemandLoop:
         return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
 
     def statistics(self) -> dict[str, Any]:
-        """Decisions so far and what they took, seconds; ``declared_s``: what the switches say they need."""
+        """Decisions so far and what they took, seconds, quantiles of those kept; ``declared_s``: what
+        the switches say they need."""
         with self._lock:
-            kept, count = list(self._decisions), self._count
+            kept = list(self._decisions)
+            totals = {
+                "decisions": self._count,
+                "changed": self._changed,
+                "dark_total_s": self._dark_s,
+            }
         return {
             "job": self.job,
-            "decisions": count,
-            "changed": sum(one.changed for one in kept),
+            **totals,
             "declared_s": self.lights.declared_s,
             **{
                 name: quantiles([getattr(one, f"{name}_s") for one in kept])

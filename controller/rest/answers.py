@@ -433,12 +433,13 @@ class InterconnectStatistics(Answer):
     """What dividing light took in the last job; ``declared_s``: what the switches say they need.
 
     ``read``: to learn what is left, ``hold``: to have O-NICs hold everything, ``dark``: from then until they
-    sent again.
+    sent again; ``dark_total_s``: all of that together.
     """
 
     job: str
     decisions: int
     changed: int
+    dark_total_s: float
     declared_s: float
     read: Quantiles
     decide: Quantiles

@@ -48,14 +48,14 @@ def up(
 
 def _setting_of(experiment: Experiment, arm: str | None) -> Setting:
     """The setting of an arm, or the only one. Raises UserError naming the arms."""
+    from fabric.plugged import plugged
+
     wanted = [plan.setting for plan in experiment.plans if arm is None or plan.arm == arm]
     arms = ", ".join(experiment.arms)
     if not wanted:
         fail(f"{experiment.path}: there is no arm {arm}; there are {arms}", 2)
     if len({id(setting) for setting in wanted}) > 1:
         fail(f"{experiment.path}: it has several fabrics; name one by its arm with --arm: {arms}", 2)
-    from fabric.plugged import plugged
-
     try:
         plugged(wanted[0].fabric)
     except ValueError as error:

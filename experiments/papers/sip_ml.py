@@ -193,13 +193,15 @@ def _on_ring(base: AtBase) -> Iterator[Finding]:
         ratios = [theirs[case] / ring[case] for case in ring.keys() & theirs.keys()]
         if ratios:
             text = f"{base.titles[other]} at equal bandwidth: {mine} is {_span(ratios)} times as fast."
-            yield Finding("loses" if min(ratios) < 1 else "wins", text)
+            yield Finding("loses" if min(ratios) < 1 - _ALIKE else "wins", text)
     for cap in ("cap-400", "cap-200"):
         theirs = _times(base, cap, own_rate=True)
         ratios_of = {case: theirs[case.of_cap] / ring[case] for case in ring if case.of_cap in theirs}
         if ratios_of:
             slower = sorted(
-                f"{case.workload} at {case.rate / 1e12:g} Tbit/s" for case, r in ratios_of.items() if r < 1
+                f"{case.workload} at {case.rate / 1e12:g} Tbit/s"
+                for case, r in ratios_of.items()
+                if r < 1 - _ALIKE
             )
             span = _span(ratios_of.values())
             text = f"{base.titles[cap]}: with the same division {mine} is {span} times as fast"

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,9 @@ from fabric.steps import BoolArray, IntArray, Step, frozen, frozen_bool
 #: way, what one costs that somebody leaves who can do without, how much dearer each becomes with each move.
 _DETOUR, _SPARE, _DEARER = 0.2, 0.02, 2.0
 _NEVER = 1e9
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
 #: Moves in search of room for one lightpath.
 _MOVES = 100
 #: A part of the ring that repeats is decided for the whole when it is this many times as long as the longest
@@ -117,15 +121,30 @@ def allocate(
     return _plan(filling, nodes, z, bound)
 
 
+class _Kept(OrderedDict[_K, _V]):
+    """The last so many things that were asked for, by what was asked."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def keep(self, key: _K, value: _V) -> _V:
+        self[key] = value
+        self.move_to_end(key)
+        while len(self) > self._most:
+            self.popitem(last=False)
+        return value
+
+
 class Decisions:
     """:func:`allocate` with a memory of the last ``kept`` plans: a demand that is a known one times a factor
-    gets the same plan. Raises ValueError as that."""
+    gets the same plan. For who needs colours; numbers alone are :class:`Divisions`. Raises ValueError as
+    :func:`allocate`."""
 
     def __init__(self, wavelengths: int, *, most_per_pair: int | None = None, kept: int = 64) -> None:
         self._wavelengths = wavelengths
         self._most = check_wavelengths(wavelengths, most_per_pair) if most_per_pair is not None else None
-        self._kept = kept
-        self._plans: OrderedDict[tuple[int, bytes, bytes], ArcPlan] = OrderedDict()
+        self._plans: _Kept[tuple[int, bytes, bytes], ArcPlan] = _Kept(kept)
 
     def decide(self, demand: npt.ArrayLike, *, partial: bool = False) -> ArcPlan:
         matrix = check_demand(demand)
@@ -137,11 +156,7 @@ class Decisions:
         plan = self._plans.get(known)
         if plan is None or (plan.z == 0 and not partial):
             plan = allocate(matrix, self._wavelengths, most_per_pair=self._most, partial=partial)
-        self._plans[known] = plan
-        self._plans.move_to_end(known)
-        while len(self._plans) > self._kept:
-            self._plans.popitem(last=False)
-        return plan
+        return self._plans.keep(known, plan)
 
 
 class Divisions:
@@ -155,12 +170,12 @@ class Divisions:
     def __init__(
         self, nodes: int, sources: IntArray, destinations: IntArray, wavelengths: int, *, kept: int = 64
     ) -> None:
-        self._nodes, self._wavelengths, self._kept = nodes, wavelengths, kept
+        self._nodes, self._wavelengths = nodes, wavelengths
         self._most = check_wavelengths(wavelengths, None)
         hops = (destinations - sources) % nodes
         self._order = np.lexsort((hops, sources))
         self._sources, self._hops = sources[self._order], hops[self._order]
-        self._found: OrderedDict[tuple[bytes, bytes], IntArray] = OrderedDict()
+        self._found: _Kept[tuple[bytes, bytes], IntArray] = _Kept(kept)
 
     def counts(self, demand: FloatArray) -> IntArray:
         """Lightpaths of each pair [pairs] for what it has to send [pairs], 0 or more; some may get none."""
@@ -172,12 +187,10 @@ class Divisions:
         )  # fmt: skip
         part = _repeating(pairs, self._nodes)
         key = (sends.tobytes(), np.round(part.demand, 12).tobytes())
-        numbers = self._found.pop(key, None)
+        numbers = self._found.get(key)
         if numbers is None:
             numbers = self._filled(part)
-        self._found[key] = numbers
-        while len(self._found) > self._kept:
-            self._found.popitem(last=False)
+        self._found.keep(key, numbers)
         found = np.zeros(len(demand), dtype=np.int64)
         found[self._order[sends]] = np.tile(numbers, self._nodes // part.nodes)
         return found

@@ -70,12 +70,13 @@ class _Pairs:
 
     def check_degree(self, names: Sequence[str] | None = None) -> None:
         """Raises ValueError naming the GPU that has more partners than there are switches."""
+        join = "1 switch joins" if self.switches == 1 else f"{self.switches} switches join"
         for degree, verb in zip(self.partners(), ("sends to", "receives from"), strict=True):
             gpu = int(degree.argmax())
             if degree[gpu] > self.switches:
                 raise ValueError(
                     f"demand: GPU {names[gpu] if names else gpu} {verb} {degree[gpu]:.0f} others, "
-                    f"and {self.switches} switches join it to at most {self.switches}"
+                    f"and {join} it to at most {self.switches}"
                 )
 
     def line_bound(self) -> float:

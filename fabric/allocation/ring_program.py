@@ -6,6 +6,8 @@ colours, too. :func:`load_bound` is its optimum by bisection. For a given z the 
 only how many of them go clockwise is open. Of two ways, one inside the other, not both need be split between
 the fibres (Wilfong and Winkler, Ring routing and wavelength translation, SODA 1998), so a linear program
 decides it in which only the sum of all that go clockwise is whole.
+
+Nothing is decided with it: tests and ``benchmarks/wavelengths.py`` measure gaps against it.
 """
 
 from __future__ import annotations

@@ -454,7 +454,7 @@ def shape_shared(
     """
     wanted = list(ports)
     lines = [line for port in wanted for line in _shared(*port, hosts, by)]
-    _batch(lines, f"rates of {len(wanted)} ports")
+    _batch(lines, "rate of 1 port" if len(wanted) == 1 else f"rates of {len(wanted)} ports")
 
 
 def _batch(lines: Iterable[str], what: str) -> None:

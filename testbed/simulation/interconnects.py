@@ -67,8 +67,8 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
 def demand_of_steps(steps: Steps, vector_bytes: float, at: IntArray, gpus: int) -> Demand:
     """Of one all-reduce of all ranks of a job."""
     found = sent_in_steps(steps, vector_bytes)
-    sent = float(found.sum(axis=1).max())
-    return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), sent)
+    most = float(found.sum(axis=1).max())
+    return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), most)
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:

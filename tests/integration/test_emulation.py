@@ -632,5 +632,5 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
 
 
 def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
-    with pytest.raises(netlink.NetworkError, match=r"the rates of 1 ports cannot be set: .*rlgone-1"):
+    with pytest.raises(netlink.NetworkError, match=r"the rate of 1 port cannot be set: .*rlgone-1"):
         netlink.shape_shared([("rlgone-1", 1e7, 0.01)], ["10.82.0.1"], "src")

@@ -175,7 +175,7 @@ def test_a_degree_that_circuits_set_once_cannot_have_is_told_by_name(stack: Exit
     with pytest.raises(InvalidError) as caught:
         Stage(one, stack).site.plan(["g2", "g1", "g3", "g0"], everybody, {})
     assert str(caught.value) == (
-        "job on parallel-ocs: GPU g0 sends to 2 others, and 1 switches join it to at most 1"
+        "job on parallel-ocs: GPU g0 sends to 2 others, and 1 switch joins it to at most 1"
     )
 
 
@@ -347,6 +347,7 @@ def test_light_follows_what_is_left(made: Fabric, stack: ExitStack) -> None:
     )
     statistics = stage.site.document()["statistics"]
     assert statistics["decisions"] == len(found)
+    assert statistics["dark_total_s"] == pytest.approx(sum(one["dark_s"] for one in found))
     assert shown.mode == "again"
     assert statistics["dark"]["max_s"] >= statistics["dark"]["p50_s"] >= 0.01
     # Nobody's light changes while anybody sends.
@@ -356,6 +357,19 @@ def test_light_follows_what_is_left(made: Fabric, stack: ExitStack) -> None:
             told = what
         else:
             assert told == "hold"
+
+
+def test_decisions_that_are_not_kept_count(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand_loop, "KEPT", 2)
+    stage = Stage(PLANES, stack)
+    stage.light()
+    stage.agent.left = {("g0", "g2"): 1000}
+    stage.wait(lambda: len(stage.decisions()) == 2 and stage.decisions()[-1]["number"] >= 4)
+    stage.site.stop()
+    statistics, kept = stage.site.document()["statistics"], stage.decisions()
+    assert statistics["decisions"] == kept[-1]["number"]
+    assert statistics["dark_total_s"] > sum(one["dark_s"] for one in kept) + 0.015
+    assert 1 <= statistics["changed"] < statistics["decisions"]
 
 
 def test_light_that_somebody_takes_away_is_made_again(stack: ExitStack) -> None:

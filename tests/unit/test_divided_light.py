@@ -11,7 +11,15 @@ import pytest
 from experiments.analysis.result import analyse
 from experiments.analysis.rows import where
 from experiments.language.expand import Experiment, parse
-from experiments.record.events import Divisions, LightCounters, LightDecisions, Record, RunStarted, WorkerDone
+from experiments.record.events import (
+    ControllerRestarted,
+    Divisions,
+    LightCounters,
+    LightDecisions,
+    Record,
+    RunStarted,
+    WorkerDone,
+)
 from fabric.schedules import steps_named
 from tests.simulated import records_of, the
 from workloads.traffic import delivered, delivered_in_steps, sent
@@ -52,7 +60,7 @@ def _kernel(found: Experiment, counts: Counts | None) -> dict[str, Any]:
     return {"onics": onics, "switches": {}, "totals": {}}
 
 
-def _rows(spoil: Callable[[Counts], None]) -> Any:
+def _rows(spoil: Callable[[Counts], None], *, restarted: bool = False) -> Any:
     found = parse(DIVIDED, "divided.yaml")
     workload = found.plans[0].jobs[0].workload
     assert workload is not None
@@ -82,6 +90,8 @@ def _rows(spoil: Callable[[Counts], None]) -> Any:
                     for s in (1.0, 3.0)
                 ]
                 yield LightDecisions(**said, job="train", decisions=made)
+                if restarted:
+                    yield ControllerRestarted(**said, reason="killed by SIGKILL")
 
     return analyse(found, list(with_light()), "measured").rows
 
@@ -99,7 +109,15 @@ def test_what_agrees_at_every_end_is_not_wrong() -> None:
     assert the(rows, "light_resent") == 0
     assert the(rows, "lightpaths_used") == 12
     assert the(rows, "division_write") == 2.0
+    assert the(rows, "divisions") == 2
     assert the(rows, "divisions_dark") == 0.5
+
+
+def test_divisions_are_not_counted_where_a_controller_took_some_with_it() -> None:
+    rows = _rows(lambda counts: None, restarted=True)
+    assert the(rows, "light_bytes_wrong") == 0
+    assert not where(rows, metric="divisions")
+    assert not where(rows, metric="divisions_dark")
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,18 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
         for row in analysis.rows
     ]
     assert f"{MODEL} {2 * caps[0]:.2f} to {2 * caps[1]:.2f}" in " ".join(findings(analysis, slower))
+    # As good as alike is not slower.
+    ideal = [row for row in analysis.rows if (row.arm, row.metric) == ("ideal", "jct")]
+    ring = [
+        Row("sip-ring", row.subject, row.metric, 1.0002 * row.value, row.unit, row.label, row.point)
+        for row in ideal
+        if isinstance(row.value, float)
+    ]
+    others = [row for row in analysis.rows if row.arm != "sip-ring"]
+    assert (
+        findings(analysis, others + ring)["ideal at equal bandwidth: sip-ring is 1.00 to 1.00 times as fast."]
+        == "wins"
+    )
     # Without the other arms nothing is said of them.
     some = [row for row in analysis.rows if row.arm in ("sip-ocs", "cap-200")]
     assert not any("sip-ring" in text or "ideal" in text for text in findings(analysis, some))

@@ -25,7 +25,7 @@ from containers.worker import transport
 from containers.worker.model import Replica
 from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import part
-from containers.worker.transport import READY, RECEIPT, Transport, peers_of
+from containers.worker.transport import READY, RECEIPT, Transport, partners
 from fabric.collectives import (
     Schedule,
     Transfer,
@@ -49,7 +49,7 @@ def connected(schedule: Schedule, buffer_bytes: int = 0) -> Iterator[list[dict[i
     connections: list[dict[int, socket.socket]] = [{} for _ in range(schedule.world_size)]
     with ExitStack() as stack:
         for a, b in itertools.combinations(range(schedule.world_size), 2):
-            if b not in peers_of(schedule, a):
+            if b not in set().union(*partners(schedule, a)):
                 continue
             near, far = small_pair(buffer_bytes) if buffer_bytes else tcp_pair()
             connections[a][b], connections[b][a] = stack.enter_context(near), stack.enter_context(far)

@@ -29,7 +29,7 @@ from containers.worker.flows import Flows
 from containers.worker.peer import PeerLost
 from containers.worker.rendezvous import part
 from containers.worker.spec import BadSpec, parse_spec
-from containers.worker.transport import RunReport, Transport, peers_of, unacknowledged
+from containers.worker.transport import RunReport, Transport, partners, unacknowledged
 from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
 from fabric.kinds import KINDS, collective_steps, matrix_bounds
 from tests.unit.fabrics import COLLECTIVES
@@ -295,7 +295,7 @@ def ranks(
             stack.callback(flows.shut)
             made.append(Rank(agent, {}, flows))
         for a, b in itertools.combinations(range(schedule.world_size), 2):
-            if b not in peers_of(schedule, a):
+            if b not in set().union(*partners(schedule, a)):
                 continue
             near, far = tcp_pair()
             for mine, here, there in ((near, a, b), (far, b, a)):

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.analysis.metrics import Context, metric
 from experiments.analysis.metrics.light import before_and_after
 from experiments.analysis.statistics import median
-from experiments.record.events import Divisions, LightDecisions
+from experiments.record.events import ControllerRestarted, Divisions, LightDecisions
 from experiments.record.runs import SUCCEEDED, JobRun
 from fabric.schedules import steps_named
 from fabric.steps import IntArray
@@ -18,6 +18,9 @@ from workloads.traffic import delivered, delivered_in_steps
 
 
 def _of(context: Context, job: JobRun) -> Divisions | None:
+    if context.run.of(ControllerRestarted):
+        # What the one before it divided died with it.
+        return None
     return next((record for record in context.run.of(Divisions) if record.job == job.name), None)
 
 

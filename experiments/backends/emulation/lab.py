@@ -373,8 +373,8 @@ class EmulatedLab:
             if last is None or last["job"] != job.id:
                 continue
             made = self._api.get("/v1/interconnect/decisions")
-            dark_s = sum(decision["dark_s"] for decision in made)
-            self._note(Divisions, job=job.plan.name, decisions=len(made), dark_s=dark_s)
+            # Of very many the controller keeps only the last ones.
+            self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
             self._note(LightDecisions, job=job.plan.name, decisions=made)
 
     def _cancel(self) -> None:
