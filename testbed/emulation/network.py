@@ -385,6 +385,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 index = netlink.index_of(own, NIC)
                 if not onic:
                     netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
+                    netlink.set_single_frames(own, index)
                 if not onic and not has_kernel_datapath():
                     netlink.set_checksum_offload_off(NIC)
                 if own_onic is not None and own_onic.transmitters == "array":

@@ -309,6 +309,8 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     classes = node.cmd("tc class show dev eth0").splitlines()
     assert sum("leaf" in line for line in classes) == len(rig.fabric.gpus)
     assert all("ceil 100Mbit" in line for line in classes)
+    # Turns are a frame long only where TCP hands over single frames.
+    assert "gso_max_segs 1 " in shown
     read = "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
     assert node.cmd(read).split() == ["reno", "0"]
     assert "TX:" not in node.cmd("ip -s link show lo").split("lo:")[0]
