@@ -1,0 +1,16 @@
+"""OptINC: a photonic unit that averages the gradients of N servers (Fei et al., "OptINC: Optical
+In-Network-Computing").
+
+Every server sends B-bit numbers as PAM4 symbols. A preprocessing unit P averages groups of neighbouring
+symbols over the servers, an optical neural network f turns these K analogue values into the PAM4 symbols of
+the quantised mean, and a splitter T sends them back to all (section III). Here is what these parts compute,
+and nothing of light in time:
+
+``blocks``        gradients to B-bit numbers and back
+``pam4``          B-bit numbers to symbols and back (Eq. 2)
+``averaging``     P, the exact mean that is the goal (Eq. 3), two levels of units (Eq. 8-10)
+``structure``     the paper's networks, their MZIs and area (Tables I and II)
+``network``       a network's outputs for every input there is, compared with the goal
+
+numpy alone. No seed, clock or file: what is random is drawn from a Generator that is handed in.
+"""

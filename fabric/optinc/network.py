@@ -1,0 +1,172 @@
+"""A unit's network as numbers: its outputs for every input there is, and how many of them are wrong.
+
+Layer l computes h = ReLU(W h + b), the last one without ReLU; ReLU stands for the saturable absorber
+(section III). The inputs are A_k, 0 to 4^g - 1, and the outputs levels of PAM4 symbols, of which a receiver
+reads the nearest. Biases, of which the paper says nothing, need light that always shines; a network may
+have none.
+
+A unit's inputs have so few combinations that all of them are computed once, into a table, and that is also
+the paper's "accuracy": the part of all combinations that are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabric.optinc.averaging import Coding, combination, goals, to_answers, to_outputs
+from fabric.optinc.pam4 import LEVELS, nearest
+
+FloatArray = NDArray[np.floating[Any]]
+#: Combinations computed at once.
+CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """``weights``: for each layer a matrix (outputs, inputs); ``biases``: for each a vector (outputs,), or
+    no biases.
+
+    All of one type, float64 or float32, which is also that of the computing. Raises ValueError naming the
+    layer (from 1) whose shape, type or values are not those of a network.
+    """
+
+    weights: tuple[FloatArray, ...]
+    biases: tuple[FloatArray, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            raise ValueError("a network has at least one layer")
+        if self.biases is not None and len(self.biases) != len(self.weights):
+            raise ValueError(f"{len(self.biases)} biases for {len(self.weights)} layers")
+        before = self.weights[0].shape[-1]
+        for number, weight in enumerate(self.weights, 1):
+            if weight.ndim != 2 or weight.shape[1] != before:
+                raise ValueError(
+                    f"layer {number}: weights of shape {weight.shape}, but {before} values come in"
+                )
+            before = weight.shape[0]
+            _check(weight, self.dtype, f"layer {number}: weights")
+            if self.biases is not None:
+                bias = self.biases[number - 1]
+                if bias.shape != (before,):
+                    raise ValueError(
+                        f"layer {number}: biases of shape {bias.shape}, but {before} values go out"
+                    )
+                _check(bias, self.dtype, f"layer {number}: biases")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers that it computes with."""
+        return self.weights[0].dtype
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Values before the first layer, and after each."""
+        return (self.weights[0].shape[1], *(weight.shape[0] for weight in self.weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What a unit answers to each combination of inputs.
+
+    answers  by index (``averaging.index_of``) the answer that receivers read, as ``averaging.goal`` has it;
+    uint8 to uint32
+    worst    the largest distance of an output from its goal, in levels (of the last output in its parts of
+    a level); below 0.5 everything is right
+    """
+
+    coding: Coding
+    answers: NDArray[Any]
+    worst: float
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """How a table differs from the exact mean.
+
+    inputs   combinations compared
+    wrong    those whose answer is not the goal
+    by       for each difference (answer - goal) that is not 0, how many have it
+    worst    as in :class:`Table`
+    """
+
+    inputs: int
+    wrong: int
+    by: Mapping[int, int]
+    worst: float
+
+
+def forward(network: Network, inputs: FloatArray) -> FloatArray:
+    """The outputs (n, M) for inputs A_k (n, K), before a receiver reads them."""
+    values = inputs.astype(network.dtype, copy=False)
+    last = len(network.weights) - 1
+    for layer, weight in enumerate(network.weights):
+        values = values @ weight.T
+        if network.biases is not None:
+            values += network.biases[layer]
+        if layer < last:
+            np.maximum(values, 0, out=values)
+    return values
+
+
+def light(averages: NDArray[Any], coding: Coding) -> NDArray[np.float64]:
+    """The inputs A_k of the network, from the whole numbers (..., K) that ``averaging.averages`` gives."""
+    return averages / np.array(coding.input_steps, np.float64)
+
+
+def read(outputs: FloatArray, coding: Coding) -> NDArray[np.uint8]:
+    """The levels (n, M) that receivers read from outputs (n, M); the last in parts of a level."""
+    return nearest(outputs * _parts(coding), np.array(coding.output_levels))
+
+
+def table_of(network: Network, coding: Coding, *, chunk: int = CHUNK) -> Table:
+    """The network's answer to every combination of inputs, ``chunk`` of them at a time.
+
+    Raises ValueError when network and coding do not fit.
+    """
+    ends = (coding.inputs, coding.symbols)
+    if (network.sizes[0], network.sizes[-1]) != ends:
+        raise ValueError(
+            f"a network of {network.sizes[0]} inputs and {network.sizes[-1]} outputs; {ends} are needed"
+        )
+    answers = np.empty(coding.combinations, np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1))
+    worst = 0.0
+    for start in range(0, coding.combinations, chunk):
+        end = min(start + chunk, coding.combinations)
+        outputs = forward(network, light(combination(np.arange(start, end), coding), coding))
+        answers[start:end] = to_answers(read(outputs, coding), coding)
+        exact = to_outputs(goals(coding, start, end), coding)
+        worst = max(worst, float(np.abs(outputs * _parts(coding) - exact).max()))
+    return Table(coding, answers, worst)
+
+
+def wrong_of(table: Table, *, chunk: int = 2**20) -> Wrong:
+    """A table beside the exact mean of every combination. Raises ValueError for a table of another size."""
+    by: dict[int, int] = {}
+    size = table.coding.combinations
+    if table.answers.shape != (size,):
+        raise ValueError(f"a table of {table.answers.size} answers, but there are {size} combinations")
+    for start in range(0, size, chunk):
+        end = min(start + chunk, size)
+        difference = table.answers[start:end].astype(np.int64) - goals(table.coding, start, end)
+        values, counts = np.unique(difference[difference != 0], return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            by[value] = by.get(value, 0) + count
+    return Wrong(size, sum(by.values()), dict(sorted(by.items())), table.worst)
+
+
+def _parts(coding: Coding) -> NDArray[np.float64]:
+    """Steps in one level of each output."""
+    return np.array([1] * (coding.symbols - 1) + [coding.leaving], np.float64)
+
+
+def _check(values: FloatArray, dtype: np.dtype[Any], what: str) -> None:
+    if values.dtype != dtype or dtype not in (np.float64, np.float32):
+        raise ValueError(f"{what} are {values.dtype}; a network is float64 or float32 throughout")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{what} are not all finite")

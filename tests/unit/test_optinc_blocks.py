@@ -1,0 +1,158 @@
+"""Gradients as whole numbers in blocks: how far off, which ties, what is refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabric.optinc import blocks
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def gradients(draw: st.DrawFn) -> tuple[int, int, np.ndarray]:
+    """Bits, a block's size, and float32 of some ranks (ranks, values)."""
+    size = draw(st.integers(1, 12))
+    row = st.lists(floats, min_size=size, max_size=size)
+    ranks = draw(st.lists(row, min_size=2, max_size=5))
+    return draw(st.sampled_from([8, 16])), draw(st.integers(1, 5)), np.array(ranks, np.float32)
+
+
+def shared_of(ranks: np.ndarray, block: int) -> np.ndarray:
+    return blocks.merge([blocks.exponents(values, block) for values in ranks])
+
+
+@given(gradients())
+def test_a_code_is_the_nearest_step_ties_to_even(case: tuple[int, int, np.ndarray]) -> None:
+    """Against fractions: nothing is rounded but the value itself."""
+    bits, block, ranks = case
+    shared = shared_of(ranks, block)
+    for values in ranks:
+        codes = blocks.quantise(values, shared, bits, block)
+        for i, value in enumerate(values.tolist()):
+            if shared[i // block] == blocks.ZERO:
+                assert codes[i] == 2 ** (bits - 1)
+                continue
+            step = Fraction(2) ** (int(shared[i // block]) - bits + 1)
+            # Python rounds fractions half to even
+            assert codes[i] == min(round(Fraction(value) / step) + 2 ** (bits - 1), 2**bits - 1)
+
+
+@given(gradients())
+def test_the_scale_is_the_smallest_that_holds_all_ranks(case: tuple[int, int, np.ndarray]) -> None:
+    _, block, ranks = case
+    shared = shared_of(ranks, block)
+    for number, exponent in enumerate(shared.tolist()):
+        largest = Fraction(float(np.abs(ranks[:, number * block : (number + 1) * block]).max()))
+        if exponent == blocks.ZERO:
+            assert largest == 0
+        else:
+            assert Fraction(2) ** (exponent - 1) <= largest < Fraction(2) ** exponent
+
+
+@given(gradients())
+def test_the_mean_comes_back_within_a_step(case: tuple[int, int, np.ndarray]) -> None:
+    """Rounding takes half a step, at the upper end one; the floor (N - 1) / 2N; and then float32's own."""
+    bits, block, ranks = case
+    servers = len(ranks)
+    shared = shared_of(ranks, block)
+    codes = [blocks.quantise(values, shared, bits, block) for values in ranks]
+    means = (np.sum(codes, axis=0, dtype=np.int64) // servers).astype(blocks.code_type(bits))
+    values = blocks.dequantise(means, shared, bits, servers, block)
+    for i, value in enumerate(values.tolist()):
+        exact = sum(Fraction(rank) for rank in ranks[:, i].tolist()) / servers
+        exponent = int(shared[i // block])
+        if exponent == blocks.ZERO:
+            assert value == 0
+            continue
+        step = Fraction(2) ** (exponent - bits + 1)
+        capped = any(codes[rank][i] == 2**bits - 1 for rank in range(servers))
+        floor = Fraction(servers - 1, 2 * servers)
+        assert (
+            abs(Fraction(value) - exact)
+            <= step * (floor + (1 if capped else Fraction(1, 2))) * (1 + Fraction(1, 2**20))
+            + Fraction(2) ** -149
+        )
+
+
+def test_ties_and_the_upper_end() -> None:
+    """e = 1, so a step of 2^-6 for 8 bits."""
+    steps = [0.5, 1.5, 2.5, -0.5, -1.5, 127.4, 127.5, -127.5, -127.75]
+    values = np.array(steps, np.float32) * np.float32(2.0**-6)
+    shared = blocks.exponents(values)
+    assert shared.tolist() == [1]
+    codes = blocks.quantise(values, shared, 8).astype(int) - 128
+    assert codes.tolist() == [0, 2, 2, 0, -2, 127, 127, -128, -128]
+
+
+def test_the_correction_takes_the_bias_away() -> None:
+    """Four ranks, uniform values: without it the mean is 0.375 of a step low."""
+    ranks = np.random.default_rng(5).uniform(-1, 1, (4, 2**20)).astype(np.float32)
+    shared = shared_of(ranks, blocks.BLOCK)
+    assert set(shared.tolist()) == {0}
+    codes = np.stack([blocks.quantise(values, shared, 8) for values in ranks])
+    means = (codes.sum(axis=0, dtype=np.int64) // 4).astype(np.uint8)
+    step = 2.0**-7
+    bias = (
+        blocks.dequantise(means, shared, 8, 4).astype(float) - ranks.mean(axis=0, dtype=float)
+    ).mean() / step
+    # each of 2^20 means is off by about 0.4 of a step: 0.01 is 25 deviations; values above 1 - s/2 add -0.001
+    assert abs(bias) < 0.01
+
+
+def test_pieces_do_not_show() -> None:
+    """More values than are worked on at once, a last block that is short, a block larger than a piece."""
+    values = np.random.default_rng(6).normal(size=200_001).astype(np.float32)
+    for block in (1024, 1000, 70_000, 300_000):
+        shared = blocks.exponents(values, block)
+        codes = blocks.quantise(values, shared, 16, block)
+        for number, exponent in enumerate(shared):
+            own = slice(number * block, (number + 1) * block)
+            alone = np.array([exponent], np.int16)
+            assert (blocks.quantise(values[own], alone, 16, block) == codes[own]).all()
+            again = blocks.dequantise(codes, shared, 16, 3, block)[own]
+            assert (blocks.dequantise(codes[own], alone, 16, 3, block) == again).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("index", [0, 1030, 2999])
+def test_values_that_are_not_finite_are_named(bad: float, index: int) -> None:
+    values = np.ones(3000, np.float32)
+    shared = blocks.exponents(values)
+    values[index] = bad
+    with pytest.raises(ValueError, match=f"value {index} is {bad}"):
+        blocks.exponents(values)
+    with pytest.raises(ValueError, match=f"value {index} is {bad}"):
+        blocks.quantise(values, shared, 8)
+
+
+def test_a_scale_that_does_not_hold_a_value_is_refused() -> None:
+    values = np.array([0.5, 3.0], np.float32)
+    with pytest.raises(ValueError, match=r"value 1 is 3.0: not below 2\^1"):
+        blocks.quantise(values, np.array([1], np.int16), 8)
+    with pytest.raises(ValueError, match="value 0"):
+        blocks.quantise(values, np.array([blocks.ZERO], np.int16), 8)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    values = np.zeros(2000, np.float32)
+    with pytest.raises(ValueError, match="float32 in one dimension, not float64"):
+        blocks.exponents(values.astype(np.float64))
+    with pytest.raises(ValueError, match="2000 values have 2 blocks, but 1 exponents"):
+        blocks.quantise(values, np.zeros(1, np.int16), 8)
+    with pytest.raises(ValueError, match="rank 1 has 2 blocks, rank 0 has 3"):
+        blocks.merge([np.zeros(3, np.int16), np.zeros(2, np.int16)])
+    with pytest.raises(ValueError, match="codes of 8 bits are uint8, not uint16"):
+        blocks.dequantise(np.zeros(2000, np.uint16), np.zeros(2, np.int16), 8, 4)
+    with pytest.raises(ValueError, match="a mean of 1 servers"):
+        blocks.dequantise(np.zeros(2000, np.uint8), np.zeros(2, np.int16), 8, 1)
+
+
+def test_no_values_have_no_blocks() -> None:
+    none = np.empty(0, np.float32)
+    assert blocks.quantise(none, blocks.exponents(none), 8).shape == (0,)
