@@ -18,6 +18,7 @@ _TURN_S = 0.001
 class ScpiSwitch:
     """Serves one client at a time at ``address``. ``wrote``: called when light has changed.
 
+    While ``hung`` it takes connections and says nothing.
     :meth:`stop` and :meth:`start` are as if its process died and came back at its address: light stays.
     """
 
@@ -27,6 +28,7 @@ class ScpiSwitch:
         self._identity = f"Polatis,N-EMU-{switch.size}x{switch.size},{switch.name},6.0.0.0"
         self._wrote = wrote
         self._address = ("127.0.0.1", 0)
+        self.hung = False
         self.start()
 
     @property
@@ -57,6 +59,9 @@ class ScpiSwitch:
         session = ScpiSession(self.device, self._identity)
         connection.settimeout(_TURN_S)
         while not self._ended.is_set():
+            if self.hung:
+                time.sleep(_TURN_S)
+                continue
             try:
                 if not (heard := connection.recv(4096)):
                     return

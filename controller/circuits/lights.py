@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from controller.circuits.optical_site import OpticalSite
 from controller.errors import UnavailableError
@@ -19,7 +19,7 @@ Setting = Mapping[str, frozenset[CrossConnect]]
 
 #: Switches written at the same time.
 PARALLEL = 32
-#: Longest time for one switch to do what it is told, besides its declared set-up, seconds.
+#: Longest time for one switch to do what it is told, besides what its profile declares, seconds.
 WRITE_S = 10.0
 
 
@@ -41,11 +41,18 @@ def quantiles(values: list[float]) -> dict[str, float | None]:
 
 
 class Lights:
-    """Some switches: what they carry, as last read, and how they are changed. For one thread."""
+    """Some switches: what they carry, as last read, and how they are changed. For one thread.
 
-    def __init__(self, site: OpticalSite, switches: tuple[str, ...]) -> None:
+    ``patience_s``: longest time for one to do what it is told, besides what its profile declares.
+    """
+
+    def __init__(self, site: OpticalSite, switches: tuple[str, ...], patience_s: float = WRITE_S) -> None:
         self._site = site
+        self._patience_s = patience_s
         self._seen: dict[str, Snapshot] = {}
+        #: Why a switch did not do the last that was asked of it.
+        self._failed: dict[str, str] = {}
+        self._recalls: dict[str, Future[None]] = {}
         self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="lights")
         self.switches = switches
         timings = [site.driver(name).capabilities().timing for name in switches]
@@ -64,42 +71,77 @@ class Lights:
         connected = CrossConnectState.CONNECTED
         return frozenset(xc for xc, state in seen.cross_connects.items() if state is connected)
 
-    def set(self, setting: Setting, *, exactly: bool = False, anew: bool = False) -> tuple[int, list[str]]:
+    def set(
+        self, setting: Setting, *, exactly: bool = False, anew: bool = False, skip_failed: bool = False
+    ) -> tuple[int, list[str]]:
         """Make a setting; how many switches were written, and what did not work, one line each.
 
         ``exactly``: also where a switch carries all that is needed and more. ``anew``: what stands is taken
-        away first, on every switch, and all that is needed made again.
+        away first, on every switch, and all that is needed made again. ``skip_failed``: nobody waits for a
+        switch that failed before, until :meth:`recall` has heard of it.
         """
+        failed = dict(self._failed) if skip_failed else {}
         lacking = [
             name
             for name in self.switches
-            if exactly
-            or not setting[name] <= self.carries(name)
-            or (anew and (setting[name] or self.carries(name)))
+            if name not in failed
+            and (
+                exactly
+                or not setting[name] <= self.carries(name)
+                or (anew and (setting[name] or self.carries(name)))
+            )
         ]
-        return len(lacking), self._on_all(lacking, lambda name: self._write(name, setting[name], anew))
+        problems = self._on_all(lacking, lambda name: self._write(name, setting[name], anew))
+        return len(lacking), [*failed.values(), *problems]
 
-    def compare(self, setting: Setting) -> list[str]:
-        """Read every switch now; what is not as the setting needs it, one line each."""
+    def compare(self, setting: Setting, *, skip_failed: bool = False) -> list[str]:
+        """Read every switch now; what is not as the setting needs it, one line each. ``skip_failed``: as of
+        :meth:`set`."""
 
         def look(name: str) -> str | None:
             try:
                 self._seen[name] = self._site.look(name, timeout_s=2.0)
             except UnavailableError as error:
                 # It may still pass light; only what is read to be wrong is. The next step reads it again.
-                self._seen.pop(name, None)
+                self._lose(name, str(error))
                 log.warning("%s", error)
                 return None
             for xc in sorted(setting[name] - self.carries(name)):
                 return f"optical switch {name}: {xc} is gone"
             return None
 
-        return self._on_all(self.switches, look)
+        failed = self._failed.keys() if skip_failed else ()
+        return self._on_all([name for name in self.switches if name not in failed], look)
 
-    def remember(self) -> None:
-        """Tell the site what was last read here."""
-        for name, snapshot in list(self._seen.items()):
-            self._site.remember(name, snapshot)
+    @property
+    def failed(self) -> list[str]:
+        """Switches that did not do the last that was asked of them."""
+        return list(self._failed)
+
+    def recall(self) -> None:
+        """Have the switches that failed asked whether they answer again, while whatever else is done."""
+
+        def ask(name: str) -> None:
+            try:
+                self._site.look(name, timeout_s=self._patience_s)
+            except UnavailableError as error:
+                self._failed[name] = str(error)
+            else:
+                self._failed.pop(name, None)
+
+        for name in self.failed:
+            if name not in self._recalls or self._recalls[name].done():
+                self._recalls[name] = self._pool.submit(ask, name)
+
+    def put_out(self) -> list[str]:
+        """Take all light away, and close; what did not work, one line each. The site then knows it, too."""
+        try:
+            _, problems = self.set({name: frozenset() for name in self.switches}, exactly=True)
+            for name, snapshot in list(self._seen.items()):
+                self._site.remember(name, snapshot)
+        finally:
+            self.close()
+        return problems
 
     def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
         """The work for every switch, at the same time; what did not work, one line each."""
@@ -108,10 +150,18 @@ class Lights:
         outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
         return [outcome for outcome in outcomes if outcome is not None]
 
+    def _lose(self, name: str, why: str) -> str:
+        """What the switch carries is not known; why."""
+        self._seen.pop(name, None)
+        self._failed[name] = why
+        return why
+
     def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
         """What did not work; None when the switch carries what is wanted and nothing else."""
         driver = self._site.driver(name)
-        deadline = Deadline(WRITE_S + self.declared_s + self.command_s)
+        # What stands may have to go before the rest is made.
+        needed_s = 2 * driver.capabilities().timing.lit_after_s(len(wanted | self.carries(name)))
+        deadline = Deadline(self._patience_s + needed_s)
         try:
             for last in (False, True):
                 seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
@@ -125,9 +175,10 @@ class Lights:
                         raise
                     continue
                 self._seen[name] = seen
+                self._failed.pop(name, None)
                 break
         except UnavailableError as error:
-            return str(error)
+            return self._lose(name, str(error))
         except OpticalError as error:
-            return f"optical switch {name}: {error}"
+            return self._lose(name, f"optical switch {name}: {error}")
         return None

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from controller.bus import EventBus
-from controller.circuits.lights import WRITE_S, Lights, Setting, quantiles
+from controller.circuits.lights import Lights, Setting, quantiles
 from controller.demand.decision import Decision, Traffic, left, stranded
 from controller.demand.light import DemandLight, Tables, by_name, passed, tables
 from controller.errors import ControllerError, UnavailableError
@@ -29,8 +29,13 @@ log = logging.getLogger(__name__)
 
 #: From when nothing is sent any more until the last of it has arrived, seconds.
 GUARD_S = 0.005
-#: When a division that failed is tried again, seconds.
-RETRY_S = 0.5
+#: Longest time for a switch to do what it is told, besides what its profile declares, seconds: meanwhile all
+#: is dark.
+PATIENCE_S = 2.0
+#: When a division that failed is tried again, seconds; where some have light for good, less and less often.
+RETRY_S, RETRY_MOST_S = 0.5, 30.0
+#: How often light that stands is looked at where it is divided once, seconds.
+WATCH_S = 5.0
 #: Longest time for a call of the agent, seconds.
 CALL_S = 5.0
 #: Decisions that are kept for who asks.
@@ -59,15 +64,17 @@ class DemandLoop:
         self._decisions: deque[Decision] = deque(maxlen=KEPT)
         self._count = self._changed = 0
         self._dark_s = 0.0
+        self._pause_s = WATCH_S if light.interval_s is None else light.interval_s
+        self._retry_s = RETRY_S
         self._thread: threading.Thread | None = None
 
     # Life
 
     def start(self, *, at_once: bool) -> None:
-        """Divide again and again from now on, in a thread; where light is divided once, only what ``at_once``
-        asks for: begin with a division whatever is left, as nobody knows what the O-NICs do now."""
-        if self.light.interval_s is None and not at_once:
-            return
+        """From now on, in a thread, divide again and again; once is enough until light is gone.
+
+        ``at_once``: begin with a division whatever is left, as nobody knows what the O-NICs do now.
+        """
         self._thread = threading.Thread(
             target=self._run, args=(at_once,), name=f"light-{self.job}", daemon=True
         )
@@ -77,27 +84,26 @@ class DemandLoop:
         """End it. A division that has begun is ended first, so that nobody stays in the dark."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(2 * (WRITE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
+            self._thread.join(2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
             if self._thread.is_alive():
                 log.error("%s: the division of light for job %s did not end", self.light.place, self.job)
 
     def _run(self, at_once: bool) -> None:
         try:
-            pause_s = 0.0 if at_once else self.light.interval_s
-            while pause_s is not None and not self._stop.wait(pause_s):
+            pause_s = 0.0 if at_once else self._pause_s
+            while not self._stop.wait(pause_s):
                 pause_s, at_once = self._round(at_once)
         except Exception as error:
             # The workers get no other light, and fail by their own patience.
             log.exception("the division of light for job %s ends", self.job)
             self._note(f"the division of light has ended: {error!r}")
 
-    def _round(self, at_once: bool) -> tuple[float | None, bool]:
-        """Divide if anything is left or it must be; the seconds to the next round, and what it must do.
-
-        None: there is no next one.
-        """
-        interval_s, demand, read_s = self.light.interval_s, self.light.demand, 0.0
-        if interval_s is not None:
+    def _round(self, at_once: bool) -> tuple[float, bool]:
+        """Divide if anything is left or it must be; the seconds to the next round, and whether that must."""
+        once = self.light.interval_s is None
+        demand, read_s, wanted = self.light.demand, 0.0, False
+        self.lights.recall()
+        if not once:
             began = time.monotonic()
             try:
                 traffic = self._agent.traffic(timeout_s=CALL_S)["gpus"]
@@ -108,20 +114,26 @@ class DemandLoop:
             found += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
             self._before = traffic
             read_s = time.monotonic() - began
-            if found.any():
+            if wanted := bool(found.any()):
                 demand = found
-            elif not at_once:
-                # Frames that leave into the dark count as sent, until TCP asks for them.
-                gone = self.lights.compare(self._setting) if self._setting else []
-                self._note(gone[0] if gone else None)
-                return (0.0 if gone else interval_s), bool(gone)
+        if not wanted and not at_once:
+            # Frames that leave into the dark count as sent, until TCP asks for them.
+            gone = self.lights.compare(self._setting, skip_failed=True) if self._setting else []
+            self._note(gone[0] if gone else None)
+            return (0.0 if gone else self._pause_s), bool(gone)
+        if not wanted and self.lit and self.lights.failed:
+            # It would come out as before, and who has light would be in the dark for it.
+            return min(RETRY_S, self._pause_s), True
         decision = self.divide(demand, read_s=read_s)
         if decision.problem is None:
+            self._retry_s = RETRY_S
             # The next one is found before this one's time is over: light shines for all of it.
-            ahead_s = decision.read_s + decision.decide_s
-            return (None if interval_s is None else max(0.0, interval_s - ahead_s)), False
+            return max(0.0, self._pause_s - decision.read_s - decision.decide_s), False
+        if not self.lit:
+            return RETRY_S, True
         # Who has light in spite of it shall have it as long as otherwise.
-        return (interval_s if self.lit and interval_s is not None else RETRY_S), True
+        self._retry_s = min(RETRY_MOST_S, 2 * self._retry_s)
+        return (self._retry_s if once else self._pause_s), True
 
     # Dividing
 
@@ -136,7 +148,7 @@ class DemandLoop:
             self._tell({})
             held = written = shone = time.monotonic()
             time.sleep(GUARD_S)
-            _, problems = self.lights.set(setting, exactly=True)
+            _, problems = self.lights.set(setting, exactly=True, skip_failed=True)
             written = shone = time.monotonic()
             lit = passed(self._fabric, division.paths, self.lights.carries) if problems else division.paths
             time.sleep(max(0.0, held + self.light.dark_s - written))

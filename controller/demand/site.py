@@ -19,7 +19,7 @@ from controller.bus import EventBus
 from controller.circuits.lights import Lights
 from controller.circuits.optical_site import OpticalSite
 from controller.demand.light import DemandLight, by_name, choose, demand_of
-from controller.demand.loop import DemandLoop, write_tables
+from controller.demand.loop import PATIENCE_S, DemandLoop, write_tables
 from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
 from controller.server_agent import AgentClient
 from fabric.allocation.circuits import check_degree
@@ -160,12 +160,7 @@ class DemandSite:
             write_tables(self._need_agent(), light.place, {node: {} for node in light.nodes})
         except ControllerError as error:
             problems.append(str(error))
-        lights = Lights(self._site, light.switches) if loop is None else loop.lights
-        try:
-            problems += lights.set({name: frozenset() for name in light.switches}, exactly=True)[1]
-            lights.remember()
-        finally:
-            lights.close()
+        problems += (self._lights(light) if loop is None else loop.lights).put_out()
         if not problems:
             self._site.release(job_id)
         state = "not cleared" if problems else "cleared"
@@ -174,10 +169,15 @@ class DemandSite:
 
     def _loop(self, job_id: str, light: DemandLight) -> DemandLoop:
         """One with the switches for this job alone, not begun. Raises ControllerError."""
-        agent = self._need_agent()
+        loop = DemandLoop(job_id, light, self._fabric, self._lights(light), self._need_agent(), self._bus)
+        # Last, so that nothing is held where there is no loop.
         if (other := self._site.hold(job_id, light.switches)) is not None:
+            loop.lights.close()
             raise ConflictError(f"the light of {light.place} is that of job {other}")
-        return DemandLoop(job_id, light, self._fabric, Lights(self._site, light.switches), agent, self._bus)
+        return loop
+
+    def _lights(self, light: DemandLight) -> Lights:
+        return Lights(self._site, light.switches, PATIENCE_S)
 
     def _play(self, loop: DemandLoop, *, at_once: bool) -> None:
         with self._lock:

@@ -139,12 +139,7 @@ class RingSite:
             self._write_tables(plan.place, {node: {} for node in plan.nodes})
         except ControllerError as error:
             problems.append(str(error))
-        lights = Lights(self._site, plan.switches) if conductor is None else conductor.lights
-        try:
-            problems += lights.set({name: frozenset() for name in plan.switches}, exactly=True)[1]
-            lights.remember()
-        finally:
-            lights.close()
+        problems += (Lights(self._site, plan.switches) if conductor is None else conductor.lights).put_out()
         if not problems:
             self._site.release(job_id)
         state = "not cleared" if problems else "cleared"
@@ -155,10 +150,11 @@ class RingSite:
     def _lights(self, job_id: str, plan: RingPlan) -> Iterator[Lights]:
         """The ring's WSSs, for this job alone. Trouble is told, and then they are closed."""
         try:
-            if (other := self._site.hold(job_id, plan.switches)) is not None:
-                raise ConflictError(f"ring {plan.place} is lit for job {other}")
             lights = Lights(self._site, plan.switches)
             try:
+                # Nothing is held before, so that no error leaves it so.
+                if (other := self._site.hold(job_id, plan.switches)) is not None:
+                    raise ConflictError(f"ring {plan.place} is lit for job {other}")
                 yield lights
             except BaseException:
                 lights.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -91,6 +92,15 @@ class Stage:
         assert light is not None
         self.site.check(light)
         self.site.light("red", light)
+        return light
+
+    def take_over(self) -> Any:
+        """What the next controller does, after the end of the one before."""
+        self.optical.release("red")
+        self.site = self.begin()
+        light = self.site.plan(RANKS, RING, {})
+        assert light is not None
+        self.site.adopt("red", light)
         return light
 
     def stand(self) -> dict[str, set[CrossConnect]]:
@@ -289,6 +299,7 @@ def test_a_job_is_lit_for_what_it_sends_and_leaves_nothing(made: Fabric, stack: 
     stage = Stage(made, stack)
     light = stage.light()
     plan = stage.site.plan_document(light)
+    shapes.DemandPlanDocument.model_validate(plan)
     assert (plan["interconnect"], plan["ranks"]) == (light.place, list(RANKS))
     assert plan["lightpaths"] == stage.site.document()["lightpaths"]
     around = {(gpu, RANKS[(rank + 1) % 4]) for rank, gpu in enumerate(RANKS)}
@@ -384,6 +395,19 @@ def test_light_that_somebody_takes_away_is_made_again(stack: ExitStack) -> None:
     stage.wait(lambda: not stage.site.troubles())
 
 
+def test_circuits_set_once_that_somebody_takes_away_are_made_again(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand_loop, "WATCH_S", 0.05)
+    stage = Stage(ONCE, stack)
+    stage.light()
+    told = stage.as_told()
+    stage.switches["q0"].device.submit(time.monotonic_ns(), DisconnectAll())
+    stage.wait(lambda: stage.agent.log.count("lit") == 2)
+    assert stage.stand() == stage.as_told() == told
+    stage.wait(lambda: not stage.site.troubles())
+
+
 def test_circuits_set_once_are_not_divided_again(stack: ExitStack) -> None:
     stage = Stage(ONCE, stack)
     stage.light()
@@ -411,6 +435,30 @@ def test_a_switch_that_fails_costs_its_lightpaths_until_it_is_back(
     assert trouble.startswith("parallel-ocs: optical switch q1: ")
     stage.switches["q1"].start()
     stage.wait(lambda: stage.agent.lit() == {("g0", "g2"): [(0, None), (1, None)]})
+    stage.wait(lambda: stage.site.troubles() == [])
+
+
+def test_a_switch_that_hangs_darkens_the_others_once(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.demand.site.PATIENCE_S", 1.0)
+    stage = Stage(PLANES, stack)
+    stage.light()
+    stage.switches["q1"].hung = True
+    stage.agent.left = {("g0", "g2"): 1000}
+    stage.wait(lambda: stage.agent.lit() == {("g0", "g2"): [(0, None)]})
+    stage.agent.left = {("g3", "g1"): 1000}
+    stage.wait(lambda: stage.agent.lit() == {("g3", "g1"): [(0, None)]})
+    stage.wait(lambda: len([one for one in stage.decisions() if one["problem"]]) >= 6)
+    failed = [one for one in stage.decisions() if one["problem"]]
+    assert all(one["problem"].startswith("optical switch q1: ") for one in failed)
+    # The first one waited for it; another may have been held up by something else.
+    slow = [one["dark_s"] >= 1.0 for one in failed]
+    assert slow[0]
+    assert sum(slow) <= 2
+    assert len(stage.site.troubles()) == 1
+    stage.switches["q1"].hung = False
+    stage.wait(lambda: stage.agent.lit() == {("g3", "g1"): [(0, None), (1, None)]})
     stage.wait(lambda: stage.site.troubles() == [])
 
 
@@ -485,13 +533,23 @@ def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack)
     assert not any(stage.stand().values())
 
 
+def test_a_job_that_cannot_have_a_loop_holds_no_switch(stack: ExitStack) -> None:
+    stage = Stage(PLANES, stack)
+    light = stage.site.plan(RANKS, RING, {})
+    assert light is not None
+    stage.optical.drivers = {name: one for name, one in stage.optical.drivers.items() if name != "q1"}
+    with pytest.raises(NotFoundError, match="there is no optical switch q1"):
+        stage.site.light("red", light)
+    assert stage.optical.holder("q0") is None
+
+
 # The controller ends and comes back
 
 
 @pytest.mark.parametrize("made", [ONCE, PLANES, WAVES])
 def test_who_takes_over_divides_first_whatever_is_left(made: Fabric, stack: ExitStack) -> None:
     stage = Stage(made, stack)
-    light = stage.light()
+    stage.light()
     stage.site.stop()
     assert stage.agent.lit(), "the end left them in the dark"
     # It died while all was held and the switches were half written.
@@ -499,11 +557,7 @@ def test_who_takes_over_divides_first_whatever_is_left(made: Fabric, stack: Exit
     first = next(iter(stage.switches.values()))
     first.device.submit(time.monotonic_ns(), DisconnectAll())
     stage.wait(lambda: not first.device.cross_connects())
-    stage.optical.release("red")
-    stage.site = stage.begin()
-    again = stage.site.plan(RANKS, RING, {}, light.place)
-    assert again is not None
-    stage.site.adopt("red", again)
+    again = stage.take_over()
     stage.wait(stage.agent.lit)
     stage.wait(lambda: stage.stand() == stage.as_told())
     assert stage.site.document()["job"] == "red"
@@ -514,6 +568,52 @@ def test_who_takes_over_divides_first_whatever_is_left(made: Fabric, stack: Exit
     assert stage.site.clear("red", again) == []
 
 
+def test_a_switch_that_is_away_costs_others_no_light_that_is_set_once(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand_loop, "RETRY_S", 0.02)
+    stage = Stage(ONCE, stack)
+    stage.light()
+    told = stage.agent.lit()
+    stage.site.stop()
+    stage.switches["q0"].stop()
+    again = stage.take_over()
+    stage.wait(stage.site.troubles)
+    some = stage.agent.lit()
+    assert some.keys() == told.keys()
+    assert some != told
+    time.sleep(0.5)
+    assert stage.agent.log.count("hold") == 2
+    stage.switches["q0"].start()
+    stage.wait(lambda: stage.agent.lit() == told)
+    stage.wait(lambda: stage.site.troubles() == [])
+    assert stage.agent.log.count("hold") == 3
+    assert stage.site.clear("red", again) == []
+
+
+def test_light_that_is_set_once_and_refused_is_tried_less_and_less_often(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand_loop, "RETRY_S", 0.02)
+    monkeypatch.setattr(demand_loop, "RETRY_MOST_S", 0.4)
+    stage = Stage(ONCE, stack)
+    stage.light()
+    told = stage.agent.lit()
+    stage.site.stop()
+    stage.switches["q0"].device.submit(time.monotonic_ns(), DisconnectAll())
+    stage.optical.driver("q0").set_port_enabled(1, False)
+    stage.take_over()
+    stage.wait(lambda: len(stage.decisions()) == 6)
+    began = [one["t"] for one in stage.decisions()]
+    pauses = [after - before for before, after in itertools.pairwise(began)]
+    # 40, 80, 160, 320 and 400 ms of light between; then it stays so.
+    assert all(pause >= least for pause, least in zip(pauses, (0.04, 0.08, 0.16, 0.32, 0.4), strict=True))
+    assert "port 1 is disabled" in stage.decisions()[-1]["problem"]
+    stage.optical.driver("q0").set_port_enabled(1, True)
+    stage.wait(lambda: stage.agent.lit() == told)
+    stage.wait(lambda: stage.site.troubles() == [])
+
+
 def test_the_end_waits_for_a_division_that_has_begun(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
     stage.light()
@@ -522,11 +622,7 @@ def test_the_end_waits_for_a_division_that_has_begun(stack: ExitStack) -> None:
         time.sleep(0.013)
         stage.site.stop()
         assert stage.agent.log[-1] == "lit"
-        stage.optical.release("red")
-        light = stage.site.plan(RANKS, RING, {})
-        assert light is not None
-        stage.site = stage.begin()
-        stage.site.adopt("red", light)
+        stage.take_over()
 
 
 def test_a_controller_that_is_ending_begins_nothing(stack: ExitStack) -> None:
