@@ -6,11 +6,14 @@ symbols over the servers, an optical neural network f turns these K analogue val
 the quantised mean, and a splitter T sends them back to all (section III). Here is what these parts compute,
 and nothing of light in time:
 
-``blocks``        gradients to B-bit numbers and back
-``pam4``          B-bit numbers to symbols and back (Eq. 2)
-``averaging``     P, the exact mean that is the goal (Eq. 3), two levels of units (Eq. 8-10)
-``structure``     the paper's networks, their MZIs and area (Tables I and II)
-``network``       a network's outputs for every input there is, compared with the goal
+``blocks``         gradients to B-bit numbers and back
+``pam4``           B-bit numbers to symbols and back (Eq. 2)
+``averaging``      P, the exact mean that is the goal (Eq. 3), two levels of units (Eq. 8-10)
+``structure``      the paper's networks, their interferometers and area (Tables I and II)
+``network``        a network's outputs for every input there is, compared with the goal
+``approximation``  layers as diagonal times orthogonal matrices
+``mesh``           such matrices as meshes of interferometers, and back
+``imperfect``      what a network on meshes computes whose phases are off, or that lose light
 
 numpy alone. No seed, clock or file: what is random is drawn from a Generator that is handed in.
 """

@@ -124,11 +124,22 @@ def read(outputs: FloatArray, coding: Coding) -> NDArray[np.uint8]:
     return nearest(outputs * _parts(coding), np.array(coding.output_levels))
 
 
-def table_of(network: Network, coding: Coding, *, chunk: int = CHUNK) -> Table:
+def table_of(
+    network: Network,
+    coding: Coding,
+    *,
+    chunk: int = CHUNK,
+    noise: float = 0.0,
+    random: np.random.Generator | None = None,
+) -> Table:
     """The network's answer to every combination of inputs, ``chunk`` of them at a time.
 
-    Raises ValueError when network and coding do not fit.
+    ``noise``: of a receiver's detectors, a Gaussian of so many levels on each output, drawn from
+    ``random``: the table is then what one receiver reads when each combination comes once. The paper has no
+    noise. Raises ValueError when network and coding do not fit, and for noise without a generator.
     """
+    if noise and random is None:
+        raise ValueError("noise needs a generator to draw it from")
     ends = (coding.inputs, coding.symbols)
     if (network.sizes[0], network.sizes[-1]) != ends:
         raise ValueError(
@@ -139,6 +150,8 @@ def table_of(network: Network, coding: Coding, *, chunk: int = CHUNK) -> Table:
     for start in range(0, coding.combinations, chunk):
         end = min(start + chunk, coding.combinations)
         outputs = forward(network, light(combination(np.arange(start, end), coding), coding))
+        if random is not None:
+            outputs = outputs + noise * random.standard_normal(outputs.shape)
         answers[start:end] = to_answers(read(outputs, coding), coding)
         exact = to_outputs(goals(coding, start, end), coding)
         worst = max(worst, float(np.abs(outputs * _parts(coding) - exact).max()))

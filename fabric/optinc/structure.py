@@ -72,11 +72,14 @@ def full_mzis(outputs: int, inputs: int) -> int:
 
 
 def approximated_mzis(outputs: int, inputs: int) -> int:
-    """Interferometers of a matrix of outputs x inputs cut into squares Sigma U; a last, shorter one counts
-    whole.
+    """Interferometers of a matrix of outputs x inputs cut into squares Sigma U.
+
+    Raises ValueError when the longer side is not a multiple of the shorter one.
     """
-    side, long = sorted((outputs, inputs))
-    return -(-long // side) * (mesh_mzis(side) + side)
+    side, longer = sorted((outputs, inputs))
+    if longer % side:
+        raise ValueError(f"a matrix of {outputs} x {inputs} cannot be cut into squares of {side} x {side}")
+    return longer // side * (mesh_mzis(side) + side)
 
 
 def around_mzis(coding: Coding) -> int:

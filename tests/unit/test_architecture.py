@@ -17,6 +17,7 @@ ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experime
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fabric": (),
+    "fabric.optinc": (),
     "workloads": ("fabric", "workloads.graph"),
     "workloads.graph": ("fabric",),
     "workloads.packed": ("fabric", "workloads.graph"),
@@ -72,6 +73,7 @@ ONLY_IN = {
 #: All that these rooms need of others.
 NEEDS_ONLY = {
     "fabric": {"numpy", "networkx", "pydantic", "scipy"},
+    "fabric.optinc": {"numpy"},
     "workloads.graph": {"numpy"},
     "workloads.packed": {"numpy"},
     "containers.worker": {"numpy"},

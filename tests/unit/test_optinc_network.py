@@ -100,3 +100,17 @@ def test_what_does_not_fit_a_coding_is_refused() -> None:
         table_of(Network((np.zeros((4, 2)),)), Coding(8, 4))
     with pytest.raises(ValueError, match="a table of 3 answers, but there are 28561"):
         wrong_of(Table(Coding(8, 4), np.zeros(3, np.uint8), 0.0))
+
+
+def test_noise_of_detectors() -> None:
+    """0.2 of a level: 1.2 % are off by 2.5 deviations, and half of them where one side has no level."""
+    coding = Coding(2, 9, 1)
+    network = stairs(9)
+    draws = [table_of(network, coding, noise=0.2, random=np.random.default_rng(seed)) for seed in range(400)]
+    part = sum(wrong_of(table).wrong for table in draws) / (400 * coding.combinations)
+    assert 0.008 < part < 0.013
+    assert (
+        table_of(network, coding, noise=0.2, random=np.random.default_rng(3)).answers == draws[3].answers
+    ).all()
+    with pytest.raises(ValueError, match="noise needs a generator"):
+        table_of(network, coding, noise=0.2)

@@ -45,15 +45,19 @@ def test_p_and_t_count() -> None:
         assert 100 * (structure.mzis(CASES[case]) - around) / (full - around) < paper - 0.1
 
 
-@given(st.integers(1, 300), st.integers(1, 300))
-def test_an_approximated_matrix_needs_no_more(outputs: int, inputs: int) -> None:
-    """As long as the squares fill it; one mesh instead of two for a square."""
-    full, approximated = structure.full_mzis(outputs, inputs), structure.approximated_mzis(outputs, inputs)
-    assert approximated == structure.approximated_mzis(inputs, outputs)
-    if outputs % inputs == 0 or inputs % outputs == 0:
-        assert approximated <= full
-    if outputs == inputs:
-        assert full - approximated == structure.mesh_mzis(outputs)
+@given(st.integers(1, 100), st.integers(1, 9))
+def test_an_approximated_matrix_needs_no_more(side: int, times: int) -> None:
+    """One mesh for each square instead of two for the matrix."""
+    approximated = structure.approximated_mzis(side, side * times)
+    assert approximated == structure.approximated_mzis(side * times, side)
+    assert approximated <= structure.full_mzis(side, side * times)
+    if times == 1:
+        assert structure.full_mzis(side, side) - approximated == structure.mesh_mzis(side)
+
+
+def test_a_matrix_that_squares_do_not_fill_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 x 8 cannot be cut into squares of 3 x 3"):
+        structure.approximated_mzis(3, 8)
 
 
 def test_structures_that_do_not_fit_are_refused() -> None:
