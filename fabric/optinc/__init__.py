@@ -14,6 +14,7 @@ and nothing of light in time:
 ``approximation``  layers as diagonal times orthogonal matrices
 ``mesh``           such matrices as meshes of interferometers, and back
 ``imperfect``      what a network on meshes computes whose phases are off, or that lose light
+``designed``       weights by formula for the paper's networks: designed, not trained
 
 numpy alone. No seed, clock or file: what is random is drawn from a Generator that is handed in.
 """

@@ -114,6 +114,26 @@ def forward(network: Network, inputs: FloatArray) -> FloatArray:
     return values
 
 
+def compressed(network: Network) -> Network:
+    """The same function with fewer units: without those that are constant because all their weights are 0,
+    whose constant goes into the next biases, and without those that nothing reads.
+
+    Only zeros are left out and constants added up, so outputs differ by rounding alone: sums are taken in
+    another order.
+    """
+    weights = list(network.weights)
+    biases = None if network.biases is None else list(network.biases)
+    for layer in range(len(weights) - 1):
+        used = np.asarray(weights[layer].any(axis=1))
+        if biases is not None:
+            constant = np.maximum(biases[layer][~used], 0)
+            biases[layer + 1] = biases[layer + 1] + weights[layer + 1][:, ~used] @ constant
+        _keep(weights, biases, layer, used)
+    for layer in reversed(range(len(weights) - 1)):
+        _keep(weights, biases, layer, np.asarray(weights[layer + 1].any(axis=0)))
+    return Network(tuple(weights), None if biases is None else tuple(biases))
+
+
 def light(averages: NDArray[Any], coding: Coding) -> NDArray[np.float64]:
     """The inputs A_k of the network, from the whole numbers (..., K) that ``averaging.averages`` gives."""
     return averages / np.array(coding.input_steps, np.float64)
@@ -171,6 +191,15 @@ def wrong_of(table: Table, *, chunk: int = 2**20) -> Wrong:
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
             by[value] = by.get(value, 0) + count
     return Wrong(size, sum(by.values()), dict(sorted(by.items())), table.worst)
+
+
+def _keep(
+    weights: list[FloatArray], biases: list[FloatArray] | None, layer: int, used: NDArray[np.bool_]
+) -> None:
+    """Take all but the used units of a layer (from 0) out of the lists."""
+    weights[layer], weights[layer + 1] = weights[layer][used], weights[layer + 1][:, used]
+    if biases is not None:
+        biases[layer] = biases[layer][used]
 
 
 def _parts(coding: Coding) -> NDArray[np.float64]:
