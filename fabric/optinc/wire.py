@@ -212,14 +212,14 @@ def pack(numbers: NDArray[Any], form: Form) -> bytes | memoryview:
     """
     kind = code_type(form.bits).newbyteorder("<")
     if form.parts == 1:
-        return memoryview(np.ascontiguousarray(numbers, kind)).cast("B")  # type: ignore[arg-type]
+        return np.ascontiguousarray(numbers, kind).view(np.uint8).data
     whole, decimals = np.divmod(numbers, form.parts)
     each = 8 // form.decimal_bits
     padded = np.zeros(-(-decimals.size // each) * each, np.uint8)
     padded[: decimals.size] = decimals
     shifts = (form.decimal_bits * np.arange(each)).astype(np.uint8)
-    bundled = np.bitwise_or.reduce(padded.reshape(-1, each) << shifts, axis=1)
-    return whole.astype(kind).tobytes() + bundled.astype(np.uint8).tobytes()
+    bundled: NDArray[np.uint8] = np.bitwise_or.reduce(padded.reshape(-1, each) << shifts, axis=1)
+    return bytes(whole.astype(kind).tobytes() + bundled.tobytes())
 
 
 def unpack(body: bytes | bytearray | memoryview, count: int, form: Form) -> NDArray[Any]:
@@ -240,7 +240,8 @@ def unpack(body: bytes | bytearray | memoryview, count: int, form: Form) -> NDAr
     decimals = (bundled[:, None] >> shifts & (2**form.decimal_bits - 1)).reshape(-1)[:count]
     if form.parts != 2**form.decimal_bits:
         _check(decimals, form.parts)
-    return whole.astype(np.uint32) * np.uint32(form.parts) + decimals
+    numbers: NDArray[np.uint32] = whole.astype(np.uint32) * np.uint32(form.parts) + decimals
+    return numbers
 
 
 def _check(values: NDArray[Any], end: int) -> None:

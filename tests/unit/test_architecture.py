@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
     "testbed.processes": ("testbed", "testbed.emulation.clean", "containers"),
     "testbed.emulation": ("fabric", "containers", "testbed"),
+    "testbed.emulation.averager": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": ("fabric", "testbed.emulation", "testbed.lab"),
     "testbed.simulation": ("fabric", "workloads", "controller.onic.protocol"),

@@ -1,0 +1,441 @@
+"""A server's side of OptINC: gradients quantised, sent once to the averager, and their mean received once.
+
+The blocks' scales are agreed on first, over the control network, by an all-gather that the caller hands in.
+A rank whose gradients cannot be averaged says so there, so all ranks fail with its name. Then frames of codes
+go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when its turn to be sent
+comes and turned back when its answer is there, so both overlap with the sending.
+
+The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects anew,
+says which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
+frame of the collective before: an averager may have died between the last answers to two ranks. So a
+collective's codes are kept until the first answer of the next, which nobody gets before all have the last of
+this one. A collective without values opens the connection, and another one ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabric.optinc import wire
+from fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
+from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
+
+#: Frames sent before their answers are there.
+WINDOW = 8
+_RETRY_S = 0.05
+_DRAIN_S = 1.0
+#: Codes of each bits, values of a block, values; then an exponent for each block. Or the cause of a failure.
+_SCALES = struct.Struct("<BBII")
+_GOOD, _FAILED = 0, 1
+_BUFFER_BYTES = 512 * 1024
+
+#: All ranks' messages in the order of ranks, for this rank's own.
+Gather = Callable[[bytes], Sequence[bytes]]
+
+
+class AveragingFailed(Exception):
+    """Nothing was averaged; one line. ``rank``: whose fault it is, None when that is not known."""
+
+    def __init__(self, rank: int | None, cause: str) -> None:
+        super().__init__(cause)
+        self.rank = rank
+
+
+class _Lost(Exception):
+    """The connection to the averager."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is, and how it codes.
+
+    rank, ranks    of the job
+    port, ports    of its averager; as rank and ranks, but for cascades
+    bits           of a code
+    block          values that share a scale
+    frame          codes of a frame; a multiple of ``block``
+
+    Raises ValueError for a frame that is none.
+    """
+
+    rank: int
+    ranks: int
+    port: int
+    ports: int
+    bits: int
+    block: int = BLOCK
+    frame: int = wire.FRAME
+
+    def __post_init__(self) -> None:
+        if self.frame % self.block or not 0 < self.frame <= wire.MOST_CODES:
+            raise ValueError(
+                f"frames of {self.frame} codes: at most {wire.MOST_CODES}, in whole blocks of {self.block}"
+            )
+
+
+@dataclass
+class Moved:
+    """What a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its own messages to the
+    all-gather (which sends them as often as it does), frames sent a second time, and new connections.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    scale_bytes: int = 0
+    frames_again: int = 0
+    reconnected: int = 0
+
+
+class _Collective:
+    """The values of one rank, and how far their mean has come. ``answered``: frames with an answer."""
+
+    def __init__(
+        self, number: int, place: Place, values: NDArray[np.float32], shared: NDArray[np.int16]
+    ) -> None:
+        self.number, self._place, self._values, self._shared = number, place, values, shared
+        self.frames = max(1, -(-values.size // place.frame))
+        self._codes = np.empty(values.size, code_type(place.bits))
+        self._answers = np.empty_like(self._codes)
+        self.mean = np.empty(values.size, np.float32)
+        self._quantised = self.answered = 0
+
+    def message(self, frame: int) -> bytes:
+        """The frame as it is sent."""
+        while self._quantised <= frame:
+            part, blocks = self._part(self._quantised)
+            self._codes[part] = quantise(
+                self._values[part], self._shared[blocks], self._place.bits, self._place.block
+            )
+            self._quantised += 1
+        codes = self._codes[self._part(frame)[0]]
+        head = wire.header(Kind.CODES, Position(self.number, frame), codes.size)
+        return b"".join((head, wire.pack(codes, Form(self._place.bits))))
+
+    def take(self, head: Header, body: memoryview) -> None:
+        """An answer. Raises WireError for one that is not to this frame, or not the one that came before."""
+        frame = head.position.frame
+        part, blocks = self._part(frame)
+        codes = self._codes[part]
+        if head.count != codes.size:
+            raise WireError(f"{head.position} answered with {head.count} codes, not {codes.size}")
+        answers = wire.unpack(body, head.count, Form(self._place.bits))
+        if frame < self.answered:
+            if not np.array_equal(answers, self._answers[part]):
+                raise WireError(f"{head.position} answered otherwise than before")
+            return
+        self._answers[part] = answers
+        self.mean[part] = dequantise(
+            self._answers[part],
+            self._shared[blocks],
+            self._place.bits,
+            self._place.ranks,
+            self._place.block,
+        )
+        self.answered += 1
+
+    def _part(self, frame: int) -> tuple[slice, slice]:
+        """The values of a frame, and their blocks."""
+        start = frame * self._place.frame
+        end = min(start + self._place.frame, self._codes.size)
+        return slice(start, end), slice(start // self._place.block, -(-end // self._place.block))
+
+
+class Averaging:
+    """A rank's connection to its averager, for one collective after another.
+
+    ``address``: of the averager. ``gather``: see the module's text. ``connect_timeout_s``: for all ranks to
+    be there at first; ``silence_s``: afterwards the averager may be silent that long, or gone. The
+    averager's own limit is shorter, so that it can say who was silent.
+
+    As a context it says good-bye to the averager, or the cause of the exception with which it is left; the
+    other ranks get that.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        place: Place,
+        gather: Gather,
+        *,
+        connect_timeout_s: float = 30.0,
+        silence_s: float = 4.5,
+    ) -> None:
+        self.moved = Moved()
+        self._address, self._place, self._gather = address, place, gather
+        self._silence_s = silence_s
+        self._socket: socket.socket | None = None
+        self._welcomed = False
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES + 2 * wire.MOST_CODES + HEADER_BYTES))
+        self._filled = 0
+        self._kept: dict[int, _Collective] = {}
+        self._next_number = 0
+        self._sent_to = Position(0, 0)
+        self._sending = self._expected = Position(0, 0)
+        self._outgoing = memoryview(b"")
+        self._run(self._new(_nothing()), connect_timeout_s)
+
+    def mean(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The mean of all ranks' ``values`` (float32, one dimension), as a new array; the same bits on all.
+
+        Raises AveragingFailed.
+        """
+        return self._run(self._new(values), self._silence_s).mean
+
+    def close(self) -> None:
+        """Wait until all ranks have all their answers. Raises AveragingFailed."""
+        lasts = self._new(_nothing())
+        # Whoever has all its answers misses nothing when the others are gone already.
+        with contextlib.suppress(_Lost):
+            self._run(lasts, self._silence_s, last=True)
+        self._disconnect()
+
+    def abort(self, cause: str) -> None:
+        """Tell the averager, and by it the other ranks, why this rank ends."""
+        if self._socket is None:
+            return
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(_DRAIN_S)
+            # A frame that was begun has to end first.
+            self._socket.sendall(bytes(self._outgoing) + wire.error(NOBODY, cause))
+            self._socket.shutdown(socket.SHUT_WR)
+            # What is left unread when a socket is closed makes the kernel throw away what was sent.
+            deadline = time.monotonic() + _DRAIN_S
+            while time.monotonic() < deadline and self._socket.recv_into(self._buffer):
+                pass
+        self._disconnect()
+
+    def __enter__(self) -> Averaging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(str(error) or type(error).__name__)
+
+    # -- scales --------------------------------------------------------------------------------------------
+
+    def _new(self, values: NDArray[np.float32]) -> _Collective:
+        """The next collective, once all ranks agree on its scales."""
+        shared = self._shared(values) if values.size else np.empty(0, np.int16)
+        number, self._next_number = self._next_number, self._next_number + 1
+        found = self._kept[number] = _Collective(number, self._place, values, shared)
+        return found
+
+    def _shared(self, values: NDArray[np.float32]) -> NDArray[np.int16]:
+        place = self._place
+        agreed = _SCALES.pack(_GOOD, place.bits, place.block, values.size)
+        try:
+            message = agreed + exponents(values, place.block).astype("<i2").tobytes()
+        except ValueError as error:
+            message = bytes([_FAILED]) + str(error).encode()
+        self.moved.scale_bytes += len(message)
+        said = self._gather(message)
+        if len(said) != place.ranks:
+            raise AveragingFailed(None, f"scales of {len(said)} ranks came, there are {place.ranks}")
+        for rank, its in enumerate(said):
+            if its[:1] == bytes([_FAILED]):
+                raise AveragingFailed(rank, f"rank {rank}: {its[1:].decode(errors='replace')}")
+            if its[: _SCALES.size] != agreed:
+                raise AveragingFailed(
+                    rank, f"rank {rank}: {_told(its)}, but rank {place.rank} {_told(agreed)}"
+                )
+        return merge([np.frombuffer(its, "<i2", offset=_SCALES.size).astype(np.int16) for its in said])
+
+    # -- frames --------------------------------------------------------------------------------------------
+
+    def _run(self, collective: _Collective, patience_s: float, *, last: bool = False) -> _Collective:
+        """Until all frames of the collective are answered. Raises AveragingFailed; with ``last`` _Lost when
+        the averager is lost and nobody comes back.
+        """
+        lost, since = "", time.monotonic()
+        while collective.answered < collective.frames:
+            try:
+                if self._socket is None:
+                    self._connect(Position(collective.number, collective.answered), since + patience_s)
+                    self.moved.reconnected += bool(lost)
+                self._pump(collective, patience_s)
+            except _Lost as error:
+                if self._socket is not None and self._welcomed:
+                    since = time.monotonic()
+                self._disconnect()
+                lost = lost or str(error)
+                if time.monotonic() - since > patience_s:
+                    if last:
+                        raise
+                    again = "" if lost == str(error) else f"; then {error}"
+                    raise AveragingFailed(
+                        None, f"{self._name()}: {lost}{again}; not back in {patience_s:g} s"
+                    ) from None
+                time.sleep(_RETRY_S)
+            except WireError as error:
+                self.abort(str(error))
+                raise AveragingFailed(None, f"{self._name()}: {error}") from None
+        return collective
+
+    def _name(self) -> str:
+        return f"the averager at {self._address[0]}:{self._address[1]}"
+
+    def _connect(self, needs: Position, deadline: float) -> None:
+        """Connect and say hello. Raises _Lost when that fails."""
+        place = self._place
+        try:
+            left_s = max(_RETRY_S, deadline - time.monotonic())
+            connection = socket.create_connection(self._address, min(1.0, left_s))
+        except OSError as error:
+            raise _Lost(error.strerror or str(error)) from None
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        self._socket, self._filled = connection, 0
+        said = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, needs)
+        self._outgoing = memoryview(wire.hello(said))
+        self._welcomed = False
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+    def _pump(self, collective: _Collective, patience_s: float) -> None:
+        """Send and receive until the collective is answered. Raises _Lost, WireError, AveragingFailed."""
+        assert self._socket is not None
+        connection = self._socket
+        poller = select.poll()
+        poller.register(connection, select.POLLIN)
+        moved, least, events = time.monotonic(), 1, select.POLLIN
+        while collective.answered < collective.frames:
+            blocked = not self._send(connection)
+            wanted = self._wanted()
+            if wanted != least:
+                least = wanted
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            now_watched = select.POLLIN | (select.POLLOUT if blocked else 0)
+            if now_watched != events:
+                events = now_watched
+                poller.modify(connection, events)
+            ready = poller.poll(max(0.0, moved + patience_s - time.monotonic()) * 1000 + 1)
+            now = time.monotonic()
+            if not ready:
+                if now - moved < patience_s:
+                    continue
+                self._disconnect()
+                raise AveragingFailed(None, f"{self._name()}: silent for {patience_s:g} s")
+            moved = now
+            if ready[0][1] & ~select.POLLOUT:
+                self._receive(connection)
+
+    def _send(self, connection: socket.socket) -> bool:
+        """Send what the window lets go; False where the socket has no room for more."""
+        try:
+            while True:
+                if not self._outgoing and not self._fill():
+                    return True
+                count = connection.send(self._outgoing)
+                self.moved.bytes_sent += count
+                self._outgoing = self._outgoing[count:]
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise _Lost(error.strerror or str(error)) from None
+
+    def _fill(self) -> bool:
+        """Make the next frame ready to be sent, if there is one and the window is open."""
+        place = self._sending
+        if not self._welcomed or self._ahead() >= WINDOW or place.collective not in self._kept:
+            return False
+        self._outgoing = memoryview(self._kept[place.collective].message(place.frame))
+        if place < self._sent_to:
+            self.moved.frames_again += 1
+        self._sending = self._after(place)
+        self._sent_to = max(self._sent_to, self._sending)
+        return True
+
+    def _after(self, place: Position) -> Position:
+        if place.frame + 1 < self._kept[place.collective].frames:
+            return Position(place.collective, place.frame + 1)
+        return Position(place.collective + 1, 0)
+
+    def _ahead(self) -> int:
+        """Frames sent whose answers have not come."""
+        sent, answered = self._sending, self._expected
+        if sent.collective == answered.collective:
+            return sent.frame - answered.frame
+        return sent.frame + sum(
+            kept.frames - (answered.frame if number == answered.collective else 0)
+            for number, kept in self._kept.items()
+            if answered.collective <= number < sent.collective
+        )
+
+    def _wanted(self) -> int:
+        """Bytes without which the next message is not whole."""
+        size = HEADER_BYTES
+        if self._filled >= size:
+            size += wire.body_bytes(wire.read_header(self._buffer), Form(self._place.bits))
+        return max(1, size - self._filled)
+
+    def _receive(self, connection: socket.socket) -> None:
+        try:
+            count = connection.recv_into(self._buffer[self._filled :])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise _Lost(error.strerror or str(error)) from None
+        if not count:
+            raise _Lost("it closed the connection")
+        self.moved.bytes_received += count
+        self._filled += count
+        start = 0
+        while self._filled - start >= HEADER_BYTES:
+            head = wire.read_header(self._buffer[start:])
+            end = start + HEADER_BYTES + wire.body_bytes(head, Form(self._place.bits))
+            if end > self._filled:
+                break
+            self._message(head, self._buffer[start + HEADER_BYTES : end])
+            start = end
+        rest = bytes(self._buffer[start : self._filled])
+        self._buffer[: len(rest)] = rest
+        self._filled = len(rest)
+
+    def _message(self, head: Header, body: memoryview) -> None:
+        if head.kind is Kind.ERROR:
+            rank, cause = wire.read_error(bytes(body))
+            self._disconnect()
+            raise AveragingFailed(None if rank == NOBODY else rank, cause)
+        if head.kind is Kind.WELCOME and not self._welcomed:
+            kept = self._kept.get(head.position.collective)
+            if kept is None or head.position.frame >= kept.frames:
+                raise WireError(f"{head.position} is needed, which this rank does not have")
+            self._welcomed = True
+            self._sending = self._expected = head.position
+        elif head.kind is Kind.ANSWER and self._welcomed and self._expected < self._sending:
+            if head.position != self._expected:
+                raise WireError(f"{head.position} answered, not {self._expected}")
+            self._kept[head.position.collective].take(head, body)
+            self._expected = self._after(self._expected)
+            self._kept.pop(head.position.collective - 1, None)
+        else:
+            raise WireError(f"{head.kind.name} at a time when it cannot come")
+
+
+def _nothing() -> NDArray[np.float32]:
+    return np.empty(0, np.float32)
+
+
+def _told(message: bytes) -> str:
+    """What a rank has said of its values."""
+    if len(message) < _SCALES.size:
+        return f"said {len(message)} bytes"
+    _, bits, block, size = _SCALES.unpack_from(message)
+    return f"has {size} values of {bits} bits in blocks of {block}"
