@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -249,12 +249,11 @@ def running(fabric: Fabric, runtime: Any = "namespace", **settings: Any) -> Iter
     python = "python3" if runtime == "docker" else sys.executable
     command = (python, "-c", PROGRAM, "{job}")
     emulation = Emulation(payload_scale=100e9 / RATE_BPS)
-    with running_testbed(fabric, runtime=runtime, emulation=emulation, command=command, **settings) as made:
-        rig = Rig(made)
-        try:
-            yield rig
-        finally:
-            rig.close()
+    with (
+        running_testbed(fabric, runtime=runtime, emulation=emulation, command=command, **settings) as made,
+        closing(Rig(made)) as rig,
+    ):
+        yield rig
 
 
 @pytest.fixture(scope="module")
@@ -347,10 +346,10 @@ def test_payload_for_a_peer_without_route_is_counted(rig: Rig) -> None:
 
 def test_light_goes_out_by_itself_at_the_end_of_its_lease(rig: Rig) -> None:
     with rig.connection("n0", "n1") as (near, far):
-        rig.light("n0", "n1", seconds=0.5)
+        rig.light("n0", "n1", seconds=2.0)
         near.sendall(b"in time")
         assert drain(far, 7) == b"in time"
-        time.sleep(0.5)
+        time.sleep(2.0)
         before = rig.switch("n-r0")
         near.sendall(b"too late")
         until(lambda: rig.switch("n-r0")["dark_drops"] > before["dark_drops"], 5)

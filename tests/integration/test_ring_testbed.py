@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +171,11 @@ class Rig:
 def running(fabric: Fabric) -> Iterator[Rig]:
     command = (sys.executable, "-S", "-c", "import time; time.sleep(600)", "{job}")
     emulation = Emulation(payload_scale=25e9 / RATE_BPS)
-    with running_testbed(fabric, runtime="namespace", emulation=emulation, command=command) as made:
-        rig = Rig(made)
-        try:
-            yield rig
-        finally:
-            rig.close()
+    with (
+        running_testbed(fabric, runtime="namespace", emulation=emulation, command=command) as made,
+        closing(Rig(made)) as rig,
+    ):
+        yield rig
 
 
 @pytest.fixture(scope="module")

@@ -212,8 +212,9 @@ def test_a_link_test_has_its_light_all_the_time(run: Run) -> None:
     run.wait_state(job, "SUCCEEDED")
     rates = [event["rate_bps"] for event in run.events(job, "linktest")]
     assert len(rates) == len(NODES)
-    # 25 Gbit/s over the payload scale, in TCP payload; a busy machine gives less.
-    assert all(0.3 * 250e6 < rate <= 1.02 * 250e6 for rate in rates), rates
+    # 25 Gbit/s over the payload scale, in TCP payload; a busy machine gives less, and
+    # a receiver that was held up counts what had waited for it.
+    assert all(0.3 * 250e6 < rate < 1.5 * 250e6 for rate in rates), rates
     assert run.light_lost() == before
 
 
