@@ -13,19 +13,21 @@ layer. Hidden layers left over hand on what is known. Where each carry has a lay
 2b, so that a step is more than 1 / (2 b N) of the largest of them, and not 1 / (4^M N) as of the whole mean.
 
 A comparison X >= t, X on a grid of width w, is a step of two units, ReLU(u + 3/2) - ReLU(u + 1/2) with
-u = 2 (X - t) / w: 0 up to a quarter of w above t - w, and 1 from a quarter of w below t.
+u = 2 (X - t) / w: 0 up to a quarter of w above t - w, and 1 from a quarter of w below t. Towards the other
+end it is 1 - (ReLU(-u - 1/2) - ReLU(-u - 3/2)), the same; the nearer end is taken, where units stay smaller.
 
 **How an approximated layer holds it.** Such a layer is cut into squares of side s = min(outputs, inputs),
 each Sigma U: a square has that form exactly if its rows are orthogonal to each other, and its rows of zero
-take any row of U. A layer uses few of its units; the others are *dark*, they have a row of zero and no bias,
-and so always give 0. What a dark unit's column holds has no effect: there the rows are completed to
-orthogonal ones, as a contraction is completed to a unitary matrix (Halmos, "Normal dilations and extensions
-of operators", 1950). n rows need at most n - 1 dark columns in their square.
+take any row of U. A layer uses few of its units; the others are *dark*: their row is zero and their bias far
+below 0, so that they give 0 even if imperfect meshes leak some light to them. What a dark unit's column holds
+has no effect: there the rows are completed to orthogonal ones, as a contraction is completed to a unitary
+matrix (Halmos, "Normal dilations and extensions of operators", 1950). n rows need at most n - 1 dark columns
+in their square.
 
 **Biases** (light that always shines, of which the paper says nothing) cannot be done without: a network
-without biases has f(c A) = c f(A) for c > 0. With A_K alone alight, the last symbol for A_K = 3 is 3 and so
-its output at least 2.5, hence at least 2.5 / 3 for A_K = 1, and for A_K = 1 - 1/N at least
-(1 - 1/N) 2.5 / 3: from N = 3 on more than 1/2, which is read as 1 and not as the goal, 0.
+without biases has f(c A) = c f(A) for c > 0. With A_K alone alight and plain PAM4, the last symbol for
+A_K = 3 is 3 and so its output at least 2.5, hence at least 2.5 / 3 for A_K = 1, and for A_K = 1 - 1/N at
+least (1 - 1/N) 2.5 / 3: from N = 3 on more than 1/2, which is read as 1 and not as the goal, 0.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fabric.optinc.approximation import squares
 from fabric.optinc.averaging import Coding
 from fabric.optinc.network import Network
 from fabric.optinc.pam4 import LEVELS
@@ -45,13 +48,16 @@ from fabric.optinc.structure import Structure
 Matrix = NDArray[np.float64]
 #: A value as a linear form: a weight for each used unit of the last layer so far, and a constant last.
 Form = NDArray[np.float64]
+#: Bias of dark units: far below any value of a layer, the largest of which are some thousands.
+DARK = -1e5
 
 
 def designed(structure: Structure) -> Network:
     """The network of a structure with weights by formula, float64, exact for every input.
 
-    Raises ValueError where the structure has too few layers, units or dark units, and for a coding whose
-    last symbol leaves in other parts than the mean has (1, or N times those that arrive).
+    Raises ValueError where the structure has too few layers, units or dark units, for an approximated layer
+    that cannot be cut into squares, and for a coding whose last symbol leaves in other parts than the mean
+    has (1, or N times those that arrive).
     """
     forms = _forms(structure)
     # used units are far apart, so that each square has few
@@ -62,7 +68,7 @@ def designed(structure: Structure) -> Network:
     ]
     weights, biases = [], []
     for layer, ((before, after), form) in enumerate(zip(pairwise(places), forms, strict=True), 1):
-        weight, bias = np.zeros(structure.shapes[layer - 1]), np.zeros(structure.sizes[layer])
+        weight, bias = np.zeros(structure.shapes[layer - 1]), np.full(structure.sizes[layer], DARK)
         weight[np.ix_(after, before)] = form[:, :-1]
         bias[after] = form[:, -1]
         if layer in structure.approximated:
@@ -104,13 +110,18 @@ class _Hidden:
                 f"layer {len(self.layers) + 1} has {self.sizes[len(self.layers)]} units, {count} are needed"
             )
         rows = list(kept)
+        signs: list[float] = []
         for stairs in compared:
             for threshold in stairs.thresholds:
+                # towards the nearer end: what is subtracted stays small
+                side = 1.0 if 2 * threshold > stairs.thresholds[-1] else -1.0
                 steep = 2 / stairs.grid * _plus(stairs.value, -threshold)
-                rows += [_plus(steep, 1.5), _plus(steep, 0.5)]
+                rows += [side * _plus(steep, 1.5), side * _plus(steep, 0.5)]
+                signs.append(side)
         self.layers.append(np.stack(rows))
         units = np.eye(count, count + 1)
         steps = units[len(kept) :: 2] - units[len(kept) + 1 :: 2]
+        steps[np.array(signs) < 0, -1] += 1
         ends = np.cumsum([0, *(len(stairs.thresholds) for stairs in compared)])
         return list(units[: len(kept)]), [steps[start:end] for start, end in pairwise(ends)]
 
@@ -199,25 +210,25 @@ def _plus(form: Form, constant: float) -> Form:
 def _make_orthogonal(weight: Matrix, dark: NDArray[np.int64], layer: int) -> None:
     """Fill columns of dark units, so that each square's rows are orthogonal to each other.
 
-    Raises ValueError where a square has too few of them.
+    Raises ValueError where a square has too few of them, and as :func:`squares`.
     """
-    side = min(weight.shape)
-    for top in range(0, weight.shape[0], side):
-        for left in range(0, weight.shape[1], side):
-            square = weight[top : top + side, left : left + side]
-            rows = np.flatnonzero(square.any(axis=1))
-            if not rows.size:
-                continue
-            lengths = np.linalg.norm(square[rows], axis=1, keepdims=True)
-            ones = square[rows] / lengths
-            # the completed rows' products are to be the largest eigenvalue times 1: what is missing to that
-            eigenvalues, axes = np.linalg.eigh(ones @ ones.T)
-            lacking = eigenvalues[-1] - eigenvalues
-            some = lacking > 1e-12 * eigenvalues[-1]
-            free = dark[(dark >= left) & (dark < left + side)] - left
-            if some.sum() > len(free):
-                raise ValueError(
-                    f"layer {layer}: {some.sum()} dark units are needed in a square of {side}, "
-                    f"{len(free)} are there"
-                )
-            square[np.ix_(rows, free[: some.sum()])] = lengths * axes[:, some] * np.sqrt(lacking[some])
+    side, wide = min(weight.shape), weight.shape[1] > weight.shape[0]
+    # the squares are views: what is written to them is the layer's
+    for number, square in enumerate(squares(weight)):
+        rows = np.flatnonzero(square.any(axis=1))
+        if not rows.size:
+            continue
+        lengths = np.linalg.norm(square[rows], axis=1, keepdims=True)
+        ones = square[rows] / lengths
+        # the completed rows' products are to be the largest eigenvalue times 1: what is missing to that
+        eigenvalues, axes = np.linalg.eigh(ones @ ones.T)
+        lacking = eigenvalues[-1] - eigenvalues
+        some = lacking > 1e-12 * eigenvalues[-1]
+        left = number * side if wide else 0
+        free = dark[(dark >= left) & (dark < left + side)] - left
+        if some.sum() > len(free):
+            raise ValueError(
+                f"layer {layer}: {some.sum()} dark units are needed in a square of {side}, "
+                f"{len(free)} are there"
+            )
+        square[np.ix_(rows, free[: some.sum()])] = lengths * axes[:, some] * np.sqrt(lacking[some])

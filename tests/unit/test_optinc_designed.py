@@ -11,8 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fabric.optinc.approximation import squares
 from fabric.optinc.averaging import Coding, cascade, combination, goals, to_answers, to_outputs
 from fabric.optinc.designed import designed
+from fabric.optinc.imperfect import Imperfections, as_network, on_meshes
 from fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
 from fabric.optinc.structure import CASES, Structure
 
@@ -21,10 +23,7 @@ def off_diagonal(network: Network, structure: Structure) -> float:
     """The largest |cosine| between two rows of a square of an approximated layer."""
     worst = 0.0
     for layer in structure.approximated:
-        weight = network.weights[layer - 1]
-        side = min(weight.shape)
-        for top, left in product(range(0, weight.shape[0], side), range(0, weight.shape[1], side)):
-            square = weight[top : top + side, left : left + side]
+        for square in squares(network.weights[layer - 1]):
             rows = square[square.any(axis=1)]
             rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
             worst = max(worst, float(np.abs(rows @ rows.T - np.eye(len(rows))).max(initial=0)))
@@ -79,6 +78,27 @@ def test_compressed_is_the_same_function(case: str) -> None:
     ]
     inputs = np.random.default_rng(13).uniform(0, most, (1000, 4))
     assert np.abs(forward(network, inputs) - forward(small, inputs)).max() < 1e-8
+
+
+def test_every_input_through_the_meshes() -> None:
+    structure = CASES["8bit_4"]
+    meshes = on_meshes(designed(structure), structure.approximated)
+    found = wrong_of(table_of(as_network(meshes, Imperfections()), structure.coding))
+    assert (found.inputs, found.wrong) == (28_561, 0)
+    assert found.worst < 1e-6
+
+
+def test_light_that_leaks_to_dark_units_has_no_effect() -> None:
+    structure = CASES["8bit_4"]
+    network = designed(structure)
+    random = np.random.default_rng(13)
+    leaking = []
+    for weight in network.weights:
+        dark = ~weight.any(axis=1, keepdims=True)
+        leaking.append(weight + dark * random.uniform(-1, 1, weight.shape))
+    inputs = random.uniform(0, 3, (1000, 4))
+    outputs = forward(Network(tuple(leaking), network.biases), inputs)
+    assert np.abs(outputs - forward(network, inputs)).max() < 1e-9
 
 
 @pytest.mark.parametrize(("first", "last"), [(4, 7), (4, 8), (3, 6), (3, 7)])
