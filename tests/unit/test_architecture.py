@@ -47,6 +47,7 @@ OF_EXPERIMENTS = {
     "papers": ("language", "record", "analysis"),
     "report": ("language", "record", "analysis", "papers"),
     "runner": ("language", "record", "analysis", "papers", "report", "backends"),
+    "onn": ("record", "runner"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
@@ -69,6 +70,7 @@ ONLY_IN = {
     "os_ken": "controller.openflow",
     "mininet": "testbed.emulation",
     "numba": "testbed.simulation",
+    "torch": "experiments.onn",
     "google": "workloads.formats",
 }
 #: All that these rooms need of others.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from fabric.optinc.averaging import Coding, averages, goal, goals, offsets, to_answers
 from fabric.optinc.network import Network, Table, forward, light, read, table_of
 from fabric.optinc.pam4 import LEVELS
+from fabric.optinc.weights import unpack
 
 #: In place of a file of weights: the exact mean, by whole numbers, without a network.
 EXACT = "exact"
@@ -39,13 +39,9 @@ def load(weights: str) -> Network | None:
         return None
     path = Path(weights)
     try:
-        with np.load(path) as arrays:
-            count = sum(name.startswith("w") for name in arrays)
-            layers = tuple(arrays[f"w{layer}"] for layer in range(1, count + 1))
-            biases = tuple(arrays[f"b{layer}"] for layer in range(1, count + 1)) if "b1" in arrays else None
-        return Network(layers, biases)
-    except (BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: no weights of a network: {error}") from None
+        return unpack(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def evaluate(network: Network | None, coding: Coding) -> Table:

@@ -1,0 +1,141 @@
+"""The training of a unit's network: the paper's loss (Eq. 7), and what the paper does not say.
+
+For E1 epochs the loss is the mean over inputs of sum_i W_T,i (O_i - O*_i)^2, each output beside its symbol;
+afterwards that of (G - G*)^2, the number that the outputs are. E1, W_T, optimiser, rate, batch, length, seeds
+and biases are not in the paper; every one is a field of :class:`Recipe`, and its value is ours. Nor is what G
+is where outputs are no whole numbers; both readings unlearn symbols that were right (docs/optinc.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from experiments.onn.layers import Exact, Layer, Projected, layers_of
+from fabric.optinc.averaging import combination, goals, to_outputs
+from fabric.optinc.network import Network, light
+from fabric.optinc.pam4 import LEVELS
+from fabric.optinc.structure import Structure
+
+#: Inputs come as light of 0 to 4^g - 1. Training has them from -SPAN to SPAN; shift and scale become part of
+#: the first layer in the end.
+SPAN = 1.5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    method          ``exact``: Sigma U at each step; ``projection``: every ``project_every`` steps, and when
+                    training ends
+    seed            of the drawn weights and of the order of inputs
+    epochs          passes over all inputs
+    first           E1, epochs of the first stage of the loss
+    symbol_weights  W_T, one for each output
+    second          what G is in the second stage: of the outputs as they are (``light``), or as a receiver
+                    reads them (``received``: an input that is read right teaches nothing, one that is not has
+                    the gradient of its error in G through every output)
+    biases          which layers have one: a bias is light that always shines
+    rate            the largest of Adam's, which goes up to it and down again (one cycle)
+    """
+
+    method: Literal["exact", "projection"]
+    seed: int
+    epochs: int
+    first: int
+    symbol_weights: tuple[float, ...]
+    second: Literal["light", "received"] = "light"
+    biases: Literal["all", "first"] = "all"
+    batch: int = 512
+    rate: float = 6e-3
+    project_every: int = 28
+
+
+def dataset(structure: Structure) -> tuple[Tensor, Tensor]:
+    """Every input A_k (n, K) and the symbols (n, M) of its goal, float32."""
+    coding = structure.coding
+    inputs = light(combination(np.arange(coding.combinations), coding), coding)
+    symbols = to_outputs(goals(coding), coding)
+    return torch.from_numpy(inputs).float(), torch.from_numpy(symbols).float()
+
+
+def symbol_loss(outputs: Tensor, goal: Tensor, weights: Tensor) -> Tensor:
+    """Eq. 7, first stage: outputs (n, M) beside their symbols, W_T (M,)."""
+    return ((outputs - goal) ** 2 @ weights).mean()
+
+
+def value_loss(outputs: Tensor, goal: Tensor, received: bool) -> Tensor:
+    """Eq. 7, second stage: the numbers that outputs (n, M) are, beside those of the goal."""
+    if received:
+        outputs = outputs + (outputs.clamp(0, LEVELS - 1).round() - outputs).detach()
+    places = LEVELS ** torch.arange(outputs.shape[1] - 1, -1, -1, dtype=outputs.dtype)
+    return (((outputs - goal) @ places) ** 2).mean()
+
+
+def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], None]) -> Network:
+    """The trained network, float32, its matrices in the structure's form.
+
+    ``report`` gets epochs done and the last one's mean loss. Raises ValueError for weights of another number
+    than outputs, or a matrix that cannot be cut into squares.
+    """
+    if len(recipe.symbol_weights) != structure.coding.symbols:
+        raise ValueError(f"{len(recipe.symbol_weights)} weights for {structure.coding.symbols} symbols")
+    generator = torch.Generator().manual_seed(recipe.seed)
+    inputs, goal = dataset(structure)
+    middle = float(inputs.max()) / 2
+    inputs = (inputs - middle) * (SPAN / middle)
+    form = Exact if recipe.method == "exact" else Projected
+    layers = layers_of(structure, form, recipe.biases, generator)
+    _spread(layers[0], generator)
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))[:-1]
+    steps = recipe.epochs * math.ceil(len(inputs) / recipe.batch)
+    optimiser = torch.optim.Adam(model.parameters(), lr=recipe.rate)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.rate, total_steps=steps, pct_start=0.1)
+    weights = torch.tensor(recipe.symbol_weights)
+    step = 0
+    for epoch in range(recipe.epochs):
+        total = 0.0
+        for chosen in torch.randperm(len(inputs), generator=generator).split(recipe.batch):
+            outputs = model(inputs[chosen])
+            if epoch < recipe.first:
+                loss = symbol_loss(outputs, goal[chosen], weights)
+            else:
+                loss = value_loss(outputs, goal[chosen], recipe.second == "received")
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            cycle.step()
+            total += loss.item() * len(chosen)
+            step += 1
+            if step % recipe.project_every == 0:
+                for layer in layers:
+                    layer.project()
+        report(epoch + 1, total / len(inputs))
+    return _network(layers, middle)
+
+
+def _spread(first: Layer, generator: torch.Generator) -> None:
+    """The kinks of the first ReLUs all over the inputs: a start from which the network learns faster."""
+    first.scale(0.7)
+    assert first.bias is not None
+    first.bias.data = (torch.rand(first.shape[0], generator=generator) - 0.5) * 3.5
+
+
+def _network(layers: list[Layer], middle: float) -> Network:
+    """What was trained, with the inputs' shift and scale taken into the first layer."""
+    matrices = [layer.final() for layer in layers]
+    biases = [
+        torch.zeros(layer.shape[0]).double() if layer.bias is None else layer.bias.detach().double()
+        for layer in layers
+    ]
+    matrices[0] = matrices[0] * (SPAN / middle)
+    biases[0] = biases[0] - matrices[0].sum(1) * middle
+    return Network(
+        tuple(matrix.float().numpy() for matrix in matrices), tuple(bias.float().numpy() for bias in biases)
+    )
