@@ -130,7 +130,7 @@ class Operations(Record, event="operations"):
 
 
 class Divisions(Record, event="divisions"):
-    """How often a ring's wavelengths were divided anew while a job ran, and for how long bytes under way
+    """How often light was divided anew while a job ran, and for how long bytes under way
     waited in the dark for that, seconds."""
 
     job: str

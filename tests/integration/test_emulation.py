@@ -561,7 +561,7 @@ def test_interrupted_at_any_moment_it_leaves_nothing(lab: Lab, fabric_file: Path
     process = launch(lab, fabric_file, "--runtime", "namespace")
     time.sleep(delay_s)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=15)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode != 0, errors
     assert traces(lab) == []
 
@@ -571,7 +571,7 @@ def test_it_ends_well_when_told_and_when_the_one_it_serves_has_died(lab: Lab, fa
         process = launch(lab, fabric_file, "--runtime", "namespace", "--die-with", str(served.pid))
         until((lab.state_dir / "inventory.json").exists, 20)
         second = launch(lab, fabric_file, "--runtime", "namespace")
-        _, errors = second.communicate(timeout=15)
+        _, errors = second.communicate(timeout=60)
         assert second.returncode == 1
         assert (
             errors.splitlines()[-1]
@@ -579,7 +579,7 @@ def test_it_ends_well_when_told_and_when_the_one_it_serves_has_died(lab: Lab, fa
         )
         assert (lab.state_dir / "inventory.json").exists(), "the first one goes on"
         served.kill()
-        _, errors = process.communicate(timeout=15)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert traces(lab) == []
 

@@ -26,7 +26,7 @@ def _of(context: Context, job: JobRun) -> Divisions | None:
 
 @metric("count", of="job")
 def divisions(context: Context, job: JobRun) -> int | None:
-    """How often light was divided anew while the job ran."""
+    """How often light was divided anew while the job ran; not told where the controller was started again."""
     found = _of(context, job)
     return None if found is None else found.decisions
 
