@@ -26,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from fabric.optinc.averaging import combination, goals, to_answers
+from fabric.optinc.averaging import combination, goals_of, to_answers
 from fabric.optinc.designed import designed as weights_of
 from fabric.optinc.network import compressed, forward, light, read, table_of, wrong_of
 from fabric.optinc.structure import CASES
@@ -44,7 +44,7 @@ def designed(sample: int, seed: int) -> dict[str, Any]:
         index = np.random.default_rng(seed).integers(0, coding.combinations, sample)
         lights = light(combination(index, coding), coding)
         outputs = forward(whole, lights)
-        exact = np.array([int(goals(coding, i, i + 1)[0]) for i in index.tolist()])
+        exact = goals_of(index, coding)
         rows.append(
             {
                 "case": case,

@@ -138,11 +138,13 @@ def goal(numbers: NDArray[Any], coding: Coding) -> IntArray:
 
 
 def goals(coding: Coding, start: int = 0, end: int | None = None) -> IntArray:
-    """The exact answer to the input combinations ``start`` to ``end``, all without them."""
-    return _answer(
-        combination(np.arange(start, coding.combinations if end is None else end), coding) @ _weights(coding),
-        coding,
-    )
+    """The exact answer to the input combinations from ``start`` to before ``end``; all without them."""
+    return goals_of(np.arange(start, coding.combinations if end is None else end), coding)
+
+
+def goals_of(index: NDArray[Any], coding: Coding) -> IntArray:
+    """The exact answer to each input combination by its index."""
+    return _answer(combination(index, coding) @ _weights(coding), coding)
 
 
 def offsets(coding: Coding) -> NDArray[np.uint32]:

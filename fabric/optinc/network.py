@@ -11,14 +11,15 @@ the paper's "accuracy": the part of all combinations that are right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fabric.optinc.averaging import Coding, combination, goals, to_answers, to_outputs
+from fabric.optinc.averaging import Coding, combination, goals, goals_of, to_answers, to_outputs
 from fabric.optinc.pam4 import LEVELS, nearest
 
 FloatArray = NDArray[np.floating[Any]]
@@ -158,39 +159,74 @@ def table_of(
     ``random``: the table is then what one receiver reads when each combination comes once. The paper has no
     noise. Raises ValueError when network and coding do not fit, and for noise without a generator.
     """
-    if noise and random is None:
-        raise ValueError("noise needs a generator to draw it from")
-    ends = (coding.inputs, coding.symbols)
-    if (network.sizes[0], network.sizes[-1]) != ends:
-        raise ValueError(
-            f"a network of {network.sizes[0]} inputs and {network.sizes[-1]} outputs; {ends} are needed"
-        )
+    _check_noise(noise, random)
     answers = np.empty(coding.combinations, np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1))
     worst = 0.0
     for start in range(0, coding.combinations, chunk):
         end = min(start + chunk, coding.combinations)
-        outputs = forward(network, light(combination(np.arange(start, end), coding), coding))
-        if random is not None:
-            outputs = outputs + noise * random.standard_normal(outputs.shape)
-        answers[start:end] = to_answers(read(outputs, coding), coding)
-        exact = to_outputs(goals(coding, start, end), coding)
-        worst = max(worst, float(np.abs(outputs * _parts(coding) - exact).max()))
+        answers[start:end], off = _answered(network, coding, np.arange(start, end), noise, random)
+        worst = max(worst, off)
     return Table(coding, answers, worst)
 
 
 def wrong_of(table: Table, *, chunk: int = 2**20) -> Wrong:
     """A table beside the exact mean of every combination. Raises ValueError for a table of another size."""
-    by: dict[int, int] = {}
     size = table.coding.combinations
     if table.answers.shape != (size,):
         raise ValueError(f"a table of {table.answers.size} answers, but there are {size} combinations")
-    for start in range(0, size, chunk):
-        end = min(start + chunk, size)
-        difference = table.answers[start:end].astype(np.int64) - goals(table.coding, start, end)
+    pieces = ((start, min(start + chunk, size)) for start in range(0, size, chunk))
+    differences = (table.answers[a:b].astype(np.int64) - goals(table.coding, a, b) for a, b in pieces)
+    return _wrong(differences, table.worst)
+
+
+def wrong_among(
+    network: Network,
+    coding: Coding,
+    index: NDArray[Any],
+    *,
+    chunk: int = CHUNK,
+    noise: float = 0.0,
+    random: np.random.Generator | None = None,
+) -> Wrong:
+    """As :func:`table_of` and :func:`wrong_of`, of these combinations alone (by index; one may come more
+    than once).
+
+    For what has too many to compute them all again and again: whoever draws a sample should say how large.
+    """
+    _check_noise(noise, random)
+    differences, worst = [], 0.0
+    for start in range(0, index.size, chunk):
+        own = index[start : start + chunk]
+        answers, off = _answered(network, coding, own, noise, random)
+        differences.append(answers - goals_of(own, coding))
+        worst = max(worst, off)
+    return _wrong(differences, worst)
+
+
+def _answered(
+    network: Network, coding: Coding, index: NDArray[Any], noise: float, random: np.random.Generator | None
+) -> tuple[NDArray[np.int64], float]:
+    """Answers to some combinations, and the largest distance of an output as in :class:`Table`."""
+    ends = (coding.inputs, coding.symbols)
+    if (network.sizes[0], network.sizes[-1]) != ends:
+        raise ValueError(
+            f"a network of {network.sizes[0]} inputs and {network.sizes[-1]} outputs; {ends} are needed"
+        )
+    outputs = forward(network, light(combination(index, coding), coding))
+    if random is not None:
+        outputs = outputs + noise * random.standard_normal(outputs.shape)
+    exact = to_outputs(goals_of(index, coding), coding)
+    worst = float(np.abs(outputs * _parts(coding) - exact).max(initial=0))
+    return to_answers(read(outputs, coding), coding), worst
+
+
+def _wrong(differences: Iterable[NDArray[np.int64]], worst: float) -> Wrong:
+    inputs, by = 0, Counter[int]()
+    for difference in differences:
+        inputs += difference.size
         values, counts = np.unique(difference[difference != 0], return_counts=True)
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            by[value] = by.get(value, 0) + count
-    return Wrong(size, sum(by.values()), dict(sorted(by.items())), table.worst)
+        by.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    return Wrong(inputs, by.total(), dict(sorted(by.items())), worst)
 
 
 def _keep(
@@ -205,6 +241,11 @@ def _keep(
 def _parts(coding: Coding) -> NDArray[np.float64]:
     """Steps in one level of each output."""
     return np.array([1] * (coding.symbols - 1) + [coding.leaving], np.float64)
+
+
+def _check_noise(noise: float, random: np.random.Generator | None) -> None:
+    if noise and random is None:
+        raise ValueError("noise needs a generator to draw it from")
 
 
 def _check(values: FloatArray, dtype: np.dtype[Any], what: str) -> None:

@@ -73,11 +73,11 @@ def test_the_inputs_decide_the_exact_mean(case: tuple[Coding, np.ndarray]) -> No
     coding, numbers = case
     index = averaging.index_of(numbers, coding)
     assert (averaging.combination(index, coding) == averaging.averages(numbers, coding)).all()
-    of_table = [int(averaging.goals(coding, int(i), int(i) + 1)[0]) for i in index]
+    assert averaging.goals(coding, int(index[0]), int(index[0]) + 1) == averaging.goals_of(index[:1], coding)
     exact = [
         sum(column) * coding.leaving // (coding.servers * coding.arriving) for column in numbers.T.tolist()
     ]
-    assert of_table == averaging.goal(numbers, coding).tolist() == exact
+    assert averaging.goals_of(index, coding).tolist() == averaging.goal(numbers, coding).tolist() == exact
 
 
 @given(codings())

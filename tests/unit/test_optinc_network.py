@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fabric.optinc import averaging
 from fabric.optinc.averaging import Coding
-from fabric.optinc.network import Network, Table, forward, light, read, table_of, wrong_of
+from fabric.optinc.network import Network, Table, forward, light, read, table_of, wrong_among, wrong_of
 
 
 def stairs(servers: int, *, parts: int = 1, shift: float = 0.0) -> Network:
@@ -46,6 +46,15 @@ def test_what_is_wrong_is_counted_by_how_much() -> None:
     assert dict(found.by) == {-3: 1, -2: 4, -1: 4}
 
 
+def test_combinations_may_be_chosen() -> None:
+    """All answers of the 13 are one too high but the last."""
+    coding = Coding(2, 4, 1)
+    found = wrong_among(stairs(4, shift=0.75), coding, np.array([12, 0, 0, 5]), chunk=3)
+    assert (found.inputs, found.wrong, dict(found.by), found.worst) == (4, 3, {1: 3}, 0.75)
+    none = wrong_among(stairs(4, shift=0.75), coding, np.array([], int))
+    assert (none.inputs, none.wrong, dict(none.by), none.worst) == (0, 0, {}, 0.0)
+
+
 @settings(max_examples=20)
 @given(
     st.integers(1, 3), st.sampled_from([(4, 2), (8, 4), (6, 1)]), st.integers(1, 500), st.integers(0, 2**32)
@@ -65,6 +74,7 @@ def test_a_table_is_the_network_read_by_receivers(
     assert (looked_up == averaging.to_answers(read(outputs, coding), coding)).all()
     found = wrong_of(table)
     assert found.wrong == (table.answers != averaging.goals(coding)).sum()
+    assert wrong_among(network, coding, np.arange(coding.combinations), chunk=chunk) == found
     exact = averaging.to_outputs(averaging.goal(numbers, coding), coding)
     assert found.worst >= np.abs(outputs - exact)[:, :-1].max(initial=0) - 1e-9
 
@@ -98,6 +108,8 @@ def test_weights_of_no_network_are_refused(
 def test_what_does_not_fit_a_coding_is_refused() -> None:
     with pytest.raises(ValueError, match=r"2 inputs and 4 outputs; \(4, 4\) are needed"):
         table_of(Network((np.zeros((4, 2)),)), Coding(8, 4))
+    with pytest.raises(ValueError, match=r"4 inputs and 3 outputs; \(4, 4\) are needed"):
+        wrong_among(Network((np.zeros((3, 4)),)), Coding(8, 4), np.zeros(1, int))
     with pytest.raises(ValueError, match="a table of 3 answers, but there are 28561"):
         wrong_of(Table(Coding(8, 4), np.zeros(3, np.uint8), 0.0))
 
