@@ -10,6 +10,9 @@ says which answer it needs next, and all ranks send from the lowest such frame o
 frame of the collective before: an averager may have died between the last answers to two ranks. So a
 collective's codes are kept until the first answer of the next, which nobody gets before all have the last of
 this one. A collective without values opens the connection, and another one ends it.
+
+The connection belongs to a thread of its own, which is there between collectives, too: a rank that has its
+mean may be needed by one that has not, while it computes or waits for the others' scales.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import contextlib
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +53,10 @@ class AveragingFailed(Exception):
     def __init__(self, rank: int | None, cause: str) -> None:
         super().__init__(cause)
         self.rank = rank
+
+
+class _Gone(AveragingFailed):
+    """The averager cannot be reached any more."""
 
 
 class _Lost(Exception):
@@ -172,47 +180,53 @@ class Averaging:
     ) -> None:
         self.moved = Moved()
         self._address, self._place, self._gather = address, place, gather
-        self._silence_s = silence_s
-        self._socket: socket.socket | None = None
-        self._welcomed = False
+        self._connect_timeout_s, self._silence_s = connect_timeout_s, silence_s
         self._buffer = memoryview(bytearray(_BUFFER_BYTES + 2 * wire.MOST_CODES + HEADER_BYTES))
         self._filled = 0
-        self._kept: dict[int, _Collective] = {}
-        self._next_number = 0
-        self._sent_to = Position(0, 0)
-        self._sending = self._expected = Position(0, 0)
         self._outgoing = memoryview(b"")
-        self._run(self._new(_nothing()), connect_timeout_s)
+        self._welcomed = False
+        #: The next frame to be sent, the next to be answered, and the first that was never sent.
+        self._sending = self._expected = self._sent_to = Position(0, 0)
+        #: What follows is for both threads, under the condition.
+        self._changed = threading.Condition()
+        self._kept: dict[int, _Collective] = {}
+        self._failure: BaseException | None = None
+        self._ending = False
+        self._cause = ""
+        self._wake, self._woken = socket.socketpair()
+        self._next_number = 0
+        self._thread = threading.Thread(target=self._serve, name="optinc", daemon=True)
+        self._begin(_nothing(), np.empty(0, np.int16))
+        self._thread.start()
+        try:
+            self._wait()
+        except BaseException:
+            self._end("")
+            raise
 
     def mean(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """The mean of all ranks' ``values`` (float32, one dimension), as a new array; the same bits on all.
 
-        Raises AveragingFailed.
+        ``values`` must stay as they are until then. Raises AveragingFailed.
         """
-        return self._run(self._new(values), self._silence_s).mean
+        shared = self._shared(values) if values.size else np.empty(0, np.int16)
+        collective = self._begin(values, shared)
+        self._wait()
+        return collective.mean
 
     def close(self) -> None:
         """Wait until all ranks have all their answers. Raises AveragingFailed."""
-        lasts = self._new(_nothing())
+        self._begin(_nothing(), np.empty(0, np.int16))
         # Whoever has all its answers misses nothing when the others are gone already.
-        with contextlib.suppress(_Lost):
-            self._run(lasts, self._silence_s, last=True)
-        self._disconnect()
+        try:
+            with contextlib.suppress(_Gone):
+                self._wait()
+        finally:
+            self._end("")
 
     def abort(self, cause: str) -> None:
         """Tell the averager, and by it the other ranks, why this rank ends."""
-        if self._socket is None:
-            return
-        with contextlib.suppress(OSError):
-            self._socket.settimeout(_DRAIN_S)
-            # A frame that was begun has to end first.
-            self._socket.sendall(bytes(self._outgoing) + wire.error(NOBODY, cause))
-            self._socket.shutdown(socket.SHUT_WR)
-            # What is left unread when a socket is closed makes the kernel throw away what was sent.
-            deadline = time.monotonic() + _DRAIN_S
-            while time.monotonic() < deadline and self._socket.recv_into(self._buffer):
-                pass
-        self._disconnect()
+        self._end(cause)
 
     def __enter__(self) -> Averaging:
         return self
@@ -225,14 +239,34 @@ class Averaging:
         else:
             self.abort(str(error) or type(error).__name__)
 
-    # -- scales --------------------------------------------------------------------------------------------
+    # -- the caller's thread -------------------------------------------------------------------------------
 
-    def _new(self, values: NDArray[np.float32]) -> _Collective:
-        """The next collective, once all ranks agree on its scales."""
-        shared = self._shared(values) if values.size else np.empty(0, np.int16)
-        number, self._next_number = self._next_number, self._next_number + 1
-        found = self._kept[number] = _Collective(number, self._place, values, shared)
-        return found
+    def _begin(self, values: NDArray[np.float32], shared: NDArray[np.int16]) -> _Collective:
+        with self._changed:
+            collective = _Collective(self._next_number, self._place, values, shared)
+            self._kept[self._next_number] = collective
+            self._next_number += 1
+        self._wake.send(b"w")
+        return collective
+
+    def _wait(self) -> None:
+        """Until everything that was begun is answered. Raises what the other thread failed with."""
+        with self._changed:
+            latest = self._kept[self._next_number - 1]
+            while latest.answered < latest.frames:
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait()
+
+    def _end(self, cause: str) -> None:
+        """The other thread is to end, and to tell a cause if there is one."""
+        with self._changed:
+            self._ending, self._cause = True, cause
+        if self._thread.is_alive():
+            self._wake.send(b"w")
+            self._thread.join()
+        self._wake.close()
+        self._woken.close()
 
     def _shared(self, values: NDArray[np.float32]) -> NDArray[np.int16]:
         place = self._place
@@ -254,69 +288,81 @@ class Averaging:
                 )
         return merge([np.frombuffer(its, "<i2", offset=_SCALES.size).astype(np.int16) for its in said])
 
-    # -- frames --------------------------------------------------------------------------------------------
+    # -- the connection's thread ---------------------------------------------------------------------------
 
-    def _run(self, collective: _Collective, patience_s: float, *, last: bool = False) -> _Collective:
-        """Until all frames of the collective are answered. Raises AveragingFailed; with ``last`` _Lost when
-        the averager is lost and nobody comes back.
-        """
+    def _serve(self) -> None:
+        try:
+            self._keep_connected()
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            with self._changed:
+                self._failure = error
+                self._changed.notify()
+
+    def _keep_connected(self) -> None:
+        """Until the end. Raises AveragingFailed."""
         lost, since = "", time.monotonic()
-        while collective.answered < collective.frames:
+        while not self._ending:
+            patience_s = self._patience_s()
             try:
-                if self._socket is None:
-                    self._connect(Position(collective.number, collective.answered), since + patience_s)
+                with self._connect() as connection:
                     self.moved.reconnected += bool(lost)
-                self._pump(collective, patience_s)
+                    self._pump(connection)
             except _Lost as error:
-                if self._socket is not None and self._welcomed:
-                    since = time.monotonic()
-                self._disconnect()
+                now = time.monotonic()
+                if self._welcomed:
+                    lost, since, self._welcomed = "", now, False
                 lost = lost or str(error)
-                if time.monotonic() - since > patience_s:
-                    if last:
-                        raise
+                if now - since > patience_s:
                     again = "" if lost == str(error) else f"; then {error}"
-                    raise AveragingFailed(
+                    raise _Gone(
                         None, f"{self._name()}: {lost}{again}; not back in {patience_s:g} s"
                     ) from None
                 time.sleep(_RETRY_S)
-            except WireError as error:
-                self.abort(str(error))
-                raise AveragingFailed(None, f"{self._name()}: {error}") from None
-        return collective
+
+    def _patience_s(self) -> float:
+        return self._silence_s if self._expected > Position(0, 0) else self._connect_timeout_s
 
     def _name(self) -> str:
         return f"the averager at {self._address[0]}:{self._address[1]}"
 
-    def _connect(self, needs: Position, deadline: float) -> None:
-        """Connect and say hello. Raises _Lost when that fails."""
+    def _needs(self) -> Position:
+        """The first frame whose answer is not there."""
+        with self._changed:
+            latest = self._kept[max(self._kept)]
+        if latest.answered < latest.frames:
+            return Position(latest.number, latest.answered)
+        return Position(latest.number + 1, 0)
+
+    def _connect(self) -> socket.socket:
+        """Connect and prepare a hello. Raises _Lost."""
         place = self._place
         try:
-            left_s = max(_RETRY_S, deadline - time.monotonic())
-            connection = socket.create_connection(self._address, min(1.0, left_s))
+            connection = socket.create_connection(self._address, 1.0)
         except OSError as error:
             raise _Lost(error.strerror or str(error)) from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
-        self._socket, self._filled = connection, 0
-        said = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, needs)
+        self._filled, self._welcomed = 0, False
+        said = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, self._needs())
         self._outgoing = memoryview(wire.hello(said))
-        self._welcomed = False
+        return connection
 
-    def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
-
-    def _pump(self, collective: _Collective, patience_s: float) -> None:
-        """Send and receive until the collective is answered. Raises _Lost, WireError, AveragingFailed."""
-        assert self._socket is not None
-        connection = self._socket
+    def _pump(self, connection: socket.socket) -> None:
+        """Send and receive until the end. Raises _Lost, AveragingFailed."""
         poller = select.poll()
         poller.register(connection, select.POLLIN)
+        poller.register(self._woken, select.POLLIN)
         moved, least, events = time.monotonic(), 1, select.POLLIN
-        while collective.answered < collective.frames:
-            blocked = not self._send(connection)
+        while True:
+            try:
+                blocked = not self._send(connection)
+            except WireError as error:
+                self._say(connection, str(error))
+                raise AveragingFailed(None, f"{self._name()}: {error}") from None
+            if self._ending:
+                if self._cause:
+                    self._say(connection, self._cause)
+                return
             wanted = self._wanted()
             if wanted != least:
                 least = wanted
@@ -325,16 +371,35 @@ class Averaging:
             if now_watched != events:
                 events = now_watched
                 poller.modify(connection, events)
-            ready = poller.poll(max(0.0, moved + patience_s - time.monotonic()) * 1000 + 1)
+            waits = blocked or not self._welcomed or self._expected < self._sending
+            left_s = moved + self._patience_s() - time.monotonic()
+            ready = dict(poller.poll(max(0.0, left_s) * 1000 + 1 if waits else None))
             now = time.monotonic()
-            if not ready:
-                if now - moved < patience_s:
-                    continue
-                self._disconnect()
-                raise AveragingFailed(None, f"{self._name()}: silent for {patience_s:g} s")
-            moved = now
-            if ready[0][1] & ~select.POLLOUT:
-                self._receive(connection)
+            if not ready and now - moved > self._patience_s():
+                raise AveragingFailed(None, f"{self._name()}: silent for {self._patience_s():g} s")
+            if ready.pop(self._woken.fileno(), 0):
+                self._woken.recv(64)
+                moved = now if not waits else moved
+            for seen in ready.values():
+                moved = now
+                if seen & ~select.POLLOUT:
+                    try:
+                        self._receive(connection)
+                    except WireError as error:
+                        self._say(connection, str(error))
+                        raise AveragingFailed(None, f"{self._name()}: {error}") from None
+
+    def _say(self, connection: socket.socket, cause: str) -> None:
+        """An ERROR to the averager, after which nothing is said."""
+        with contextlib.suppress(OSError):
+            connection.settimeout(_DRAIN_S)
+            # A frame that was begun has to end first.
+            connection.sendall(bytes(self._outgoing) + wire.error(NOBODY, cause))
+            connection.shutdown(socket.SHUT_WR)
+            # What is left unread when a socket is closed makes the kernel throw away what was sent.
+            deadline = time.monotonic() + _DRAIN_S
+            while time.monotonic() < deadline and connection.recv_into(self._buffer):
+                pass
 
     def _send(self, connection: socket.socket) -> bool:
         """Send what the window lets go; False where the socket has no room for more."""
@@ -353,9 +418,11 @@ class Averaging:
     def _fill(self) -> bool:
         """Make the next frame ready to be sent, if there is one and the window is open."""
         place = self._sending
-        if not self._welcomed or self._ahead() >= WINDOW or place.collective not in self._kept:
+        with self._changed:
+            collective = self._kept.get(place.collective)
+        if not self._welcomed or collective is None or self._ahead() >= WINDOW:
             return False
-        self._outgoing = memoryview(self._kept[place.collective].message(place.frame))
+        self._outgoing = memoryview(collective.message(place.frame))
         if place < self._sent_to:
             self.moved.frames_again += 1
         self._sending = self._after(place)
@@ -368,15 +435,12 @@ class Averaging:
         return Position(place.collective + 1, 0)
 
     def _ahead(self) -> int:
-        """Frames sent whose answers have not come."""
+        """Frames sent whose answers have not come; they are of two collectives at most."""
         sent, answered = self._sending, self._expected
-        if sent.collective == answered.collective:
-            return sent.frame - answered.frame
-        return sent.frame + sum(
-            kept.frames - (answered.frame if number == answered.collective else 0)
-            for number, kept in self._kept.items()
-            if answered.collective <= number < sent.collective
-        )
+        ahead = sent.frame - answered.frame
+        if sent.collective > answered.collective:
+            ahead += self._kept[answered.collective].frames
+        return ahead
 
     def _wanted(self) -> int:
         """Bytes without which the next message is not whole."""
@@ -411,20 +475,25 @@ class Averaging:
     def _message(self, head: Header, body: memoryview) -> None:
         if head.kind is Kind.ERROR:
             rank, cause = wire.read_error(bytes(body))
-            self._disconnect()
             raise AveragingFailed(None if rank == NOBODY else rank, cause)
         if head.kind is Kind.WELCOME and not self._welcomed:
-            kept = self._kept.get(head.position.collective)
-            if kept is None or head.position.frame >= kept.frames:
+            with self._changed:
+                kept = self._kept.get(head.position.collective)
+                following = Position(max(self._kept) + 1, 0)
+            if head.position != following and (kept is None or head.position.frame >= kept.frames):
                 raise WireError(f"{head.position} is needed, which this rank does not have")
             self._welcomed = True
             self._sending = self._expected = head.position
         elif head.kind is Kind.ANSWER and self._welcomed and self._expected < self._sending:
             if head.position != self._expected:
                 raise WireError(f"{head.position} answered, not {self._expected}")
-            self._kept[head.position.collective].take(head, body)
+            collective = self._kept[head.position.collective]
+            collective.take(head, body)
             self._expected = self._after(self._expected)
-            self._kept.pop(head.position.collective - 1, None)
+            with self._changed:
+                self._kept.pop(collective.number - 1, None)
+                if collective.answered == collective.frames:
+                    self._changed.notify()
         else:
             raise WireError(f"{head.kind.name} at a time when it cannot come")
 

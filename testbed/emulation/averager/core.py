@@ -33,6 +33,8 @@ from testbed.emulation.averager.lookup import Disagreement, Sample
 DEPTH = 4
 #: Latest latencies that are kept.
 LATENCIES = 4096
+#: So much longer than for servers an averager above is waited for: it can tell whose fault it is. Seconds.
+_LONGER_S = 1.0
 _FIRST = Position(0, 0)
 
 
@@ -253,7 +255,9 @@ class Core:
             self._reset(f"the averager above: {reason}", now)
         elif stream.port is not None and self._ports.get(stream.port) is stream:
             del self._ports[stream.port]
-            if self._active:
+            self.calls_above = False
+            # One above may be waiting for this unit's frames already.
+            if self._active or self._above is not None:
                 self._reset(f"{self.unit.name(stream.port)}: {reason}", now)
 
     def tick(self, now: float) -> None:
@@ -353,9 +357,10 @@ class Core:
         if said.servers != servers:
             raise WireError(f"rank {said.rank} of {said.servers} servers, but this averager has {servers}")
         if said.rank in self._ports:
-            if self._active:
+            if self._active or self._above is not None:
                 self._reset(f"{self.unit.name(said.rank)} has connected anew", now)
             else:
+                self.calls_above = False
                 self._close(self._ports.pop(said.rank), now)
         if not self._ports:
             self._since = now
@@ -363,22 +368,26 @@ class Core:
         stream.ring = Ring(DEPTH * (HEADER_BYTES + form.bytes_of(said.frame)))
         self._ports[said.rank] = stream
         self.counts.bytes_in[said.rank] += len(wire.hello(said))
-        if said.form != form:
-            raise WireError(
-                f"codes of {said.form.bits} bits with {said.form.parts} parts of the last symbol, "
-                f"not {form.bits} with {form.parts}"
-            )
         if len(self._ports) == servers:
             self._compare_hellos(now)
 
     def _compare_hellos(self, now: float) -> None:
+        """All have come. Not sooner: whoever came after an error would wait for those who have got it."""
         said = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
+        form = self.unit.arriving
+        for port, one in said.items():
+            if one.form != form:
+                return self._refuse(
+                    self._ports[port],
+                    f"codes of {one.form.bits} bits with {one.form.parts} parts of the last symbol, "
+                    f"not {form.bits} with {form.parts}",
+                    now,
+                )
         odd = _odd_one(
             {port: f"blocks of {one.block} values in frames of {one.frame}" for port, one in said.items()}
         )
         if odd is not None:
-            self._disagree(*odd, now)
-            return
+            return self._disagree(*odd, now)
         self._first = min(one.needs for one in said.values())
         self._since = now
         if self.unit.above is None:
@@ -386,6 +395,7 @@ class Core:
         else:
             self._lost = ""
             self.calls_above = True
+        return None
 
     def _begin(self, now: float) -> None:
         self._active = True
@@ -433,7 +443,9 @@ class Core:
             return
         missing = [port for port in range(self.unit.coding.servers) if port not in self._ports]
         anew = any(stream.hello and stream.hello.needs > _FIRST for stream in self._ports.values())
-        limit = self.unit.silence_s if anew or not missing else self.unit.join_s
+        limit = self.unit.silence_s if anew else self.unit.join_s
+        if not missing:
+            limit += _LONGER_S
         if now - self._since <= limit:
             return
         after = f" ({self._lost})" if self._lost else ""
@@ -464,9 +476,9 @@ class Core:
             if stream.complete_at is None and now - since > limit:
                 return unit.rank(port), f"{unit.name(port)}: silent for {limit:g} s while others wait"
         above = self._above
-        # Longer than an averager above waits, which can tell whose fault it is.
-        if above is not None and self._asked and now - max(above.moved_in, above.moved_out) > limit + 1:
-            return NOBODY, f"the averager above: silent for {limit + 1:g} s"
+        limit += _LONGER_S
+        if above is not None and self._asked and now - max(above.moved_in, above.moved_out) > limit:
+            return NOBODY, f"the averager above: silent for {limit:g} s"
         return None
 
     # -- averaging -----------------------------------------------------------------------------------------
