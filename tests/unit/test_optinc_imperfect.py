@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from fabric.optinc import approximation, mesh, structure
 from fabric.optinc.averaging import Coding
-from fabric.optinc.imperfect import Full, Imperfections, Squares, as_network, on_meshes
+from fabric.optinc.imperfect import Full, Imperfections, OnMeshes, Squares, as_network, on_meshes
 from fabric.optinc.network import Network, table_of, wrong_of
 from fabric.optinc.structure import CASES
+from fabric.optinc.weights import trained
 
 sides = st.tuples(st.integers(1, 6), st.integers(1, 4), st.booleans())
 
@@ -162,6 +163,27 @@ def test_a_network_is_wrong_more_often_on_worse_meshes() -> None:
 
     assert wrong(1e-3) == 0
     assert 0 < wrong(0.1) < wrong(0.2)
+
+
+@pytest.fixture(scope="module")
+def trained_on_meshes() -> OnMeshes:
+    return on_meshes(trained("8bit_4")[0], CASES["8bit_4"].approximated)
+
+
+@pytest.mark.parametrize("bits", [None, 16, 12, 11, 10])
+def test_trained_weights_are_exact_on_phases_of_10_bits(
+    trained_on_meshes: OnMeshes, bits: int | None
+) -> None:
+    """All 28,561 inputs; predicted: nothing of the training knew of phases."""
+    found = wrong_of(
+        table_of(as_network(trained_on_meshes, Imperfections(phase_bits=bits)), CASES["8bit_4"].coding)
+    )
+    assert (found.inputs, found.wrong) == (28_561, 0)
+
+
+def test_trained_weights_are_wrong_on_phases_of_6_bits(trained_on_meshes: OnMeshes) -> None:
+    coarse = as_network(trained_on_meshes, Imperfections(phase_bits=6))
+    assert wrong_of(table_of(coarse, CASES["8bit_4"].coding)).wrong > 2856
 
 
 def test_type_of_numbers_stays() -> None:
