@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from containers.worker.model import Array, Replica, fingerprint
@@ -17,10 +18,16 @@ from fabric.collectives import all_reduce, apply_schedule
 
 #: How many ranks a job has, and from which iteration on.
 Segment = tuple[int, int]
+#: What every rank holds after an all-reduce, from the ranks' gradients, both in order of rank.
+Exchange = Callable[[Sequence[Array]], Sequence[Array]]
 
 
-def train_in_one_process(spec: WorkerSpec, segments: Sequence[Segment] | None = None) -> dict[str, object]:
-    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``.
+def train_in_one_process(
+    spec: WorkerSpec, segments: Sequence[Segment] | None = None, exchange: Exchange | None = None
+) -> dict[str, object]:
+    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, or by ``exchange``
+    whatever ``spec.collective`` is. Sums that are not exact need ``gradient_bytes`` of 4 ``PARAMETERS``, so
+    without a pad.
 
     ``segments``: how many ranks it has from which iteration on, the first from 0 on, none sooner than the one
     before; None: ``spec.world_size`` throughout. Returns ``parameters_sha256``, ``loss_first``, ``loss_last``
@@ -36,7 +43,7 @@ def train_in_one_process(spec: WorkerSpec, segments: Sequence[Segment] | None = 
     whole = Replica(0, 1, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
     loss_first = whole.loss()
     for (ranks, first), last in zip(parts, [*firsts[1:], spec.iterations], strict=True):
-        whole.parameters = _train(spec, ranks, whole.parameters, range(first, last))
+        whole.parameters = _train(spec, ranks, whole.parameters, range(first, last), exchange)
     return {
         "parameters_sha256": fingerprint(whole.parameters),
         "loss_first": loss_first,
@@ -45,9 +52,11 @@ def train_in_one_process(spec: WorkerSpec, segments: Sequence[Segment] | None = 
     }
 
 
-def _train(spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable[int]) -> Array:
+def _train(
+    spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable[int], exchange: Exchange | None
+) -> Array:
     """The parameters after these iterations on so many ranks."""
-    schedule = all_reduce(spec.collective, ranks)
+    exchange = exchange or partial(apply_schedule, all_reduce(spec.collective, ranks))
     replicas = [
         Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
         for rank in range(ranks)
@@ -57,7 +66,7 @@ def _train(spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable
     for iteration in iterations:
         for replica in replicas:
             replica.compute(iteration)
-        sums = apply_schedule(schedule, [replica.buffer for replica in replicas])
+        sums = exchange([replica.buffer for replica in replicas])
         for replica, summed in zip(replicas, sums, strict=True):
             replica.buffer[:] = summed
             replica.update(iteration)
