@@ -6,7 +6,7 @@
 through the compressed network (the same function with its used units only), beside the exact mean: inputs,
 wrong ones, the largest distance of an output from its goal in levels, seconds. A random sample goes through
 the whole network of the paper's sizes, too, and ``apart`` is the largest difference of both networks'
-outputs there.
+outputs there. ``s`` is time as it passes, ``cpu_s`` the processor's, which others spoil less.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from fabric.optinc.structure import CASES
 
 def designed(sample: int, seed: int) -> dict[str, Any]:
     rows = []
+    all_began, all_cpu = time.perf_counter(), time.process_time()
     for case, structure in CASES.items():
         coding = structure.coding
         begin = time.perf_counter()
@@ -61,7 +62,7 @@ def designed(sample: int, seed: int) -> dict[str, Any]:
                 "s": time.perf_counter() - begin,
             }
         )
-    return {"s": sum(row["s"] for row in rows), "cases": rows}
+    return {"s": time.perf_counter() - all_began, "cpu_s": time.process_time() - all_cpu, "cases": rows}
 
 
 def main() -> None:
