@@ -17,6 +17,9 @@ and nothing of light in time:
 ``designed``       weights by formula for the paper's networks: designed, not trained
 ``gradients``      the mean of gradients by way of a unit, in one process
 ``errors``         the wrong answers that Table II reports, drawn at random
+``weights``        trained weights, and their form in a file
+``wire``           what servers and a unit say to each other on a connection
 
-numpy alone. No seed, clock or file: what is random is drawn from a Generator that is handed in.
+numpy alone. No clock and no seed: what is random is drawn from a Generator that is handed in. No file is
+read but the weights that are part of the program.
 """
