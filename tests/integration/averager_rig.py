@@ -19,11 +19,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedRWPair
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -106,16 +107,16 @@ class Hub:
         self._thread.start()
 
     def _serve(self, ranks: int) -> None:
-        files: dict[int, IO[bytes]] = {}
+        files: dict[int, Any] = {}
         with ExitStack() as stack, suppress(OSError):
             while len(files) < ranks:
                 connection, _ = self._listener.accept()
                 stack.enter_context(connection)
                 file = stack.enter_context(connection.makefile("rwb"))
-                rank = file.read(1)
-                if not rank:
+                who = file.read(1)
+                if not who:
                     return
-                files[rank[0]] = file
+                files[who[0]] = file
             while True:
                 said = [read_message(files[rank]) for rank in range(ranks)]
                 for rank in range(ranks):
@@ -130,14 +131,14 @@ class Hub:
         self._thread.join(5)
 
 
-def read_message(file: IO[bytes]) -> bytes:
+def read_message(file: BufferedRWPair) -> bytes:
     head = file.read(4)
     if len(head) < 4:
         raise ConnectionError("the control network has lost somebody")
     return file.read(int.from_bytes(head, "little"))
 
 
-def write_message(file: IO[bytes], message: bytes) -> None:
+def write_message(file: BufferedRWPair, message: bytes) -> None:
     file.write(len(message).to_bytes(4, "little") + message)
 
 
@@ -283,16 +284,19 @@ def links(ranks: int, rate_bps: float | None) -> Iterator[Links]:
                 with IPRoute() as here:
                     netlink.create_veth(here, f"a{rank}", f"s{rank}", peer_namespace=server)
 
-            def set_up(name: str, address: str) -> None:
-                with IPRoute() as here:
-                    index = netlink.set_up(here, name)
-                    netlink.address(here, index, address, 24, rto_min_s=None)
-                    if rate_bps is not None:
-                        netlink.shape(here, index, rate_bps, QUEUE_S)
+            def set_up(name: str, address: str) -> Callable[[], None]:
+                def work() -> None:
+                    with IPRoute() as here:
+                        index = netlink.set_up(here, name)
+                        netlink.address(here, index, address, 24, rto_min_s=None)
+                        if rate_bps is not None:
+                            netlink.shape(here, index, rate_bps, QUEUE_S)
+
+                return work
 
             netlink.in_namespace(found.averager, connect)
-            netlink.in_namespace(found.averager, lambda r=rank: set_up(f"a{r}", found.address(r)))
-            netlink.in_namespace(server, lambda r=rank: set_up(f"s{r}", f"10.7.{r}.2"))
+            netlink.in_namespace(found.averager, set_up(f"a{rank}", found.address(rank)))
+            netlink.in_namespace(server, set_up(f"s{rank}", f"10.7.{rank}.2"))
         yield found
 
 
