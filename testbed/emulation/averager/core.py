@@ -181,7 +181,7 @@ class Core:
         self._active = False
         self._since = 0.0
         self._first = _FIRST
-        #: Frames sent up whose answers have not come: position, codes, when the last byte of it came.
+        #: Frames sent up whose answers have not come: position and number of codes.
         self._asked: deque[tuple[Position, int]] = deque()
         self._lost = ""
 
