@@ -1,12 +1,24 @@
-"""How exact OptINC's designed weights are, and in what time that is seen. Prints JSON.
+"""OptINC's unit: how exact designed weights are, its area, its light when that is not perfect. Tables of
+``area`` and ``physics`` on stderr, JSON on stdout.
 
     python benchmarks/optinc.py designed [--sample 4096] [--seed 1]
+    python benchmarks/optinc.py area
+    python benchmarks/optinc.py physics [--case 8bit_4] [--weights trained] [--weights designed]
+                                        [--seeds 5] [--pictures docs/images]
 
 ``designed``: the paper's four cases with weights by formula, *designed, not trained*. Every input there is
 through the compressed network (the same function with its used units only), beside the exact mean: inputs,
 wrong ones, the largest distance of an output from its goal in levels, seconds. A random sample goes through
 the whole network of the paper's sizes, too, and ``apart`` is the largest difference of both networks'
 outputs there. ``s`` is time as it passes, ``cpu_s`` the processor's, which others spoil less.
+
+``area``: interferometers (MZIs) of the paper's Tables I and II and of its cascade, beside the
+paper's figures.
+
+``physics``: the share of inputs answered wrongly against phase bits, phases that are off for good, loss in
+each MZI and noise of detectors, one at a time; what is random is drawn for each seed. Every input there is,
+or where there are more than ALL_INPUTS a random sample (``--seed``). ``largest_scale`` is by what Sigma
+amplifies at most. ``--pictures`` draws the shares and two meshes of the trained network into a folder.
 """
 
 from __future__ import annotations
@@ -14,25 +26,93 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from sys import path as import_path
 from typing import Any
 
-import_path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 # layers are small: threads would wait for each other more than they compute
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+from experiments.report.charts import legend, plain_ticks, sheet
+from experiments.report.drawing import PALETTE, QUIET, STYLE
+from experiments.report.interferometers import pictured
+from fabric.optinc.approximation import factors, squares
 from fabric.optinc.averaging import combination, goals_of, to_answers
 from fabric.optinc.designed import designed as weights_of
-from fabric.optinc.network import compressed, forward, light, read, table_of, wrong_of
-from fabric.optinc.structure import CASES
+from fabric.optinc.imperfect import Full, Imperfections, on_meshes
+from fabric.optinc.mesh import decompose
+from fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
+from fabric.optinc.structure import (
+    CASES,
+    Structure,
+    area_ratio,
+    around_mzis,
+    inserted_mzis,
+    mzis,
+    network_mzis,
+)
+from fabric.optinc.sweeps import Physics, Spread, harmless, wrong_shares
+from fabric.optinc.weights import trained
+
+#: The paper's Table I: area in % of the same unit with no layer approximated.
+TABLE_I = {"8bit_4": 39.3, "8bit_8": 40.9, "8bit_16": 40.4, "16bit_4": 49.3}
+#: The paper's Table II, 16 bits and four servers: the first and the last approximated layer, area in %.
+TABLE_II = {(4, 6): 49.3, (4, 7): 47.9, (4, 8): 47.4, (3, 6): 43.7, (3, 7): 42.2}
+#: Section III, cascade: what two more matrices add to a network of scenario 1, in %.
+CASCADE = 10.5
+#: Inputs up to which all are computed, and how many of more.
+ALL_INPUTS, SAMPLED_INPUTS = 2**20, 2**16
 
 
-def designed(sample: int, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Quantity:
+    """What is not ideal: its name with unit, values from the mildest on, and the physics of one."""
+
+    title: str
+    values: Sequence[float]
+    physics: Callable[[float], Physics]
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "phase_bits": Quantity(
+        "resolution of phases, bits", range(24, 5, -1), lambda v: Physics(Imperfections(phase_bits=int(v)))
+    ),
+    "phase_sigma": Quantity(
+        "static phase error σ, rad",
+        [part * 10.0**power for power in range(-7, -1) for part in (1, 3)],
+        lambda v: Physics(Imperfections(phase_sigma=v)),
+    ),
+    "loss_db": Quantity(
+        "loss per MZI, dB",
+        (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0),
+        lambda v: Physics(Imperfections(loss_db=v)),
+    ),
+    "noise": Quantity(
+        "noise of detectors σ, levels",
+        (0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5),
+        lambda v: Physics(noise=v),
+    ),
+}
+#: Of lines: where one lies on another, both are seen.
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": PALETTE[0], "marker": "o", "markersize": 6, "linewidth": 2.4},
+    {"color": PALETTE[1], "marker": "s", "markersize": 3, "linewidth": 1.2, "linestyle": "--"},
+)
+#: A quantity's value and what was found there.
+Found = list[tuple[float, Spread]]
+
+
+def designed(chosen: argparse.Namespace) -> dict[str, Any]:
+    sample, seed = chosen.sample, chosen.seed
     rows = []
     all_began, all_cpu = time.perf_counter(), time.process_time()
     for case, structure in CASES.items():
@@ -65,18 +145,231 @@ def designed(sample: int, seed: int) -> dict[str, Any]:
     return {"s": time.perf_counter() - all_began, "cpu_s": time.process_time() - all_cpu, "cases": rows}
 
 
+def area(_: argparse.Namespace) -> dict[str, Any]:
+    first = {case: (structure, TABLE_I[case]) for case, structure in CASES.items()}
+    second = {
+        f"{begin}-{end}": (replace(CASES["16bit_4"], approximated=frozenset(range(begin, end + 1))), paper)
+        for (begin, end), paper in TABLE_II.items()
+    }
+    tables = {
+        "table_1": {name: _area(*row) for name, row in first.items()},
+        "table_2": {name: _area(*row) for name, row in second.items()},
+    }
+    heads = [
+        "",
+        "MZIs, none approximated",
+        "MZIs",
+        "area, %",
+        "the paper's, %",
+        "apart, points",
+        "without P and T, %",
+    ]
+    for head, rows in zip(("Table I", "Table II: layers"), tables.values(), strict=True):
+        _table(
+            [head, *heads[1:]],
+            [
+                [
+                    name,
+                    f"{row['mzis_none_approximated']:,}",
+                    f"{row['mzis']:,}",
+                    f"{row['area']:.2f}",
+                    f"{row['paper']:.1f}",
+                    f"{row['apart']:+.2f}",
+                    f"{row['area_without_p_and_t']:.2f}",
+                ]
+                for name, row in rows.items()
+            ],
+        )
+    base = CASES["8bit_4"]
+    inserted, network, unit = inserted_mzis(base), network_mzis(base), mzis(base)
+    cascade = {
+        "inserted_mzis": inserted,
+        "of_network": 100 * inserted / network,
+        "of_unit": 100 * inserted / unit,
+        "paper": CASCADE,
+    }
+    _table(
+        ["Cascade: MZIs more", "of a network's", "of a unit's, P and T counted", "the paper's"],
+        [
+            [
+                f"{inserted:,}",
+                f"{network:,}: {cascade['of_network']:.2f} %",
+                f"{unit:,}: {cascade['of_unit']:.2f} %",
+                f"{CASCADE} %",
+            ]
+        ],
+    )
+    return {**tables, "cascade": cascade}
+
+
+def _area(structure: Structure, paper: float) -> dict[str, float]:
+    none = replace(structure, approximated=frozenset())
+    ours = 100 * area_ratio(structure)
+    return {
+        "mzis_none_approximated": mzis(none),
+        "mzis": mzis(structure),
+        "around_mzis": around_mzis(structure.coding),
+        "area": ours,
+        "paper": paper,
+        "apart": ours - paper,
+        "area_without_p_and_t": 100 * network_mzis(structure) / network_mzis(none),
+    }
+
+
+def physics(chosen: argparse.Namespace) -> dict[str, Any]:
+    began, cpu = time.perf_counter(), time.process_time()
+    structure = CASES[chosen.case]
+    coding = structure.coding
+    count = coding.combinations
+    index = np.arange(count)
+    if count > ALL_INPUTS:
+        index = np.random.default_rng(chosen.seed).integers(0, count, SAMPLED_INPUTS)
+    seeds = range(chosen.seeds)
+    results: dict[str, dict[str, Found]] = {}
+    scales = {}
+    for name in chosen.weights:
+        on = on_meshes(_network(name, chosen.case), structure.approximated)
+        scales[name] = max(
+            float((layer.scale if isinstance(layer, Full) else layer.scales).max()) for layer in on.layers
+        )
+        results[name] = {}
+        for title, quantity in QUANTITIES.items():
+            print(f"{name}: {quantity.title}, {len(quantity.values)} values", file=sys.stderr, flush=True)
+            results[name][title] = [
+                (value, wrong_shares(on, coding, index, quantity.physics(value), seeds))
+                for value in quantity.values
+            ]
+    for title, quantity in QUANTITIES.items():
+        _table(
+            [quantity.title, *(f"{name}: % wrong" for name in results)],
+            [
+                [f"{value:g}", *(percent(found[title][row][1]) for found in results.values())]
+                for row, value in enumerate(quantity.values)
+            ],
+        )
+    if chosen.pictures is not None:
+        with rc_context(STYLE):
+            _draw_shares(results, index.size, chosen.pictures / "optinc-physics.png")
+            _draw_meshes(chosen.case, chosen.pictures / "optinc-mesh.png")
+    return {
+        "case": chosen.case,
+        "inputs": index.size,
+        "of": count,
+        "seeds": chosen.seeds,
+        "s": time.perf_counter() - began,
+        "cpu_s": time.process_time() - cpu,
+        "weights": {
+            name: {
+                "largest_scale": scales[name],
+                "none_wrong_up_to": {title: harmless(rows) for title, rows in found.items()},
+                **{
+                    title: [{"value": value, **asdict(shares)} for value, shares in rows]
+                    for title, rows in found.items()
+                },
+            }
+            for name, found in results.items()
+        },
+    }
+
+
+def _network(weights: str, case: str) -> Network:
+    return trained(case)[0] if weights == "trained" else weights_of(CASES[case])
+
+
+def percent(shares: Spread) -> str:
+    """The median in %, and where seeds differ the smallest and the largest, three digits each."""
+    low, middle, high = (
+        "0" if not share else f"{100 * share:.3g}"
+        for share in (shares.minimum, shares.median, shares.maximum)
+    )
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """In Markdown, for a page."""
+    for cells in (heads, ["---"] * len(heads), *rows):
+        print(f"| {' | '.join(cells)} |", file=sys.stderr)
+    print(file=sys.stderr)
+
+
+def _draw_shares(results: Mapping[str, Mapping[str, Found]], inputs: int, file: Path) -> None:
+    figure, axes = sheet(6.0, rows=2, columns=2, top=0.45, gap=(0.7, 0.75))
+    flat = [axis for row in axes for axis in row]
+    one = 100 / inputs
+    for axis, (title, quantity) in zip(flat, QUANTITIES.items(), strict=True):
+        for look, found in zip(LOOKS, results.values(), strict=False):
+            values = [value for value, _ in found[title]]
+            shares = [[100 * part for part in (s.minimum, s.median, s.maximum)] for _, s in found[title]]
+            low, middle, high = zip(*shares, strict=True)
+            axis.fill_between(values, low, high, color=look["color"], alpha=0.2, linewidth=0)
+            axis.plot(values, middle, **look)
+        # below one input there is only none: straight from there to 0
+        axis.set_yscale("symlog", linthresh=one, linscale=0.5)
+        axis.set_ylim(-one / 3, 200)
+        ticks = [0.0, *(10.0**power for power in range(-6, 3) if 10.0**power > one)]
+        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_yticks([], minor=True)
+        if title == "phase_bits":
+            axis.invert_xaxis()
+            axis.set_xticks(range(24, 5, -2))
+        else:
+            axis.set_xscale("log")
+            if quantity.values[-1] / quantity.values[0] < 100:
+                plain_ticks(axis.xaxis, quantity.values[0], quantity.values[-1])
+        axis.set_title(f"{quantity.title[0].upper()}{quantity.title[1:]}")
+        axis.set_ylabel("inputs wrong, %")
+    handles = [
+        Line2D([], [], **look, label=f"{name} weights") for look, name in zip(LOOKS, results, strict=False)
+    ]
+    legend(
+        figure,
+        [*handles, Patch(color=QUIET, alpha=0.2, label="of seeds, smallest to largest (line: median)")],
+    )
+    figure.savefig(file, dpi=160, facecolor="white")
+
+
+def _draw_meshes(case: str, file: Path) -> None:
+    """The first squares of the trained network's first two layers."""
+    first, second = (decompose(factors(squares(weight))[1][0]) for weight in trained(case)[0].weights[:2])
+    titles = tuple(
+        f"Layer {layer}, first square: {mesh.modes} × {mesh.modes}, "
+        f"{mesh.modes * (mesh.modes - 1) // 2:,} interferometers"
+        for layer, mesh in enumerate((first, second), 1)
+    )
+    pictured(first, second, (titles[0], titles[1])).savefig(file, dpi=110, facecolor="white")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known: dict[str, Callable[[int, int], Any]] = {"designed": designed}
+    known: dict[str, Callable[[argparse.Namespace], Any]] = {
+        "designed": designed,
+        "area": area,
+        "physics": physics,
+    }
     parser.add_argument("parts", nargs="*", default=list(known), help=f"of {', '.join(known)}")
     parser.add_argument("--sample", type=int, default=4096, help="inputs through the whole network")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--seed", type=int, default=1, help="of a sample")
+    parser.add_argument("--case", choices=CASES, default="8bit_4", help="of physics")
+    parser.add_argument(
+        "--weights",
+        choices=("trained", "designed"),
+        action="append",
+        help="of physics; more than once for both",
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="of physics: 0, 1 ..")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="of physics: draw them")
     chosen = parser.parse_args()
     if unknown := set(chosen.parts) - set(known):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
-    print(json.dumps({name: known[name](chosen.sample, chosen.seed) for name in chosen.parts}, indent=2))
+    if chosen.seeds < 1:
+        parser.error(f"--seeds {chosen.seeds}: at least 1")
+    chosen.weights = chosen.weights or ["trained", "designed"]
+    try:
+        print(json.dumps({name: known[name](chosen) for name in chosen.parts}, indent=2))
+    except (OSError, ValueError) as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ and nothing of light in time:
 ``approximation``  layers as diagonal times orthogonal matrices
 ``mesh``           such matrices as meshes of interferometers, and back
 ``imperfect``      what a network on meshes computes whose phases are off, or that lose light
+``sweeps``         how many answers are wrong against phases, loss and noise
 ``designed``       weights by formula for the paper's networks: designed, not trained
 ``gradients``      the mean of gradients by way of a unit, in one process
 ``errors``         the wrong answers that Table II reports, drawn at random

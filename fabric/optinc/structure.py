@@ -99,3 +99,15 @@ def mzis(structure: Structure) -> int:
 def area_ratio(structure: Structure) -> float:
     """Interferometers of a unit over those of the same unit with no layer approximated."""
     return mzis(structure) / mzis(Structure(structure.coding, structure.sizes, frozenset()))
+
+
+def network_mzis(structure: Structure) -> int:
+    """Interferometers of the network alone, with its approximated layers."""
+    return mzis(structure) - around_mzis(structure.coding)
+
+
+def inserted_mzis(structure: Structure) -> int:
+    """What a unit of a cascade has more: a square matrix after the first layer and one before the last,
+    both approximated (section III, cascade: 64 x 64 each).
+    """
+    return sum(approximated_mzis(side, side) for side in (structure.sizes[1], structure.sizes[-2]))

@@ -45,6 +45,12 @@ def test_p_and_t_count() -> None:
         assert 100 * (structure.mzis(CASES[case]) - around) / (full - around) < paper - 0.1
 
 
+def test_a_cascades_units_have_two_more_matrices() -> None:
+    """The paper says 10.5 % more; by its own formulas two approximated 64 x 64 are 4,160 of 41,664."""
+    assert structure.inserted_mzis(CASES["8bit_4"]) == 4_160
+    assert structure.network_mzis(CASES["8bit_4"]) == 41_664
+
+
 @given(st.integers(1, 100), st.integers(1, 9))
 def test_an_approximated_matrix_needs_no_more(side: int, times: int) -> None:
     """One mesh for each square instead of two for the matrix."""

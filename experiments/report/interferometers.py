@@ -1,0 +1,95 @@
+"""Meshes of interferometers, drawn as what they are: waveguides that cross."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from experiments.report.charts import WIDTH, centred
+from experiments.report.drawing import INK, QUIET
+from fabric.optinc.mesh import Mesh, there
+
+#: Modes up to which interferometers are large enough for figures and dots.
+WITH_FIGURES = 8
+#: How phases of 0, of pi / 2 and of pi look: on white paper the ends of a map would be lost.
+COLOURS = matplotlib.colormaps["viridis_r"]
+#: Columns of light before and after the mesh.
+ENDS = 0.6
+#: From where to where in its column, 0 to 1, an interferometer's arms cross.
+CROSSES = (0.12, 0.88)
+#: How far from pi a phase may be that is drawn as pi.
+PI_WITHIN = 1e-6
+
+
+def interferometers(mesh: Mesh) -> Iterator[tuple[int, int, float, float]]:
+    """Column, upper mode, theta and phi (radians) of each, in the order in which light passes them."""
+    for column, place in np.argwhere(there(mesh.modes)):
+        theta, phi = mesh.theta[column, place], mesh.phi[column, place]
+        yield int(column), int(column % 2 + 2 * place), float(theta), float(phi)
+
+
+def draw(axis: Axes, mesh: Mesh) -> None:
+    """A mesh from its inputs at the left to its outputs at the right, mode 0 at the top: waveguides grey, the
+    arms of an interferometer in the colour of theta. Small meshes have theta in parts of pi written to them,
+    and a dot where light gets a phase of pi (phi, or after the last column)."""
+    modes = mesh.modes
+    figures = modes <= WITH_FIGURES
+    width = 3.0 if figures else 55 / modes
+    begin, end = CROSSES
+    busy = np.zeros((modes, modes), bool)
+    crossings, colours, straight, dots = [], [], [], []
+    for column, mode, theta, phi in interferometers(mesh):
+        busy[column, mode : mode + 2] = True
+        for above, below in ((mode, mode + 1), (mode + 1, mode)):
+            straight.append([(column, above), (column + begin, above)])
+            straight.append([(column + end, below), (column + 1, below)])
+            crossings.append([(column + begin, above), (column + end, below)])
+            colours.append(COLOURS(theta / math.pi))
+        if figures and is_pi(phi):
+            dots.append((column + begin / 2, mode))
+        if figures:
+            centred(axis, column + 0.5, mode + 0.03, f"{theta / math.pi:.2f}π", 9, color=INK)
+    straight += [[(column, mode), (column + 1, mode)] for column, mode in np.argwhere(~busy)]
+    for mode in range(modes):
+        straight += [[(-ENDS, mode), (0, mode)], [(modes, mode), (modes + ENDS, mode)]]
+        if figures and is_pi(float(mesh.output[mode])):
+            dots.append((modes + ENDS / 3, mode))
+    axis.add_collection(LineCollection(straight, colors=QUIET, linewidths=width / 3))
+    axis.add_collection(LineCollection(crossings, colors=colours, linewidths=width, capstyle="round"))
+    if dots:
+        along, at = zip(*dots, strict=True)
+        axis.scatter(along, at, s=30, color=INK, zorder=3, linewidths=0)
+    axis.set_xlim(-ENDS, modes + ENDS)
+    axis.set_ylim(modes - 0.5, -0.5)
+    axis.axis("off")
+
+
+def is_pi(phase: float) -> bool:
+    """Whether a phase is pi, in whatever turn."""
+    return abs(math.remainder(phase - math.pi, 2 * math.pi)) < PI_WITHIN
+
+
+def pictured(small: Mesh, large: Mesh, titles: tuple[str, str]) -> Figure:
+    """Two meshes beside each other, and what their colours mean."""
+    figure = Figure(figsize=(WIDTH, 6.2))
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.55), gridspec_kw={"wspace": 0.06})
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.93, bottom=0.17)
+    for axis, mesh, title in ((left, small, titles[0]), (right, large, titles[1])):
+        draw(axis, mesh)
+        axis.set_title(title)
+    bar = figure.add_axes((0.3, 0.1, 0.4, 0.022))
+    colours = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=bar, orientation="horizontal")
+    colours.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "π/4", "π/2", "3π/4", "π"])
+    bar.set_xlabel(
+        "θ of an interferometer: at 0 light stays in its waveguide, at π it crosses over. It goes from left "
+        "to right; dot: a phase of π (left mesh)"
+    )
+    return figure

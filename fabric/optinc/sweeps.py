@@ -1,0 +1,83 @@
+"""Which share of a unit's answers is wrong against one thing that is not ideal. All of it ours: the paper
+leaves the physics to future work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabric.optinc.averaging import Coding
+from fabric.optinc.imperfect import Imperfections, OnMeshes, as_network
+from fabric.optinc.network import wrong_among
+
+IDEAL = Imperfections()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the seeds' values: the smallest, the one in the middle, the largest. ``seeds``: how many."""
+
+    minimum: float
+    median: float
+    maximum: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Physics:
+    """A unit with ``meshes`` as they are, and ``noise`` of each detector, a Gaussian of so many levels."""
+
+    meshes: Imperfections = IDEAL
+    noise: float = 0.0
+
+    @property
+    def drawn(self) -> bool:
+        """Whether anything is random."""
+        return bool(self.meshes.phase_sigma or self.noise)
+
+
+def wrong_shares(
+    on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seeds: Sequence[int]
+) -> Spread:
+    """The share, 0 to 1, of the input combinations ``index`` that a unit answers wrongly, over ``seeds``: a
+    unit with phases of its own for each, and noise. Where nothing is random, the first seed stands for all.
+
+    Raises ValueError without a seed or a combination, and as ``imperfect.as_network``.
+    """
+    if not seeds or not index.size:
+        raise ValueError("a share needs at least one seed and one combination of inputs")
+    return spread(
+        [_share(on, coding, index, physics, seed) for seed in seeds[: None if physics.drawn else 1]]
+    )
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Raises ValueError for none."""
+    if not values:
+        raise ValueError("no values, no spread")
+    return Spread(min(values), float(median(values)), max(values), len(values))
+
+
+def harmless(found: Sequence[tuple[float, Spread]]) -> float | None:
+    """The hardest of the values, given from the mildest on, up to which nothing is wrong with any seed; None
+    if the mildest already does harm.
+    """
+    last = None
+    for value, shares in found:
+        if shares.maximum:
+            break
+        last = value
+    return last
+
+
+def _share(on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seed: int) -> float:
+    random = np.random.default_rng(seed)
+    network = as_network(on, physics.meshes, random)
+    found = wrong_among(network, coding, index, noise=physics.noise, random=random)
+    return found.wrong / found.inputs
