@@ -139,7 +139,12 @@ BLOCKS: dict[str, Block] = {
             [title, of(show, measured("live", metric, subject))]
             for title, show, metric, subject in (
                 ("light off, from the command to the new light", seconds, "light_off", "event 1"),
-                ("longest time without a byte of an all-reduce", seconds, "tcp_stall", "event 1"),
+                (
+                    "longest time without a byte of an all-reduce under way (0: none was)",
+                    seconds,
+                    "tcp_stall",
+                    "event 1",
+                ),
                 ("the same without moving light", seconds, "tcp_stall_usual", "event 1"),
                 ("TCP connections kept", truth, "connections_unchanged", RED),
                 ("parameters those of one process, bit by bit", truth, "parameters_identical", RED),
