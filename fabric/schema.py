@@ -7,10 +7,13 @@ several entries (a port plugged twice, an end that does not exist) is checked in
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from fabric.averagers import check_averagers
 from fabric.grid import lines, sockets
 from fabric.interconnect import (
     DemandRing,
@@ -25,6 +28,8 @@ from fabric.interconnect import (
 )
 from fabric.light import Optics
 from fabric.topology import (
+    Averager,
+    AveragerNetwork,
     Fabric,
     Gpu,
     Grid,
@@ -105,6 +110,16 @@ class OpticalSwitchSpec(Strict):
         if self.loss_db is not None and self.driver == "openflow":
             raise ValueError("loss_db: an Open vSwitch patch panel (driver: openflow) has no light to lose")
         return self
+
+
+class AveragerSpec(Strict):
+    """``ports``: 1, 2, … for NIC port 1 of GPUs, or for port 0 of averagers of the first level. ``bits`` of a
+    number. ``network``: what it computes. ``decimals``: of the first level, whether they go on (Eq. 10)."""
+
+    ports: int = Field(ge=2, le=64)
+    bits: Literal[8, 16]
+    network: AveragerNetwork = "exact"
+    decimals: bool = True
 
 
 class LinkSpec(Strict):
@@ -422,6 +437,7 @@ class FabricSpec(Strict):
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
     packet_switches: dict[Name, PacketSwitchSpec] = Field(default_factory=dict)
     optical_switches: dict[Name, OpticalSwitchSpec] = Field(default_factory=dict)
+    averagers: dict[Name, AveragerSpec] = Field(default_factory=dict)
     grids: dict[Name, GridSpec] = Field(default_factory=dict)
     rings: dict[Name, RingSpec] = Field(default_factory=dict)
     fat_tree: FatTreeSpec | None = None
@@ -446,6 +462,9 @@ class FabricSpec(Strict):
                     raise ValueError(
                         f"{key} is missing; only a fabric with grids, rings or a tree may do without"
                     )
+        for key in ("grids", "rings"):
+            if self.averagers and getattr(self, key):
+                raise ValueError(f"averagers: their servers have NICs for packets, and {key} have O-NICs")
         return self
 
     @property
@@ -504,6 +523,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         wss += ring_switches(ring, kind.driver, kind.profile, kind.loss_db, kind.dark)
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
+    names += spec.averagers
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"the name {name} is used by two nodes")
@@ -515,11 +535,14 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         for node in grid.nodes
     }
     onics |= {onic.gpu: onic for ring in rings.values() for onic in ring_onics(ring)}
-    limits = dict.fromkeys(gpus, (0, 0))
+    # NIC port 1 is there where something is that it may lead to.
+    limits = dict.fromkeys(gpus, (0, 1 if spec.averagers else 0))
     limits |= {gpu: (0, onic.ports - 1) for gpu, onic in onics.items()}
     limits |= {s.name: (1, s.ports) for s in packet.values()}
     limits |= {s.name: (1, s.size) for s in optical.values()}
+    limits |= {name: (0, averager.ports) for name, averager in spec.averagers.items()}
     links: list[Link] = []
+    cables: list[Link] = []
     used: dict[Port, str] = {}
     made = {f"grids.{name}": _grid_links(grid, spec.grids[name]) for name, grid in grids.items()}
     for name, ring in rings.items():
@@ -537,6 +560,12 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             if port in used:
                 raise ValueError(f"{where}: port {port} is already plugged in {used[port]}")
             used[port] = where
+        if {a.node, b.node} & spec.averagers.keys():
+            cables.append(_cable(where, Link(a, b, entry_.rate, entry_.queue), spec.averagers.keys(), gpus))
+            continue
+        for port in (a, b):
+            if port.node in gpus and port.node not in onics and port.number > 0:
+                raise ValueError(f"{where}: {port} can only be plugged into an averager")
         links.append(Link(a, b, entry_.rate, entry_.queue))
     circuits = tuple(
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
@@ -553,13 +582,35 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         rings,
         spec.paths,
         Optics(**spec.light.model_dump()),
+        averagers={name: _averager(name, entry, cables) for name, entry in spec.averagers.items()},
     )
+    check_averagers(fabric)
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):
                 raise ValueError(f"circuits[{i}]: {port} is optical; name a GPU or packet-switch port")
     circuit_cross_connects(fabric, circuits)
     return fabric
+
+
+def _cable(where: str, link: Link, averagers: Collection[str], gpus: Collection[str]) -> Link:
+    """The link as an averager has it. Raises ValueError for what an averager is not plugged into."""
+    for cable in (link, replace(link, a=link.b, b=link.a)):
+        a, b = cable.a, cable.b
+        if b.node in averagers and b.number > 0:
+            if a.node in gpus and a.number == 1:
+                return cable
+            if a.node in averagers and a.node != b.node and a.number == 0:
+                return cable
+    raise ValueError(
+        f"{where}: {link.a} and {link.b}: an averager's ports from 1 take NIC port 1 of a GPU or port 0 of "
+        "another averager"
+    )
+
+
+def _averager(name: str, spec: AveragerSpec, cables: Iterable[Link]) -> Averager:
+    mine = sorted((cable for cable in cables if cable.b.node == name), key=lambda cable: cable.b)
+    return Averager(name, spec.ports, spec.bits, spec.network, spec.decimals, tuple(mine))
 
 
 def _interconnected(spec: InterconnectSpec) -> Fabric:

@@ -207,6 +207,29 @@ class Planes:
     switches: tuple[str, ...]
 
 
+#: What an averager computes: the exact mean in whole numbers, or a network with trained or designed weights.
+AveragerNetwork = Literal["exact", "trained", "designed"]
+
+
+@dataclass(frozen=True)
+class Averager:
+    """A photonic unit that averages ``ports`` signals of ``bits``-bit numbers and answers all (OptINC).
+
+    ``cables``: what is plugged into its ports 1, 2, …, in their order; end ``a`` is NIC port 1 of a GPU, or
+    port 0 of an averager of the first level, ``b`` is the port here. No packet and no circuit goes there, so
+    they are not among a fabric's links.
+    ``decimals``: whether an averager of the first level leaves its decimals on the last symbol (Eq. 10) or
+    drops them (Eq. 9); of no meaning without one above. See ``fabric.averagers``.
+    """
+
+    name: str
+    ports: int
+    bits: int
+    network: AveragerNetwork = "exact"
+    decimals: bool = True
+    cables: tuple[Link, ...] = ()
+
+
 @dataclass(frozen=True)
 class Fabric:
     """Everything that is plugged together. Names are unique over all kinds of node.
@@ -215,7 +238,8 @@ class Fabric:
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
     shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
     ``interconnect``: what joins the GPUs where nothing is plugged port by port. ``divided``: the
-    switches whose light is divided by what the GPUs send (``fabric.plugged``).
+    switches whose light is divided by what the GPUs send (``fabric.plugged``). ``averagers``: by name, with
+    cables of their own.
     """
 
     gpus: Mapping[str, Gpu]
@@ -230,6 +254,7 @@ class Fabric:
     optics: Optics = field(default_factory=Optics)
     interconnect: Interconnect | None = None
     divided: Planes | WdmRing | None = None
+    averagers: Mapping[str, Averager] = field(default_factory=dict)
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:
@@ -242,6 +267,11 @@ class Fabric:
         return tuple(
             sorted(port for port in self.link_at if port.node not in self.onics and is_electrical(self, port))
         )
+
+    @property
+    def cables(self) -> tuple[Link, ...]:
+        """All that is plugged into averagers."""
+        return tuple(cable for averager in self.averagers.values() for cable in averager.cables)
 
     def gpu_by_ip(self, ip: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)

@@ -115,10 +115,13 @@ def _equal_paths(fabric: Fabric) -> int:
 def fabric_document(fabric: Fabric) -> dict[str, Any]:
     """What a checked fabric is made of, short forms written out, as JSON."""
     return {
-        **{kind: list(getattr(fabric, kind)) for kind in ("gpus", "packet_switches", "optical_switches")},
+        **{
+            kind: list(getattr(fabric, kind))
+            for kind in ("gpus", "packet_switches", "optical_switches", "averagers")
+        },
         "links": [
             {"ends": [str(link.a), str(link.b)], "rate_bps": link.rate_bps, "queue_s": link.queue_s}
-            for link in fabric.links
+            for link in (*fabric.links, *fabric.cables)
         ],
         "paths": fabric.paths,
         "equal_paths": _equal_paths(fabric),

@@ -382,6 +382,8 @@ def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     link = fabric.link_at.get(a)
+    if any(a in (cable.a, cable.b) for cable in fabric.cables):
+        raise ValueError(f"{where}: the link at {a} is an averager's, which stays as it is")
     if link is None:
         raise ValueError(f"{where}: there is no link at {a}")
     if link.other(a) != b:

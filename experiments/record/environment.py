@@ -38,7 +38,7 @@ def describe_setting(setting: Setting) -> dict[str, Any]:
         "short_queues": list(describe(fabric, setting.frames)),
         "emulated_rates": {
             format_rate(rate): format_rate(rate / scale.rate)
-            for rate in sorted({link.rate_bps for link in fabric.links})
+            for rate in sorted({link.rate_bps for link in (*fabric.links, *fabric.cables)})
         },
     }
 

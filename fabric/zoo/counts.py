@@ -25,7 +25,8 @@ from fabric.zoo.torus import Torus
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a whole fabric of ``gpus`` GPUs. ``nic_ports``: of the GPUs; ports of switches: those in use."""
+    """Of a whole fabric of ``gpus`` GPUs. ``nic_ports``: of the GPUs; ports of switches: those in use.
+    Averagers, and their ports, are not counted."""
 
     gpus: int
     nic_ports: int
@@ -49,7 +50,7 @@ def of_fabric(fabric: Fabric) -> Counts:
     """
     if fabric.interconnect is not None:
         return of_interconnect(fabric.interconnect, len(fabric.gpus))
-    plugged = [(port, link) for link in fabric.links for port in (link.a, link.b)]
+    plugged = [(port, link) for link in (*fabric.links, *fabric.cables) for port in (link.a, link.b)]
     nodes = [port.node for port, _ in plugged]
     ours = [(port, link) for port, link in plugged if is_electrical(fabric, port)]
     return Counts(

@@ -82,6 +82,8 @@ class Emulation:
 
 def check_fabric(fabric: Fabric) -> None:
     """Raises ValueError naming what this testbed cannot build."""
+    for name in fabric.averagers:
+        raise ValueError(f"averagers: {name} is only simulated; this testbed does not plug averagers in")
     for index, link in enumerate(fabric.links):
         if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
             raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")

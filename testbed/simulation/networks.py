@@ -24,6 +24,7 @@ from fabric.topology import (
     CrossConnects,
     Fabric,
     Grid,
+    Link,
     Port,
     WdmRing,
     circuit_cross_connects,
@@ -315,5 +316,9 @@ def without_link(fabric: Fabric, port: Port) -> Fabric:
 
 def scaled(fabric: Fabric, factor: float) -> Fabric:
     """The fabric with every rate divided by ``factor``, as the emulation runs it (D * S)."""
-    links = tuple(replace(link, rate_bps=link.rate_bps / factor) for link in fabric.links)
-    return replace(fabric, links=links)
+
+    def slower(links: Iterable[Link]) -> tuple[Link, ...]:
+        return tuple(replace(link, rate_bps=link.rate_bps / factor) for link in links)
+
+    averagers = {name: replace(one, cables=slower(one.cables)) for name, one in fabric.averagers.items()}
+    return replace(fabric, links=slower(fabric.links), averagers=averagers)

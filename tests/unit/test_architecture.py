@@ -16,7 +16,7 @@ from containers.image import ROOT, code_files
 ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments")
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "fabric": (),
+    "fabric": ("fabric.optinc",),
     "fabric.optinc": (),
     "workloads": ("fabric", "workloads.graph"),
     "workloads.graph": ("fabric",),

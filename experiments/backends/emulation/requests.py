@@ -115,6 +115,8 @@ def only_simulated(plan: RunPlan) -> str | None:
         plugged(plan.setting.fabric)
     except ValueError as error:
         return f"fabric.{error}"
+    for name in plan.setting.fabric.averagers:
+        return f"fabric.averagers: {name} is only simulated; the emulation does not plug averagers in"
     if plan.setting.fabric.interconnect is not None and len(plan.jobs) > 1:
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if plan.costs != Costs():

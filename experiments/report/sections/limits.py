@@ -92,7 +92,8 @@ def _of_light(view: View) -> Iterator[str]:
 def _of_scale(view: View) -> Iterator[str]:
     scale = view.scale
     if scale.rate != 1:
-        rates = {link.rate_bps for setting in view.settings for link in setting.fabric.links}
+        fabrics = [setting.fabric for setting in view.settings]
+        rates = {link.rate_bps for fabric in fabrics for link in (*fabric.links, *fabric.cables)}
         top = max(rates, default=0.0)
         if top:
             yield (
