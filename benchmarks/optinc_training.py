@@ -76,8 +76,9 @@ class Averaging:
         mean = mean_by(self._answers, gradients, self.bits, correction=self.correction)
         shared = merge([exponents(own) for own in gradients])
         off = mean - np.mean(gradients, axis=0, dtype=np.float64)
+        # a block of zeros has no step
         live = np.any(gradients, axis=0)
-        self.biases.append(float((off / steps(shared, self.bits, mean.size))[live].mean()))
+        self.biases.append(float((off[live] / steps(shared, self.bits, mean.size)[live]).mean()))
         # the worker's rate is for sums; ranks are a power of two, so this rounds nothing
         return [mean * np.float32(ranks)] * ranks
 
