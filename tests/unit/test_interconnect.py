@@ -330,7 +330,7 @@ def test_a_degree_above_the_switches_is_named() -> None:
         "fabric.interconnect.switches: job red: GPU g0 sends to 3 others, and 2 switches join it to at most 2"
     )
     matrix = np.ones((3, 3)) - np.eye(3)
-    with pytest.raises(ValueError, match="demand: GPU g0 sends to 2 others, and 1 switches"):
+    with pytest.raises(ValueError, match="demand: GPU g0 sends to 2 others, and 1 switch joins"):
         interconnect_network(ParallelOcs(1, 1e9), ["g0", "g1", "g2"], lambda: Demand(matrix, matrix))
     with pytest.raises(ValueError, match=r"demand: GPU 1 sends to itself \(the diagonal must be 0\)"):
         interconnect_network(ParallelOcs(1, 1e9), ["g0", "g1"], lambda: Demand(np.diag([0, 1.0]), np.eye(2)))
