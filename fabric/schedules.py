@@ -275,10 +275,12 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "coprime-rings": coprime_rings,
 }
 _WRHT = "wrht"
+#: Averagers do it (``fabric.averagers``): it is no schedule of who sends what to whom.
+_OPTINC = "optinc"
 _RINGS = "coprime-rings"
 _GROUPED = (_WRHT, "hierarchical-ring", "bidirectional-hierarchical-ring")
 _NAME = re.compile(
-    rf"(?P<algorithm>{'|'.join([*STEPS, _WRHT])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
+    rf"(?P<algorithm>{'|'.join([*STEPS, _WRHT, _OPTINC])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
     r"(?:-group-(?P<group>[1-9][0-9]{0,3}))?(?:-reach-(?P<reach>[1-9][0-9]{0,3}))?"
     r"(?P<exchange>-exchange)?(?P<striped>-striped)?"
 )
@@ -301,6 +303,11 @@ class Collective:
     exchange: bool = False
     striped: bool = False
 
+    @property
+    def averaged(self) -> bool:
+        """Whether averagers do it, so that there are no steps of it."""
+        return self.algorithm == _OPTINC
+
     def __str__(self) -> str:
         words = [self.algorithm]
         words += [str(self.wavelengths)] if self.wavelengths is not None else []
@@ -314,7 +321,7 @@ def parse_collective(name: str) -> Collective:
     """Raises ValueError, naming what there is, for another name."""
     found = _NAME.fullmatch(name)
     if found is None:
-        there = ", ".join([*STEPS, _WRHT])
+        there = ", ".join([*STEPS, _WRHT, _OPTINC])
         raise ValueError(f"there is no collective {name!r}; there are {there}")
     wavelengths, group, reach = (
         int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach")
@@ -327,6 +334,7 @@ def parse_collective(name: str) -> Collective:
         ("group", grouped),
         ("reach", read.algorithm == _WRHT),
         ("exchange", read.algorithm == _WRHT),
+        ("striped", not read.averaged),
     ):
         if getattr(read, option) and not fits:
             raise ValueError(f"collective {name!r}: {read.algorithm} has no {option}")
@@ -352,6 +360,8 @@ def steps_named(name: str, ranks: int) -> Steps:
 
 def unstriped_steps(found: Collective, ranks: int) -> Steps:
     """As :func:`steps_named`, whether it is to be striped or not."""
+    if found.averaged:
+        raise ValueError(f"collective {found}: averagers do it, so it has no steps between ranks")
     if found.algorithm == _WRHT:
         top: Literal["exchange", "collect"] = "exchange" if found.exchange else "collect"
         return wrht(ranks, found.wavelengths or 1, found.group, top=top, reach=found.reach)

@@ -14,9 +14,10 @@ from functools import lru_cache
 import numpy as np
 
 from experiments.language.plan import JobPlan, RunPlan, Setting
+from fabric.averagers import averaging_of
 from fabric.cost import RingJob, predict, steps_time
 from fabric.plugged import plugged
-from fabric.schedules import steps_named
+from fabric.schedules import parse_collective, steps_named
 from fabric.steps import Steps
 from fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
 from fabric.wdm import plan_ring, set_up_steps
@@ -77,12 +78,18 @@ def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, light
 
 def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> float:
     """Seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no waiting."""
+    if _averaged(job):
+        return averaging_of(setting.fabric, gpus).ideal_s(job.loop.gradient_bytes) * setting.scale.rate
     rate_bps = min(nic_rate_bps(setting, gpu) for gpu in gpus)
     return (
         job.loop.gradient_bytes
         * _byte_time(job.loop.collective, len(gpus), ring_of(setting.fabric) is not None)
         / rate_bps
     )
+
+
+def _averaged(job: JobPlan) -> bool:
+    return parse_collective(job.loop.collective).averaged
 
 
 @lru_cache
@@ -93,6 +100,8 @@ def _byte_time(collective: str, ranks: int, lightpaths: bool) -> float:
 
 def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:
     """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""
+    if _averaged(job):
+        return 0
     steps, ring = steps_named(job.loop.collective, ranks), ring_of(setting.fabric)
     if grid_of(setting.fabric) is not None:
         return steps.steps
@@ -117,7 +126,7 @@ def predict_jobs(
         return _sharing(setting, jobs, gpus, light)
     found = {}
     for name, job in jobs.items():
-        if packets:
+        if packets and not _averaged(job):
             steps, sent = (
                 steps_named(job.loop.collective, len(gpus[name])),
                 job.loop.gradient_bytes * setting.scale.rate,
@@ -199,6 +208,8 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
     """Of a job alone, placed as badly as can be: all its bytes cross the slowest link one after another."""
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
+    if _averaged(job):
+        return job.iterations * (_compute_s(job) + ideal_all_reduce_s(plan.setting, job, job.ranks))
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)
     least_bps = slowest_bps(plan.setting)

@@ -15,6 +15,7 @@ from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
 from experiments.language.spec import FileSpec, PublishedSpec
 from fabric.allocation.circuits import check_degree
 from fabric.allocation.demand import sent_in_steps
+from fabric.averagers import averaging_of
 from fabric.grid import ways_for
 from fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs, divided_anew
 from fabric.paths import Router
@@ -201,11 +202,21 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     """Whether a job's collective can be run on its GPUs."""
     fabric, where = run.fabric, f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.loop.collective} of job {job.name}"
-    striped = parse_collective(job.loop.collective).striped
+    found = parse_collective(job.loop.collective)
+    if found.averaged:
+        if not job.ranks:
+            raise ValueError(f"{where}: which averager a job has depends on its GPUs; give ranks")
+        try:
+            averaging_of(fabric, job.ranks)
+        except ValueError as error:
+            raise ValueError(f"{what} on {run.where}: {error}") from None
+        _check_joined(run, job)
+        return
+    striped = found.striped
     if striped and not fabric.rings:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     try:
-        steps = unstriped_steps(parse_collective(job.loop.collective), job.gpus)
+        steps = unstriped_steps(found, job.gpus)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
@@ -235,8 +246,13 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
             except ValueError as error:
                 raise ValueError(f"{what} on {run.where}: {error}") from None
             return
-    if fabric.interconnect is not None:
-        return
+    if fabric.interconnect is None:
+        _check_joined(run, job)
+
+
+def _check_joined(run: Draft, job: JobPlan) -> None:
+    """Whether packets get from each rank of a job to the next."""
+    fabric = run.fabric
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
             raise ValueError(f"{run.where}.links: GPU {gpu} is not plugged in")
@@ -257,6 +273,10 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
     started = [event for event in run.events if event.do == "start" and event.target.names == (job.name,)]  # type: ignore[union-attr]
     if job.start.by_event and not started:
         raise ValueError(f"{where}.start: no event starts it")
+    if job.training is not None and parse_collective(job.loop.collective).averaged and job.on_loss != "fail":
+        raise ValueError(
+            f"{where}: an averager waits for all its servers; a lost GPU can only let the job fail"
+        )
     for gpu in job.spares:
         _known(f"{where}.spares", "GPU", gpu, run.fabric.gpus)
         if gpu in job.ranks:

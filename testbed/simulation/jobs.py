@@ -74,7 +74,9 @@ class Compute:
 class Job:
     """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
 
-    ``after``: jobs that must have ended before it starts.
+    ``after``: jobs that must have ended before it starts. ``averaged_s``: seconds of an all-reduce that does
+    not go by steps between ranks but through averagers, which nobody else has; then ``steps`` has none, and
+    all ranks begin and end it together (``synchronised``).
     """
 
     name: str
@@ -87,6 +89,7 @@ class Job:
     synchronised: bool = False
     start_s: float = 0.0
     after: tuple[str, ...] = ()
+    averaged_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -531,6 +534,8 @@ class _JobRun:
 
     def _whole_s(self) -> float:
         job = self.job
+        if job.averaged_s is not None:
+            return job.averaged_s
         return synchronous(self.run.network, job.ranks, job.steps, job.vector_bytes, job.cost).total_s
 
     # A job's life.
@@ -702,6 +707,9 @@ class _JobRun:
         if self.over:
             return
         engine, run = self.run.engine, self.run
+        if self.job.averaged_s is not None:
+            engine.at(engine.now_s + self.job.averaged_s, lambda: self._ended_together(iteration))
+            return
         if run.gate is None and run.alone(self) and not self.flows:
             if self.whole is None or self.whole[0] is not run.network:
                 try:

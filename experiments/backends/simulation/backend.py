@@ -15,6 +15,7 @@ from experiments.backends.simulation.workloads import MOST_RANKS, how
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.events import Record
 from fabric.frames import ETHERNET_BYTES
+from fabric.schedules import parse_collective
 from fabric.units import format_time
 
 #: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
@@ -89,6 +90,10 @@ class SimulationBackend:
                     many = f"a workload of more than {MOST_RANKS} ranks"
                     return f"jobs.{job.name}: {many} is simulated without {what}"
                 continue
+            if parse_collective(job.training.collective).averaged:
+                wrong = (event for event in plan.events if event.do not in ("start", "cancel"))
+                if (event := next(wrong, None)) is not None:
+                    return f"events.{event.name}.do: the simulation cannot {event.do} where averagers work"
             if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"
         for event in plan.events:
@@ -167,6 +172,13 @@ class SimulationBackend:
             "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
         )
         fabric, scale = setting.fabric, setting.scale
+        if fabric.averagers:
+            self._note(
+                "an averager's own time",
+                "0 s",
+                "it answers a frame when it has all of it; what an emulated one takes is not measured yet. "
+                "Scales go over the packet switches before the codes, as if nothing else were there",
+            )
         if fabric.grids:
             self._note(
                 "a control message between two O-NICs' agents",

@@ -14,7 +14,7 @@ from experiments.analysis.prediction import declared_set_up_s, ring_of
 from experiments.language.plan import ControlFaults, RunPlan
 from experiments.record.events import CollectiveTimed, JobState, Record, RunEnded, RunFailed, RunStarted
 from fabric.light import Optics
-from fabric.schedules import steps_named
+from fabric.schedules import parse_collective, steps_named
 from fabric.steps import compact
 from fabric.topology import Fabric, WdmRing
 from fabric.wdm import collective_on_ring, wdm_ring
@@ -66,6 +66,7 @@ def alone(plan: RunPlan) -> bool:
         and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
         and job.start.at_once
         and (job.loop.synchronised or bool(fabric.rings))
+        and not parse_collective(job.loop.collective).averaged
         and not fabric.grids
         and fabric.interconnect is None
     )

@@ -40,11 +40,13 @@ from experiments.record.events import (
     RingSetUps,
     WorkerLost,
 )
+from fabric.averagers import averaging_of, scale_bytes
 from fabric.cost import RingJob
+from fabric.gathers import ring_all_gather
 from fabric.grid import choose_nodes, ways_for
 from fabric.interconnect import WavelengthRing, divided_anew, slowed
-from fabric.schedules import steps_named
-from fabric.steps import Step, Steps, frozen, frozen_bool
+from fabric.schedules import parse_collective, steps_named
+from fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
 from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
 from fabric.wdm import CLOCKWISE, RingPlan, plan_ring, set_up_steps
 from testbed.simulation.engine import Engine
@@ -127,6 +129,8 @@ class SimulatedLab:
         self._lost_gpus: set[str] = set()
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, dict[int, int]] = {}
+        #: Jobs whose bytes pass no packet switch, so that stalls cannot be seen there.
+        self._averaged: set[str] = set()
         self._workloads: dict[str, WorkloadRun] = {}
         self._numbers = itertools.count(1)
         self._set_ups: list[dict[str, Any]] = []
@@ -185,7 +189,12 @@ class SimulatedLab:
 
     def _add(self, job: JobPlan, ranks: tuple[str, ...]) -> None:
         """A job with a training loop. Raises ValueError."""
-        steps = steps_named(job.loop.collective, len(ranks))
+        averaged_s = None
+        if parse_collective(job.loop.collective).averaged:
+            steps, averaged_s = without_steps(job.loop.collective, len(ranks)), self._averaged_s(job, ranks)
+            self._averaged.add(job.name)
+        else:
+            steps = steps_named(job.loop.collective, len(ranks))
         compute = Compute(job.loop.compute_s, stragglers=job.stragglers)
         made = Job(
             job.name,
@@ -195,7 +204,8 @@ class SimulatedLab:
             compute,
             job.iterations,
             self._cost(),
-            job.loop.synchronised,
+            job.loop.synchronised or averaged_s is not None,
+            averaged_s=averaged_s,
         )
         if self._grid is not None and self._plane is not None:
             self._plane.assign(ways_for(self._grid, ranks, steps))
@@ -203,6 +213,16 @@ class SimulatedLab:
             made = self._on_ring(made)
         self._sim.add(made)
         self._flows_of[job.name] = _sent(steps) if self._grid is not None else {}
+
+    def _averaged_s(self, job: JobPlan, ranks: tuple[str, ...]) -> float:
+        """Seconds of an all-reduce by averagers once all ranks have come to it: the scales of the blocks, all
+        to all over packet switches as if nothing else were there, then the codes. Raises ValueError."""
+        costs, size = self._plan.costs, job.loop.gradient_bytes
+        gather, scales = ring_all_gather(len(ranks)), len(ranks) * scale_bytes(size)
+        scales_s = synchronous(self._sim.network, ranks, gather, scales, self._cost()).total_s
+        share = self._share if costs.headers else 1.0
+        stream_s = averaging_of(self._fabric, ranks).stream_s(size, share, self._latency_s + costs.latency_s)
+        return scales_s + stream_s
 
     def release(self, jobs: Sequence[str]) -> None:
         now_s, run = self.now_s(), self._plan.name
@@ -355,8 +375,9 @@ class SimulatedLab:
         ranks = self._ranks[job]
         found = self._sim.results[job].iterations[-1]
         columns = (found.begin_s.tolist(), found.computed_s.tolist(), found.end_s.tolist())
+        still = None if job in self._averaged else self._still
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
-            stalls = self._still.stalls(ranks[rank], computed_s, end_s) if self._still is not None else []
+            stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
             self._note(
                 Iteration(
                     t=end_s,
