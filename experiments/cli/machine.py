@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli import options
+from experiments.cli import options, suite
 from experiments.cli.common import Column, answer, fail, listing, say
 
 if TYPE_CHECKING:
@@ -86,35 +86,24 @@ def test(context: typer.Context) -> None:
         ensure_ready(say)
     else:
         say("without root, tests that build networks are skipped")
-    python = [sys.executable, "-m"]
-    steps = [[*python, "pytest", *context.args]]
-    if not context.args:
-        # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
-        in_order = ["--dist", "loadfile", "--no-loadscope-reorder"]
-        steps = [
-            [*python, "ruff", "check", "."],
-            [*python, "ruff", "format", "--check", "."],
-            [*python, "mypy"],
-            # One process more than there are processors, as some tests wait.
-            [*python, "pytest", "-q", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order],
-            # They wait as long as they compute: three side by side, each with labs of its own.
-            [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "not alone", "-n", "3", *in_order],
-            [*python, "pytest", "-q", "--ignore=tests/unit", "-m", "alone"],
-        ]
     with ExitStack() as stack:
-        environment = dict(os.environ)
+        environment, cache = dict(os.environ), ROOT / ".pytest_cache"
         if not os.access(ROOT, os.W_OK):
-            caches = tempfile.TemporaryDirectory(prefix="ringlight-caches-")
-            environment |= _caches_in(stack.enter_context(caches))
+            caches = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringlight-caches-"))
+            environment |= _caches_in(caches)
+            cache = Path(caches, "pytest")
         # The tests start hundreds of Python processes, each of which would compile the sources anew.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        for step in steps:
-            say(" ".join(["$", *step[2:]]))
+
+        def run(*step: str) -> int:
+            say(" ".join(["$", *step]))
             # By force, as nothing else ends pytest for certain; its next run removes the labs of this one.
-            step = [*dying_with_starter("KILL"), *step]
-            code = subprocess.run(step, cwd=ROOT, env=environment, check=False).returncode
-            if code:
-                raise typer.Exit(code)
+            command = [*dying_with_starter("KILL"), sys.executable, "-m", *step]
+            return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+        code = run("pytest", *context.args) if context.args else suite.whole(run, cache, say)
+    if code:
+        raise typer.Exit(code)
 
 
 def _caches_in(folder: str) -> dict[str, str]:

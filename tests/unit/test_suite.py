@@ -1,0 +1,83 @@
+"""The whole suite's steps: the few tests that fail are run once more, and what fails again fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import suite
+
+# Each test of it fails until it has been run so many times.
+FLAKY = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_flaky(number):
+    count = Path(__file__).with_name(f"count{{number}}")
+    seen = int(count.read_text()) if count.exists() else 0
+    count.write_text(str(seen + 1))
+    assert seen >= {fails}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "fails", "code", "again"),
+    [
+        (1, 0, 0, []),
+        (2, 1, 0, ["tests/unit/test_it.py::test_flaky[0]", "tests/unit/test_it.py::test_flaky[1]"]),
+        (1, 2, 1, ["tests/unit/test_it.py::test_flaky[0]"]),
+        (suite.MOST_AGAIN + 1, 1, 1, []),
+    ],
+    ids=["all pass", "pass at the second time", "fail twice", "too many"],
+)
+def test_what_fails_is_run_once_more(
+    tmp_path: Path, tests: int, fails: int, code: int, again: list[str]
+) -> None:
+    (tmp_path / "tests/unit").mkdir(parents=True)
+    (tmp_path / "tests/unit/test_it.py").write_text(FLAKY.format(tests=tests, fails=fails))
+    ran: list[tuple[str, ...]] = []
+    told: list[str] = []
+
+    def run(*step: str) -> int:
+        ran.append(step)
+        if "--ignore=tests/unit" in step or step[0] != "pytest":
+            return 0
+        what = step[:3] if step[2] == "tests/unit" else step
+        done = subprocess.run(
+            [sys.executable, "-m", *what], cwd=tmp_path, check=False, capture_output=True, timeout=60
+        )
+        return done.returncode
+
+    assert suite.whole(run, tmp_path / ".pytest_cache", told.append) == code
+    assert [list(step[2:]) for step in ran if step[2:3] == ("tests/unit/test_it.py::test_flaky[0]",)] == (
+        [again] if again else []
+    )
+    # What passed at the second time is named, and the steps after it are run; after a failure none is.
+    assert any("second time only" in line for line in told) == (bool(again) and not code)
+    assert any("--ignore=tests/unit" in step for step in ran) == (not code)
+
+
+def test_a_failing_tool_ends_it(tmp_path: Path) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def run(*step: str) -> int:
+        ran.append(step)
+        return 2 if step[0] == "mypy" else 0
+
+    assert suite.whole(run, tmp_path, lambda _: None) == 2
+    assert ran[-1] == ("mypy",)
+
+
+def test_an_error_of_pytest_itself_is_none_of_a_test(tmp_path: Path) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def run(*step: str) -> int:
+        ran.append(step)
+        return 4 if step[0] == "pytest" else 0
+
+    assert suite.whole(run, tmp_path, lambda _: None) == 4
+    assert len(ran) == 4
