@@ -14,6 +14,7 @@ from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from testbed.emulation.optical.far_light import LightPlan
 from testbed.emulation.optical.server import OpticalSwitchServer, Settings
+from testbed.emulation.optical.session import personality
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -21,6 +22,34 @@ def _address(text: str) -> tuple[str, int]:
     if not separator or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
     return host, int(port)
+
+
+def _served(text: str) -> tuple[str, tuple[str, int]]:
+    name, separator, where = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not protocol=host:port")
+    try:
+        personality(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name, _address(where)
+
+
+def _users(text: str) -> dict[str, str]:
+    """Passwords by user, from the lines ``user:password`` of a file."""
+    try:
+        lines = Path(text).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        user, separator, password = line.partition(":")
+        if not line.strip():
+            continue
+        if not separator or not user or not password:
+            raise argparse.ArgumentTypeError(f"{text}, line {number}: not user:password")
+        found[user] = password
+    return found
 
 
 def _laser(text: str) -> tuple[int, int]:
@@ -36,6 +65,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lab", default="", help="id of the lab it belongs to (told in the log)")
     parser.add_argument("--size", type=int, required=True, help="duplex faceplate ports")
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 5025), help="host:port for SCPI")
+    parser.add_argument(
+        "--serve",
+        type=_served,
+        action="append",
+        default=[],
+        metavar="PROTOCOL=HOST:PORT",
+        help="another management protocol of the same switch, besides SCPI",
+    )
+    parser.add_argument(
+        "--users",
+        type=_users,
+        default={},
+        metavar="FILE",
+        help="lines user:password, for protocols with a login",
+    )
     parser.add_argument("--profile", choices=sorted(PROFILES), default="mems")
     parser.add_argument("--netns", help="namespace (name or path) whose interfaces p1, p2, … are the ports")
     parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
@@ -62,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--build", type=Path, default=BUILD_DIRECTORY, help="where compiled programs are kept"
     )
     parser.add_argument(
-        "--ready", type=Path, help="file to write address and pid to once clients can connect"
+        "--ready", type=Path, help="file to write addresses and pid to once clients can connect"
     )
     return parser
 
@@ -78,6 +122,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--wavelengths and --lasers (or --tagged) go together")
     if chosen.wavelengths > 0 and chosen.size > MAX_SELECTIVE_PORTS:
         parser.error(f"--size {chosen.size}: a WSS has at most {MAX_SELECTIVE_PORTS} ports")
+    if len({name for name, _ in chosen.serve} | {"scpi"}) != len(chosen.serve) + 1:
+        parser.error("--serve: each protocol once, scpi by --listen")
+    if chosen.wavelengths > 0 and chosen.serve:
+        parser.error("--serve: of these protocols only scpi knows wavelengths")
     for port, _ in chosen.laser:
         if not 1 <= port <= chosen.size:
             parser.error(f"--laser {port}: there is no such port (1..{chosen.size})")
@@ -109,6 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
         lasers=chosen.lasers,
         laser_of_port=dict(chosen.laser),
         light=light,
+        serve=tuple(chosen.serve),
+        users=chosen.users,
     )
     try:
         server = OpticalSwitchServer(settings)
@@ -116,11 +166,13 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"optical switch {chosen.name}: {error}\n")
         return 1
     server.stop_on_signals()
-    host, port = server.address
-    logging.info("ready at %s:%d, %s", host, port, "light as it was" if server.resumed else "all dark")
+    addresses = server.addresses
+    told = ", ".join(f"{name} {where}" for name, where in addresses.items())
+    logging.info("ready at %s: %s", told, "light as it was" if server.resumed else "all dark")
     if chosen.ready is not None:
         temporary = chosen.ready.with_name(f".{chosen.ready.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"address": f"{host}:{port}", "pid": os.getpid()}) + "\n")
+        ready = {"address": addresses["scpi"], "addresses": addresses, "pid": os.getpid()}
+        temporary.write_text(json.dumps(ready) + "\n")
         temporary.replace(chosen.ready)
     server.run()
     return 0

@@ -56,6 +56,7 @@ from testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
+from testbed.emulation.optical.session import Switch
 
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_PORTS = 8192
@@ -144,6 +145,12 @@ def _split_lists(text: str) -> list[str]:
     return [text] if text.strip() else []
 
 
+def session(switch: Switch) -> ScpiSession:
+    device = switch.device
+    model = f"N-{'WSS' if device.wavelengths else 'EMU'}-{device.size}x{device.size}"
+    return ScpiSession(device, f"Polatis,{model}-{device.profile.name.upper()},{switch.name},6.0.0.0")
+
+
 class ScpiSession:
     """One client's conversation. ``feed`` bytes, then ``advance`` for the replies due now."""
 
@@ -170,6 +177,11 @@ class ScpiSession:
     def idle(self) -> bool:
         """Whether everything fed so far is done and answered."""
         return self._ticket is None and not self._units and not self._messages
+
+    @property
+    def over(self) -> bool:
+        """Never: only the client ends it."""
+        return False
 
     @property
     def next_ns(self) -> int | None:

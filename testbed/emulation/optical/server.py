@@ -1,6 +1,6 @@
 """The process around the device: sockets, link events, signals and the kernel's maps, in one thread.
 
-The listener opens last: a client that connects finds the device ready. Nothing here ever takes the maps or
+The listeners open last: a client that connects finds the device ready. Nothing here ever takes the maps or
 filters away, so ending the process in any way leaves the light as it is, and a new process finds it so.
 """
 
@@ -33,7 +33,7 @@ from testbed.emulation.optical.device import (
 from testbed.emulation.optical.far_light import FarLight, LightPlan
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
-from testbed.emulation.optical.scpi import ScpiSession
+from testbed.emulation.optical.session import Personality, Session, Switch, personality
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,9 @@ _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 @dataclass(frozen=True)
 class Settings:
     """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces.
+
+    ``serve``: other management protocols, each with its host and port; ``users``: passwords by user, for
+    those with a login.
 
     Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
     faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1). ``light``:
@@ -66,6 +69,8 @@ class Settings:
     lasers: Path | None = None
     laser_of_port: Mapping[int, int] = field(default_factory=dict)
     light: LightPlan | None = None
+    serve: tuple[tuple[str, tuple[str, int]], ...] = ()
+    users: Mapping[str, str] = field(default_factory=dict)
 
 
 def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
@@ -161,7 +166,7 @@ class Faceplate:
 @dataclass
 class _Client:
     connection: socket.socket
-    session: ScpiSession
+    session: Session
     unread: bytearray
     heard_s: float
     events: int = 0
@@ -174,11 +179,8 @@ class OpticalSwitchServer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._clients: dict[socket.socket, _Client] = {}
-        kind = "WSS" if settings.wavelengths else "EMU"
-        self._identity = (
-            f"Polatis,N-{kind}-{settings.size}x{settings.size}-{settings.profile.name.upper()},"
-            f"{settings.name},6.0.0.0"
-        )
+        served = (("scpi", settings.listen), *settings.serve)
+        begins = [personality(name) for name, _ in served]
         self._stopping = False
         with contextlib.ExitStack() as undo:
             self._datapath = _open_datapath(settings)
@@ -203,20 +205,29 @@ class OpticalSwitchServer:
             undo.callback(self._faceplate.close)
             # The kernel has answered already: the interfaces that are there get armed before anyone asks.
             self._faceplate.refresh()
-            self._listener = socket.create_server(settings.listen, backlog=MAX_CLIENTS)
+            self._switch = Switch(settings.name, self.device, settings.users)
+            #: By listener: the name of its protocol, and what begins a client's session.
+            self._listeners: dict[socket.socket, tuple[str, Personality]] = {}
+            for (name, where), begin in zip(served, begins, strict=True):
+                listener = socket.create_server(where, backlog=MAX_CLIENTS)
+                undo.callback(listener.close)
+                listener.setblocking(False)
+                self._listeners[listener] = name, begin
             undo.pop_all()
-        self._listener.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        for source in (self._listener, self._wake_in, self._faceplate):
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
+        for source in (self._wake_in, self._faceplate):
             self._selector.register(source, selectors.EVENT_READ)
 
     @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()[:2]
-        return str(host), int(port)
+    def addresses(self) -> dict[str, str]:
+        """``host:port`` of each protocol, by name."""
+        where = {name: listener.getsockname() for listener, (name, _) in self._listeners.items()}
+        return {name: f"{address[0]}:{address[1]}" for name, address in where.items()}
 
     @property
     def resumed(self) -> bool:
@@ -247,7 +258,8 @@ class OpticalSwitchServer:
         for client in list(self._clients.values()):
             self._drop(client)
         self._selector.close()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         self._wake_in.close()
         self._wake_out.close()
         self._faceplate.close()
@@ -257,8 +269,8 @@ class OpticalSwitchServer:
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._wait_s()):
-            if key.fileobj is self._listener:
-                self._accept()
+            if isinstance(key.fileobj, socket.socket) and key.fileobj in self._listeners:
+                self._accept(key.fileobj)
             elif key.fileobj is self._wake_in:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_in.recv(4096)
@@ -306,9 +318,9 @@ class OpticalSwitchServer:
         if self._far is not None:
             self._far.follow()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except OSError as error:
             log.warning("accept: %s", error)
             return
@@ -318,7 +330,8 @@ class OpticalSwitchServer:
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = _Client(connection, ScpiSession(self.device, self._identity), bytearray(), time.monotonic())
+        _, begin = self._listeners[listener]
+        client = _Client(connection, begin(self._switch), bytearray(), time.monotonic())
         self._clients[connection] = client
         self._listen_for(client, selectors.EVENT_READ)
 
@@ -349,7 +362,7 @@ class OpticalSwitchServer:
                 self._drop(client)
                 return
         # A client that has said all it wants to say still gets its replies.
-        if client.ended and client.session.idle and not client.unread:
+        if (client.session.over or (client.ended and client.session.idle)) and not client.unread:
             self._drop(client)
             return
         if len(client.unread) > MAX_UNREAD_BYTES:
@@ -357,7 +370,7 @@ class OpticalSwitchServer:
             self._drop(client)
             return
         events = 0
-        if client.session.wants_bytes and not client.ended:
+        if client.session.wants_bytes and not client.ended and not client.session.over:
             events |= selectors.EVENT_READ
         if client.unread:
             events |= selectors.EVENT_WRITE

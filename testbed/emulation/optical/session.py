@@ -1,0 +1,77 @@
+"""What the emulated switch's server and a management protocol know of each other.
+
+A management protocol is a module of this package with a function ``session(switch)`` that begins the
+conversation of one client; the server is told its name with hyphens (``polatis-tl1`` is ``polatis_tl1.py``).
+All protocols of one switch work on the same device, in the server's one thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from testbed.emulation.optical.device import OpticalDevice
+
+
+class Session(Protocol):
+    """One client's conversation: no sockets and no clock.
+
+    The server feeds it what the client sends and calls ``advance`` whenever bytes have come, the device has
+    done something, a fibre got or lost light, or ``next_ns`` is due. A client that sends nothing for the
+    server's idle timeout is cut off by the server.
+    """
+
+    @property
+    def wants_bytes(self) -> bool:
+        """False while so much waits that reading on would only fill memory."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything fed so far is done and answered."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection shall be closed once all that ``advance`` has returned is sent."""
+
+    @property
+    def next_ns(self) -> int | None:
+        """When ``advance`` will have more to say without new bytes or a finished command."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come; how they are split makes no difference."""
+
+    def advance(self, now_ns: int) -> bytes:
+        """Does what can be done now (CLOCK_MONOTONIC nanoseconds) and returns what to send.
+
+        May leave commands with the device, which is then advanced before the next call.
+        """
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The switch as its sessions see it. ``users``: passwords by user, for protocols with a login."""
+
+    name: str
+    device: OpticalDevice
+    users: Mapping[str, str] = field(default_factory=dict)
+
+
+Personality = Callable[[Switch], Session]
+
+
+def personality(name: str) -> Personality:
+    """The protocol of that name. Raises ValueError."""
+    if re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        module = f"{__package__}.{name.replace('-', '_')}"
+        try:
+            found: Personality = importlib.import_module(module).session
+            return found
+        except AttributeError:
+            pass
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise ValueError(f"{name!r} needs the Python package {error.name!r}") from None
+    raise ValueError(f"{name!r} is not a management protocol of the emulated switch")

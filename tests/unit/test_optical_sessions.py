@@ -1,0 +1,84 @@
+"""How the emulated switch finds the management protocols that it serves."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from fabric.optical_profiles import IDEAL
+from testbed.emulation.optical import server as serving
+from testbed.emulation.optical.__main__ import main
+from testbed.emulation.optical.device import OpticalDevice
+from testbed.emulation.optical.scpi import ScpiSession
+from testbed.emulation.optical.session import Switch, personality
+
+
+def test_a_protocol_is_found_by_its_name() -> None:
+    made = personality("scpi")(Switch("ocs0", OpticalDevice(4, IDEAL)))
+    assert isinstance(made, ScpiSession)
+    made.feed(b"*idn?\n")
+    assert made.advance(0) == b"Polatis,N-EMU-4x4-IDEAL,ocs0,6.0.0.0\n"
+
+
+@pytest.mark.parametrize("name", ["device", "nothing", "../scpi", "Scpi", ""])
+def test_what_is_no_protocol_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a management protocol"):
+        personality(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--serve", "scpi=127.0.0.1:0"], "each protocol once"),
+        (["--serve", "nothing=127.0.0.1:0"], "'nothing' is not a management protocol"),
+        (["--serve", "nothing"], "is not protocol=host:port"),
+        (["--users", "{users}"], "line 2: not user:password"),
+    ],
+)
+def test_bad_arguments_are_named(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:secret\nbob\n")
+    filled = [word.format(users=users) for word in arguments]
+    with pytest.raises(SystemExit):
+        main(["--name", "ocs0", "--size", "4", "--pins", str(tmp_path / "pins"), *filled])
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert "secret" not in told
+
+
+class Farewell:
+    """Says one thing to whatever it hears, and ends."""
+
+    next_ns = None
+    wants_bytes = idle = True
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def feed(self, data: bytes) -> None:
+        self.over = True
+
+    def advance(self, now_ns: int) -> bytes:
+        return b"bye" if self.over else b""
+
+
+def test_a_session_that_is_over_is_closed_when_all_is_sent() -> None:
+    ours, theirs = socket.socketpair()
+    client = serving._Client(theirs, Farewell(), bytearray(), 0.0)
+    served = serving.OpticalSwitchServer.__new__(serving.OpticalSwitchServer)
+    with ours, serving.selectors.DefaultSelector() as selector:
+        served._clients, served._selector = {theirs: client}, selector
+        served._listen_for(client, serving.selectors.EVENT_READ)
+        served._write(client)
+        assert served._clients
+        ours.sendall(b"x")
+        served._read(client)
+        client.unread += client.session.advance(0)
+        served._write(client)
+        assert ours.recv(10) == b"bye"
+        assert ours.recv(10) == b""
+        assert not served._clients
