@@ -1,17 +1,55 @@
 """From an inventory entry to a driver.
 
-A driver is a module of this package with a function ``from_inventory(name, entry, size, openflow)``; the
-entry's ``driver`` is the module's name. So a new driver is one file.
+A driver is a function ``from_inventory(name, entry, size, openflow)``. Ours are modules of this package: the
+entry's ``driver`` is the module's name, so a new driver is one file. Anybody else's is found by its entry
+point in the group ``ringlight.optical_drivers``, whose name is the driver's:
+
+    [project.entry-points."ringlight.optical_drivers"]
+    acme-tl1 = "acme.switches:from_inventory"
+
+A hyphen and an underscore are the same in a driver's name. A name of ours cannot be taken.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 from controller.optical.base import OpticalSwitchDriver
+
+ENTRY_POINTS = "ringlight.optical_drivers"
+
+Build = Callable[[str, Mapping[str, Any], int, Any], OpticalSwitchDriver]
+
+
+def _ours(kind: str) -> Build | None:
+    """The driver that is a module of this package."""
+    path = f"controller.optical.{kind}"
+    if importlib.util.find_spec(path) is None:
+        return None
+    build: Build | None = getattr(importlib.import_module(path), "from_inventory", None)
+    return build
+
+
+def _installed(kind: str) -> Build | None:
+    """The driver that another package has registered. Raises ValueError if it cannot be had."""
+    points = [one for one in entry_points(group=ENTRY_POINTS) if one.name.replace("-", "_") == kind]
+    if not points:
+        return None
+    if len({one.value for one in points}) > 1:
+        raise ValueError(f"two packages register it: {', '.join(sorted(one.value for one in points))}")
+    try:
+        build = points[0].load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"its entry point {points[0].value} cannot be loaded: {error}") from None
+    if not callable(build):
+        raise ValueError(f"its entry point {points[0].value} is not a function")
+    found: Build = build
+    return found
 
 
 def make_driver(
@@ -23,16 +61,20 @@ def make_driver(
     naming the switch and the key.
     """
     kind = inventory_entry.get("driver")
-    if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
+    if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):
         raise ValueError(f"optical switch {name}: driver: {kind!r} is not a driver's name")
+    module = kind.replace("-", "_")
     try:
-        module = importlib.import_module(f"controller.optical.{kind}")
-        build = module.from_inventory
-    except (ModuleNotFoundError, AttributeError):
-        raise ValueError(f"optical switch {name}: driver: there is no driver {kind!r}") from None
+        build = _ours(module) or _installed(module)
+    except (ImportError, ValueError) as error:
+        # A package that an optional driver needs, or a broken entry point.
+        raise ValueError(f"optical switch {name}: driver: {kind}: {error}") from None
+    if build is None:
+        raise ValueError(f"optical switch {name}: driver: there is no driver {kind!r}")
     try:
         driver = build(name, inventory_entry, size, openflow)
     except KeyError as error:
         raise ValueError(f"optical switch {name}: the inventory entry lacks {error.args[0]!r}") from None
-    assert isinstance(driver, OpticalSwitchDriver)
+    if not isinstance(driver, OpticalSwitchDriver):
+        raise ValueError(f"optical switch {name}: driver: {kind} gave a {type(driver).__name__}, no driver")
     return driver
