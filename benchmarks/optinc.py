@@ -5,6 +5,7 @@
     python benchmarks/optinc.py area
     python benchmarks/optinc.py physics [--case 8bit_4] [--weights trained] [--weights designed]
                                         [--seeds 5] [--pictures docs/images]
+                                        [--inputs 65536] [--only phase_bits=30,28 --only phase_sigma=1e-9]
 
 ``designed``: the paper's four cases with weights by formula, *designed, not trained*. Every input there is
 through the compressed network (the same function with its used units only), beside the exact mean: inputs,
@@ -17,8 +18,10 @@ paper's figures.
 
 ``physics``: the share of inputs answered wrongly against phase bits, phases that are off for good, loss in
 each MZI and noise of detectors, one at a time; what is random is drawn for each seed. Every input there is,
-or where there are more than ALL_INPUTS a random sample (``--seed``). ``largest_scale`` is by what Sigma
-amplifies at most. ``--pictures`` draws the shares and two meshes of the trained network into a folder.
+or where there are more than ALL_INPUTS a random sample of ``--inputs`` (``--seed``), which is also taken
+where ``--inputs`` is given. ``--only`` names a quantity, mildest values first, and may come again.
+``largest_scale`` is by what Sigma amplifies at most. ``--pictures`` draws the shares and two meshes of the
+trained network into a folder.
 """
 
 from __future__ import annotations
@@ -222,24 +225,25 @@ def physics(chosen: argparse.Namespace) -> dict[str, Any]:
     coding = structure.coding
     count = coding.combinations
     index = np.arange(count)
-    if count > ALL_INPUTS:
-        index = np.random.default_rng(chosen.seed).integers(0, count, SAMPLED_INPUTS)
+    if chosen.inputs is not None or count > ALL_INPUTS:
+        index = np.random.default_rng(chosen.seed).integers(0, count, chosen.inputs or SAMPLED_INPUTS)
     seeds = range(chosen.seeds)
     results: dict[str, dict[str, Found]] = {}
     scales = {}
+    quantities = dict(chosen.only or QUANTITIES.items())
     for name in chosen.weights:
         on = on_meshes(_network(name, chosen.case), structure.approximated)
         scales[name] = max(
             float((layer.scale if isinstance(layer, Full) else layer.scales).max()) for layer in on.layers
         )
         results[name] = {}
-        for title, quantity in QUANTITIES.items():
+        for title, quantity in quantities.items():
             print(f"{name}: {quantity.title}, {len(quantity.values)} values", file=sys.stderr, flush=True)
             results[name][title] = [
                 (value, wrong_shares(on, coding, index, quantity.physics(value), seeds))
                 for value in quantity.values
             ]
-    for title, quantity in QUANTITIES.items():
+    for title, quantity in quantities.items():
         _table(
             [quantity.title, *(f"{name}: % wrong" for name in results)],
             [
@@ -274,6 +278,18 @@ def physics(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _network(weights: str, case: str) -> Network:
     return trained(case)[0] if weights == "trained" else weights_of(CASES[case])
+
+
+def only(text: str) -> tuple[str, Quantity]:
+    """A quantity's name, and it with other values, of ``name=value,value``. Raises ArgumentTypeError."""
+    name, _, listed = text.partition("=")
+    if name not in QUANTITIES:
+        raise argparse.ArgumentTypeError(f"{text}: not one of {', '.join(QUANTITIES)}")
+    try:
+        values = [float(value) for value in listed.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: numbers with commas between them") from None
+    return name, replace(QUANTITIES[name], values=values)
 
 
 def percent(shares: Spread) -> str:
@@ -359,12 +375,21 @@ def main() -> None:
         help="of physics; more than once for both",
     )
     parser.add_argument("--seeds", type=int, default=5, help="of physics: 0, 1 ..")
+    parser.add_argument("--inputs", type=int, help="of physics: a random sample of so many")
+    parser.add_argument(
+        "--only", type=only, action="append", metavar="QUANTITY=VALUES",
+        help=f"of physics: {', '.join(QUANTITIES)}",
+    )  # fmt: skip
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="of physics: draw them")
     chosen = parser.parse_args()
     if unknown := set(chosen.parts) - set(known):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     if chosen.seeds < 1:
         parser.error(f"--seeds {chosen.seeds}: at least 1")
+    if chosen.inputs is not None and chosen.inputs < 1:
+        parser.error(f"--inputs {chosen.inputs}: at least 1")
+    if chosen.only and chosen.pictures is not None:
+        parser.error("--pictures show every quantity: not with --only")
     chosen.weights = chosen.weights or ["trained", "designed"]
     try:
         print(json.dumps({name: known[name](chosen) for name in chosen.parts}, indent=2))

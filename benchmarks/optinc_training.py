@@ -1,15 +1,26 @@
-"""What OptINC's average does to a training: the digits model, in one process. Tables on stderr, JSON on
-stdout.
+"""What OptINC's average does to a training, in one process. Tables on stderr, JSON on stdout.
 
-    python benchmarks/optinc_training.py [plain] [injected] [phases] [--seeds 3] [--iterations 1000]
+    python benchmarks/optinc_training.py [plain] [injected] [phases] [--model digits] [--seeds 3]
+        [--iterations 1000] [--ranks 4 8 16] [--bits 8 16] [--wrong 0.01 1] [--weights trained designed]
 
-Each row is a training of the digits model (2,410 parameters, 1,500 images, 297 held out) for each seed,
-whose gradients are averaged in another way; beside it stands the ring all-reduce of float32 from the same
-seeds. 64 images an iteration over all ranks, learning rate 0.5. Differences are taken seed by seed; +- is the
-half width of the mean's 95 % interval by Student's t. One held-out image is 0.34 points.
+Each row is a training for each seed, whose gradients are averaged in another way; beside it stands the ring
+all-reduce of float32 from the same seeds. Differences are taken seed by seed; +- is the half width of the
+mean's 95 % interval by Student's t. All models share out what an iteration sees over the ranks, so that it is
+the same for every N.
 
-``plain``     8 and 16 bits, N = 4, 8, 16, with the receivers' correction for dropped decimals and without;
-              ``bias`` is by how much of a step the mean gradient is off on average, zeros left out
+``digits``       the model that the workers train (2,410 parameters, 1,500 images, 297 held out): 64 images an
+                 iteration, plain descent at a rate of 0.5
+``conv``         a convolutional network (7,178 parameters) on the same images: 64 an iteration, momentum of
+                 0.9 at a rate of 0.02
+``transformer``  which character comes next (32,352 parameters), on the reference of the language that Python
+                 ships (``pydoc_data.topics``), its last tenth held out: 32 pieces of 32 characters an
+                 iteration, Adam at a rate that falls from 0.01 to 0 in a line
+
+Accuracy is of what is held out: one image is 0.34 points. The loss is of the images that are trained on, but
+of the held-out text.
+
+``plain``     with the receivers' correction for dropped decimals and without; ``bias`` is by how much of a
+              step the mean gradient is off on average, zeros left out
 ``injected``  16 bits, N = 4: the errors of the paper's Table II, as often as there, and more often
 ``phases``    8 bits, N = 4: the trained network that comes with the program, and the designed one
               (*designed, not trained*), on meshes whose phases are off, a draw for each seed; the table of
@@ -19,13 +30,17 @@ half width of the mean's 95 % interval by Student's t. One held-out image is 0.3
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import math
 import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -34,9 +49,19 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
+from optinc_models import (
+    Adam,
+    Batch,
+    Convolutional,
+    Model,
+    Momentum,
+    Transformer,
+    loss_and_accuracy,
+    trained_on,
+)
 
-from containers.worker.model import PARAMETERS
-from containers.worker.reference import train_in_one_process
+from containers.worker.model import PARAMETERS, held_out_set, training_set
+from containers.worker.reference import Exchange, train_in_one_process
 from containers.worker.spec import WorkerSpec
 from experiments.analysis.statistics import half_width
 from fabric.optinc.averaging import Coding
@@ -53,6 +78,9 @@ IMAGES, RATE = 64, 0.5
 RANKS, BITS = (4, 8, 16), (8, 16)
 #: Parts of all answers that are wrong, besides the paper's.
 WRONG = (0.01, 1.0)
+SEQUENCES, PLACES = 32, 32
+MOMENTUM, CONVOLUTIONAL_RATE = 0.9, 0.02
+ADAM_RATE = 1e-2
 #: Radians, by how the weights were found: the designed ones break at far smaller errors.
 SIGMAS = {"trained": (1e-3, 1e-2, 3e-2, 1e-1), "designed": (1e-6, 1e-5, 1e-4, 1e-3)}
 Floats = npt.NDArray[np.float32]
@@ -91,7 +119,7 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: ``accuracy`` of held-out images in percent, ``loss`` of the training set in nats."""
+    """Of one training: ``accuracy`` in percent, ``loss`` in nats; infinite where it diverged."""
 
     accuracy: float
     loss: float
@@ -99,11 +127,105 @@ class Outcome:
     bias: float | None = None
 
 
-class Study:
-    """Trainings of the same seeds and iterations."""
+#: Ranks, seed, iterations and, where it is not the ring, the exchange, to accuracy (0..1) and loss.
+Train = Callable[[int, int, int, Exchange | None], tuple[float, float]]
 
-    def __init__(self, seeds: int, iterations: int) -> None:
-        self.seeds, self.iterations = range(seeds), iterations
+
+def train_digits(ranks: int, seed: int, iterations: int, exchange: Exchange | None) -> tuple[float, float]:
+    spec = WorkerSpec(
+        "digits", 0, ranks, ("127.0.0.1",) * ranks, gradient_bytes=4 * PARAMETERS, iterations=iterations,
+        batch=IMAGES // ranks, seed=seed, learning_rate=RATE,
+    )  # fmt: skip
+    ended: dict[str, Any] = train_in_one_process(spec, exchange=exchange)
+    return ended["accuracy"], ended["loss_last"]
+
+
+def train_convolutional(
+    ranks: int, seed: int, iterations: int, exchange: Exchange | None
+) -> tuple[float, float]:
+    images, labels = training_set()
+
+    def batch(iteration: int) -> Batch:
+        """Every image once an epoch, but for what is left over."""
+        epoch, index = divmod(iteration, len(labels) // IMAGES)
+        order = np.random.default_rng([seed, epoch]).permutation(len(labels))
+        chosen = order[index * IMAGES :][:IMAGES]
+        return images[chosen], labels[chosen]
+
+    model = Convolutional()
+    step = Momentum(CONVOLUTIONAL_RATE, MOMENTUM)
+    found = trained_on(model, model.start(seed), ranks, iterations, batch, step, exchange)
+    return _measured(model, found, (images, labels), held_out_set())
+
+
+def train_transformer(
+    ranks: int, seed: int, iterations: int, exchange: Exchange | None
+) -> tuple[float, float]:
+    codes, characters = text()
+    end = len(codes) * 9 // 10
+    pieces = np.arange(PLACES + 1)
+    random = np.random.default_rng(seed)
+
+    def batch(iteration: int) -> Batch:
+        starts = random.integers(0, end - PLACES, SEQUENCES)
+        chosen = codes[starts[:, None] + pieces]
+        return chosen[:, :-1], chosen[:, 1:]
+
+    model = Transformer(characters, PLACES)
+    found = trained_on(model, model.start(seed), ranks, iterations, batch, Adam(ADAM_RATE), exchange)
+    last = codes[end:]
+    held_out = np.stack([last[at : at + PLACES + 1] for at in range(0, len(last) - PLACES, PLACES)])
+    both = held_out[:, :-1], held_out[:, 1:]
+    return _measured(model, found, both, both)
+
+
+@cache
+def text() -> tuple[npt.NDArray[np.intp], int]:
+    """Python's own reference of the language as whole numbers, topics in order of their names, and how many
+    characters there are.
+    """
+    whole = np.array([ord(character) for _, topic in sorted(topics.items()) for character in topic])
+    known, codes = np.unique(whole, return_inverse=True)
+    return codes, len(known)
+
+
+def text_sha256() -> str:
+    return hashlib.sha256("".join(topic for _, topic in sorted(topics.items())).encode()).hexdigest()
+
+
+def _measured(
+    model: Model, parameters: Floats | None, of_loss: tuple[Any, Any], of_accuracy: tuple[Any, Any]
+) -> tuple[float, float]:
+    if parameters is None:
+        return 0.0, math.inf
+    loss, _ = loss_and_accuracy(model, parameters, *of_loss)
+    _, accuracy = loss_and_accuracy(model, parameters, *of_accuracy)
+    return accuracy, loss if math.isfinite(loss) else math.inf
+
+
+#: By name, with iterations.
+MODELS: dict[str, tuple[Train, int]] = {
+    "digits": (train_digits, 1000),
+    "conv": (train_convolutional, 600),
+    "transformer": (train_transformer, 600),
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is compared."""
+
+    ranks: Sequence[int] = RANKS
+    bits: Sequence[int] = BITS
+    wrong: Sequence[float] = WRONG
+    weights: Sequence[str] = tuple(SIGMAS)
+
+
+class Study:
+    """Trainings of one model, the same seeds and iterations."""
+
+    def __init__(self, train: Train, seeds: int, iterations: int, chosen: Chosen) -> None:
+        self.train, self.seeds, self.iterations, self.chosen = train, range(seeds), iterations, chosen
         self._rings: dict[int, list[Outcome]] = {}
 
     def ring(self, ranks: int) -> list[Outcome]:
@@ -117,7 +239,8 @@ class Study:
 
     def row(self, ranks: int, outcomes: Sequence[Outcome], **names: Any) -> dict[str, Any]:
         def mean(values: Sequence[float]) -> list[float | None]:
-            return [statistics.fmean(values), half_width(values)]
+            # one that diverged leaves no interval
+            return [statistics.fmean(values), half_width(values) if all(map(math.isfinite, values)) else None]
 
         pairs = list(zip(outcomes, self.ring(ranks), strict=True))
         found = {**names, "ranks": ranks}
@@ -126,28 +249,25 @@ class Study:
         found["accuracy_over_ring_points"] = mean([own.accuracy - ring.accuracy for own, ring in pairs])
         found["of_seeds_points"] = [own.accuracy - ring.accuracy for own, ring in pairs]
         found["loss_over_ring_nats"] = mean([own.loss - ring.loss for own, ring in pairs])
+        found["of_seeds_nats"] = [own.loss - ring.loss for own, ring in pairs]
         for name in ("wrong", "bias"):
             values = [value for own in outcomes if (value := getattr(own, name)) is not None]
             found[name] = statistics.fmean(values) if values else None
         return found
 
     def _train(self, ranks: int, seed: int, averaging: Averaging | None = None) -> Outcome:
-        spec = WorkerSpec(
-            "digits", 0, ranks, ("127.0.0.1",) * ranks, gradient_bytes=4 * PARAMETERS,
-            iterations=self.iterations, batch=IMAGES // ranks, seed=seed, learning_rate=RATE,
-        )  # fmt: skip
-        ended: dict[str, Any] = train_in_one_process(spec, exchange=averaging)
+        accuracy, loss = self.train(ranks, seed, self.iterations, averaging)
         wrong = bias = None
         if averaging is not None:
             wrong, bias = averaging.wrong / averaging.answers, statistics.fmean(averaging.biases)
-        return Outcome(100 * ended["accuracy"], ended["loss_last"], wrong, bias)
+        return Outcome(100 * accuracy, loss, wrong, bias)
 
 
 def plain(study: Study) -> list[dict[str, Any]]:
     rows = []
-    for ranks in RANKS:
+    for ranks in study.chosen.ranks:
         rows.append(study.row(ranks, study.ring(ranks), what="ring, float32"))
-        for bits in BITS:
+        for bits in study.chosen.bits:
             for correction in (True, False):
                 averaging = Averaging.of(exact(Coding(bits, ranks)), bits, correction)
                 name = f"OptINC, {bits} bits" + ("" if correction else ", not corrected")
@@ -168,7 +288,7 @@ def injected(study: Study) -> list[dict[str, Any]]:
 
     rows = [study.row(ranks, study.averaged(ranks, Averaging.of(right, bits)), what="layers 4-6: none")]
     for layers, paper in TABLE_II.items():
-        for part in (paper.wrong, *WRONG):
+        for part in (paper.wrong, *study.chosen.wrong):
             name = f"layers {layers}: " + ("as often as there" if part == paper.wrong else f"{part:.0%}")
             outcomes = study.averaged(ranks, wrong_in(paper.with_wrong(part)))
             rows.append(study.row(ranks, outcomes, what=name, drawn_wrong=part))
@@ -188,8 +308,8 @@ def phases(study: Study) -> list[dict[str, Any]]:
         return averaging
 
     rows = []
-    for name, network in networks.items():
-        meshes = on_meshes(network, case.approximated)
+    for name in study.chosen.weights:
+        meshes = on_meshes(networks[name], case.approximated)
         for sigma in SIGMAS[name]:
             outcomes = study.averaged(ranks, off_by(sigma, meshes))
             what = f"{name}, phases off by {sigma:g} rad"
@@ -231,19 +351,31 @@ def main() -> None:
     )
     known = {"plain": plain, "injected": injected, "phases": phases}
     parser.add_argument("parts", nargs="*", default=list(known), help=f"of {', '.join(known)}")
+    parser.add_argument("--model", choices=list(MODELS), default="digits")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
-    parser.add_argument("--iterations", type=int, default=1000)
-    chosen = parser.parse_args()
-    if unknown := set(chosen.parts) - set(known):
+    parser.add_argument("--iterations", type=int, help="the model's, if not given")
+    parser.add_argument("--ranks", type=int, nargs="+", choices=RANKS, default=RANKS, help="of plain")
+    parser.add_argument("--bits", type=int, nargs="+", choices=BITS, default=BITS, help="of plain")
+    parser.add_argument("--wrong", type=float, nargs="*", default=WRONG, help="parts of answers, of injected")
+    parser.add_argument("--weights", nargs="+", choices=list(SIGMAS), default=list(SIGMAS), help="of phases")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(known):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
-    if chosen.seeds < 1 or chosen.iterations < 1:
+    train, iterations = MODELS[given.model]
+    iterations = iterations if given.iterations is None else given.iterations
+    if given.seeds < 1 or iterations < 1:
         parser.error("--seeds and --iterations are at least 1")
-    study = Study(chosen.seeds, chosen.iterations)
-    found = {}
-    for name in chosen.parts:
+    if not all(0 <= part <= 1 for part in given.wrong):
+        parser.error("--wrong: parts of all answers are 0 to 1")
+    chosen = Chosen(given.ranks, given.bits, given.wrong, given.weights)
+    study = Study(train, given.seeds, iterations, chosen)
+    found: dict[str, Any] = {"model": given.model, "seeds": given.seeds, "iterations": iterations}
+    if given.model == "transformer":
+        found["text_sha256"] = text_sha256()
+    for name in given.parts:
         found[name] = known[name](study)
         print("\n".join(table(found[name])), file=sys.stderr)
-    print(json.dumps({"seeds": chosen.seeds, "iterations": chosen.iterations, **found}, indent=2))
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

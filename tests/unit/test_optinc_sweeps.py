@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from benchmarks.optinc import QUANTITIES, percent
+from benchmarks.optinc import QUANTITIES, only, percent
 from experiments.report.interferometers import draw, interferometers, is_pi
 from fabric.optinc.averaging import goals, to_outputs
 from fabric.optinc.designed import designed
@@ -116,3 +117,12 @@ def test_a_drawn_mesh_has_each_interferometer_once_and_in_order(modes: int) -> N
 )
 def test_pi_is_pi_in_every_turn(phase: float, expected: bool) -> None:
     assert is_pi(phase) is expected
+
+
+def test_a_quantity_with_other_values_and_what_is_none() -> None:
+    name, quantity = only("phase_bits=30,28")
+    assert (name, quantity.values) == ("phase_bits", [30, 28])
+    assert quantity.physics(28) == Physics(Imperfections(phase_bits=28))
+    for text, cause in (("phase_bits", "numbers with commas"), ("crosstalk=1", "not one of phase_bits")):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"{text}: {cause}"):
+            only(text)
