@@ -72,7 +72,7 @@ def code_files() -> list[Path]:
     """The files a worker imports or reads, sorted."""
     modules = ("__init__", "alltoall", "collectives", "gathers", "kinds", "schedules", "steps", "wrht")
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
-    chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in ("__init__", "blocks", "wire")]
+    chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in ("__init__", "blocks", "sums", "wire")]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "splits")]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed")]
     chosen += (ROOT / "containers/worker").glob("*.py")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.schedules import steps_named
+from fabric.schedules import parse_collective, steps_named
 from fabric.steps import Op, Steps
 
 
@@ -69,7 +69,12 @@ def chunk_bounds(length: int, chunks: int, bounds: Sequence[int] | None = None) 
 
 
 def all_reduce(name: str, ranks: int) -> Schedule:
-    """An all-reduce written out. Raises ValueError as :func:`fabric.schedules.steps_named`."""
+    """An all-reduce written out. Raises ValueError as :func:`fabric.schedules.steps_named`, and for whole
+    numbers, which no single vector holds."""
+    if parse_collective(name).bits is not None:
+        raise ValueError(
+            f"collective {name}: its sums and means are not of one size, so it has no one schedule"
+        )
     return schedule_of(steps_named(name, ranks))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabric import alltoall, gathers
-from fabric.schedules import STEPS, steps_named
+from fabric.schedules import STEPS, parse_collective, steps_named
 from fabric.steps import BoolArray, IntArray, Steps, frozen
 
 Make = Callable[[int], Steps]
@@ -51,7 +51,7 @@ _ALGORITHMS: dict[str, dict[str, Make]] = {
     **dict.fromkeys(_EXCHANGING, _EXCHANGES),
 }
 #: Kind -> names of its algorithms; the first is the default. ``hierarchical`` may say ``-group-M``, and the
-#: all-reduces have the options of :class:`fabric.schedules.Collective`.
+#: all-reduces have the options of :class:`fabric.schedules.Collective` but for bits.
 KINDS: dict[str, tuple[str, ...]] = {
     "all-reduce": (*STEPS, "wrht"),
     **{kind: tuple(algorithms) for kind, algorithms in _ALGORITHMS.items()},
@@ -75,6 +75,8 @@ def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> St
         raise ValueError(f"{kind} has no root")
     name = algorithm or KINDS[kind][0]
     if kind == "all-reduce":
+        if parse_collective(name).bits is not None:
+            raise ValueError(f"{kind} {name}: only gradients of a training are made whole numbers")
         return steps_named(name, ranks)
     algorithms = _ALGORITHMS[kind]
     if kind in _EXCHANGING and (found := _GROUPED.fullmatch(name)):

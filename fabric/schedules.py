@@ -16,6 +16,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fabric.optinc.blocks import BLOCK, code_type
+from fabric.optinc.sums import sum_bits
 from fabric.steps import IntArray, Op, Step, Steps, frozen
 from fabric.wrht import plan, wrht
 
@@ -47,6 +49,37 @@ def ring(world_size: int) -> Steps:
             yield Step(sources, destinations, (sources + 1 - step) % n, one, "replace")
 
     return Steps("ring", n, n, 2 * (n - 1), make)
+
+
+#: Bits of a gradient's value, and of the exponent that a block of values shares.
+_VALUE_BITS, _SCALE_BITS = 32, 16
+
+
+def ring_of_bits(world_size: int, bits: int) -> Steps:
+    """:func:`ring` of whole numbers in place of float32 values, sizes as parts of the float32 vector.
+
+    First the scales of the blocks (``fabric.optinc.blocks``), of which the largest count: 2(n-1) steps. Then
+    the codes' sums in B + ceil(log2 n) bits each, n-1 steps, and their means in B bits, n-1 steps. Good for
+    times and bytes; what each rank computes is in ``fabric.optinc``. Raises ValueError as ``sum_bits``.
+    """
+    n = world_size
+    _at_least_one("a ring", n)
+    width = sum_bits(bits, n)
+    sources = frozen(np.arange(n))
+    destinations = frozen((sources + 1) % n)
+    # a chunk is what a block's scale has of each of its values, in one of n parts
+    unit = BLOCK // _SCALE_BITS
+    part = unit * _VALUE_BITS
+    scale, total, code = (frozen(np.full(n, count)) for count in (1, unit * width, unit * bits))
+
+    def make() -> Iterator[Step]:
+        for reducing, replacing in ((scale, scale), (total, code)):
+            for step in range(n - 1):
+                yield Step(sources, destinations, (sources - step) % n * part, reducing, "reduce")
+            for step in range(n - 1):
+                yield Step(sources, destinations, (sources + 1 - step) % n * part, replacing, "replace")
+
+    return Steps(f"ring-bits-{bits}", n, n * part, 4 * (n - 1), make)
 
 
 def strides(size: int, count: int) -> tuple[int, ...]:
@@ -277,22 +310,25 @@ STEPS: dict[str, Callable[[int], Steps]] = {
 _WRHT = "wrht"
 #: Averagers do it (``fabric.averagers``): it is no schedule of who sends what to whom.
 _OPTINC = "optinc"
-_RINGS = "coprime-rings"
+_RING, _RINGS = "ring", "coprime-rings"
 _GROUPED = (_WRHT, "hierarchical-ring", "bidirectional-hierarchical-ring")
 _NAME = re.compile(
     rf"(?P<algorithm>{'|'.join([*STEPS, _WRHT, _OPTINC])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
     r"(?:-group-(?P<group>[1-9][0-9]{0,3}))?(?:-reach-(?P<reach>[1-9][0-9]{0,3}))?"
-    r"(?P<exchange>-exchange)?(?P<striped>-striped)?"
+    r"(?:-bits-(?P<bits>[1-9][0-9]?))?(?P<exchange>-exchange)?(?P<striped>-striped)?"
 )
 
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective as its name says: ``ALGORITHM[-WAVELENGTHS][-group-M][-reach-R][-exchange][-striped]``.
+    """A collective as its name says.
+
+    That is ``ALGORITHM[-WAVELENGTHS][-group-M][-reach-R][-bits-B][-exchange][-striped]``.
 
     ``wavelengths``: of the ring that it is for, in each direction; of coprime rings their number.
     ``group``: of a hierarchical ring or WRHT.
-    ``reach``: segments that a lightpath of WRHT may pass. ``exchange``: WRHT's all-to-all step at the top
+    ``reach``: segments that a lightpath of WRHT may pass. ``bits``: of whole numbers that a ring adds up in
+    place of float32 values (:func:`ring_of_bits`). ``exchange``: WRHT's all-to-all step at the top
     where it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
     """
 
@@ -300,6 +336,7 @@ class Collective:
     wavelengths: int | None = None
     group: int | None = None
     reach: int | None = None
+    bits: int | None = None
     exchange: bool = False
     striped: bool = False
 
@@ -313,6 +350,7 @@ class Collective:
         words += [str(self.wavelengths)] if self.wavelengths is not None else []
         words += [f"group-{self.group}"] if self.group is not None else []
         words += [f"reach-{self.reach}"] if self.reach is not None else []
+        words += [f"bits-{self.bits}"] if self.bits is not None else []
         words += ["exchange"] if self.exchange else []
         return "-".join([*words, "striped"] if self.striped else words)
 
@@ -323,21 +361,29 @@ def parse_collective(name: str) -> Collective:
     if found is None:
         there = ", ".join([*STEPS, _WRHT, _OPTINC])
         raise ValueError(f"there is no collective {name!r}; there are {there}")
-    wavelengths, group, reach = (
-        int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach")
+    wavelengths, group, reach, bits = (
+        int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach", "bits")
     )
     flags = bool(found["exchange"]), bool(found["striped"])
-    read = Collective(found["algorithm"], wavelengths, group, reach, *flags)
+    read = Collective(found["algorithm"], wavelengths, group, reach, bits, *flags)
     grouped = read.algorithm in _GROUPED
     for option, fits in (
         ("wavelengths", grouped or read.striped or read.algorithm == _RINGS),
         ("group", grouped),
         ("reach", read.algorithm == _WRHT),
+        ("bits", read.algorithm == _RING),
         ("exchange", read.algorithm == _WRHT),
         ("striped", not read.averaged),
     ):
         if getattr(read, option) and not fits:
             raise ValueError(f"collective {name!r}: {read.algorithm} has no {option}")
+    if read.bits is not None:
+        if read.striped:
+            raise ValueError(f"collective {name!r}: whole numbers are not spread over wavelengths")
+        try:
+            code_type(read.bits)
+        except ValueError as error:
+            raise ValueError(f"collective {name!r}: {error}") from None
     return read
 
 
@@ -370,6 +416,8 @@ def unstriped_steps(found: Collective, ranks: int) -> Steps:
             hierarchical_ring if found.algorithm == "hierarchical-ring" else bidirectional_hierarchical_ring
         )
         return make(ranks, found.group or fitting_group(ranks, found.wavelengths or 1))
+    if found.bits is not None:
+        return ring_of_bits(ranks, found.bits)
     if found.algorithm == _RINGS and found.wavelengths and not found.striped:
         return coprime_rings(ranks, found.wavelengths)
     return STEPS[found.algorithm](ranks)

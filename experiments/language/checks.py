@@ -220,6 +220,9 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
+    if lit and found.bits is not None:
+        where = lit[0].name
+        raise ValueError(f"{what}: whole numbers go over packet switches and circuits; {where} is neither")
     for light in lit:
         off = set(job.ranks).difference(light.nodes)
         if off and len(off) < len(job.ranks):

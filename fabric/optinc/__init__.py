@@ -7,6 +7,7 @@ the quantised mean, and a splitter T sends them back to all (section III). Here 
 and nothing of light in time:
 
 ``blocks``         gradients to B-bit numbers and back
+``sums``           sums of such numbers as a ring of servers adds them, the paper's baseline
 ``pam4``           B-bit numbers to symbols and back (Eq. 2)
 ``averaging``      P, the exact mean that is the goal (Eq. 3), two levels of units (Eq. 8-10)
 ``structure``      the paper's networks, their interferometers and area (Tables I and II)

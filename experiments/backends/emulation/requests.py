@@ -10,7 +10,7 @@ from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
 from fabric.interconnect import divided_anew
 from fabric.plugged import plugged
-from fabric.schedules import steps_named
+from fabric.schedules import parse_collective, steps_named
 from fabric.units import format_time
 from workloads.packed import pack
 
@@ -133,6 +133,8 @@ def only_simulated(plan: RunPlan) -> str | None:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
+        if parse_collective(job.loop.collective).bits is not None:
+            return f"jobs.{job.name}.training.collective: whole numbers are only simulated so far"
     return None
 
 
