@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -76,6 +77,8 @@ POLL_S = 0.02
 #: Age up to which the reading that a plan was made from stands for another before the first write, seconds.
 #: Between any reading and the write someone else can come; the read-back tells.
 FRESH_S = 0.01
+#: Power under which an ingress that should carry light has none, dBm.
+LOSS_OF_SIGNAL_DBM = -30.0
 
 _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
 _PENDING = (CrossConnectState.PENDING_CONNECTION, CrossConnectState.PENDING_DELETION)
@@ -131,11 +134,13 @@ class Bounds:
 class Timing:
     """Declared timing. ``command``: from a write until it takes effect, to which each cross-connect in it
     adds ``per_cross_connect_s`` seconds. ``dark``: from there until a new cross-connect passes packets, the
-    far receiver's re-training included."""
+    far receiver's re-training included. ``settle_s``: after the last write, how long something may still
+    vanish that the switch has shown; it is read back once more then."""
 
     command: Bounds = Bounds()
     per_cross_connect_s: float = 0.0
     dark: Bounds = Bounds()
+    settle_s: float = 0.0
 
     @classmethod
     def from_profile(cls, profile: Mapping[str, Any]) -> Timing:
@@ -161,7 +166,8 @@ class Capabilities:
 
     ``ingress`` and ``egress`` are its port numbers (a single-sided switch has each port in both).
     ``reach`` names the egresses of those ingresses that cannot reach all. ``max_batch``: cross-connects
-    per write. ``max_replace``: largest whole set that one write can put in the place of what stands, 0 where
+    per write; ``max_remove``: of a write that removes, where that takes fewer (0: as many).
+    ``max_replace``: largest whole set that one write can put in the place of what stands, 0 where
     there is no such write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0
     for none. ``ownership``: it records who made a cross-connect.
     """
@@ -176,6 +182,7 @@ class Capabilities:
     ownership: bool = False
     wavelengths: int = 0
     reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    max_remove: int = 0
 
     @cached_property
     def ports(self) -> frozenset[int]:
@@ -334,6 +341,27 @@ def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect
                 raise PortDisabled(port, f"cross-connect {xc}: port {port} is disabled")
 
 
+def los_alarms(snapshot: Snapshot, powers: Mapping[int, float | None]) -> Iterator[Alarm]:
+    """Ingresses of cross-connects without light; and egresses without, where light comes in and the mirrors
+    are set. ``powers``: dBm by port, None or no entry for a port without a meter, -inf for no light."""
+    wires = snapshot.cross_connects
+    known = {port: power for port, power in powers.items() if power is not None}
+    dark = {port: power for port, power in known.items() if power < LOSS_OF_SIGNAL_DBM}
+
+    def told(port: int) -> str:
+        return "nothing" if dark[port] == -math.inf else f"{dark[port]:.1f} dBm"
+
+    for port in sorted({xc.ingress for xc in wires} & dark.keys()):
+        yield Alarm("LOS", port, f"port {port} receives {told(port)}: no light")
+    lit = {
+        xc.egress
+        for xc in wires
+        if xc.ingress not in dark and snapshot.ports[xc.egress].state is PortState.TUNED
+    }
+    for port in sorted(lit & dark.keys()):
+        yield Alarm("LOS", port, f"port {port} sends {told(port)}: too little light")
+
+
 def make_plan(
     capabilities: Capabilities,
     snapshot: Snapshot,
@@ -434,10 +462,11 @@ class OpticalSwitchDriver(ABC):
 
     @abstractmethod
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        """Remove exactly these (at most ``max_batch``) and wait for the acknowledgement.
+        """Remove exactly these (at most ``max_remove``) and wait for the acknowledgement.
 
         Raises Unreachable or DeadlineExceeded only if nothing was sent, Refused (or PermissionDenied,
-        AuthFailed) if the switch said no, Indeterminate in every other case of trouble.
+        AuthFailed; StaleRevision if someone else was faster) if the switch said no, Indeterminate in every
+        other case of trouble.
         """
 
     @abstractmethod
@@ -669,7 +698,9 @@ class OpticalSwitchDriver(ABC):
         timing = self._capabilities.timing
         needed_s = sum(
             timing.command.typical_s + len(changed) * timing.per_cross_connect_s for _, _, changed in batches
-        ) + (timing.dark.typical_s if plan.add and settle else 0.0)
+        )
+        if settle and plan:
+            needed_s += max(timing.settle_s, timing.dark.typical_s if plan.add else 0.0)
         if deadline.left_s < needed_s:
             raise DeadlineExceeded(
                 f"the plan needs about {needed_s:.3f} s, "
@@ -697,7 +728,9 @@ class OpticalSwitchDriver(ABC):
                 else:
                     told = self._write_and_read(verb, batch, deadline)
                 done += 1
-        except (Refused, PermissionDenied, AuthFailed) as error:
+        except (Refused, PermissionDenied, AuthFailed, StaleRevision) as error:
+            if done == 0 and isinstance(error, StaleRevision):
+                raise
             refusal = error
         except (Unreachable, DeadlineExceeded) as error:
             if done == 0:
@@ -721,14 +754,15 @@ class OpticalSwitchDriver(ABC):
         if self.replaces_at_once(plan):
             whole = tuple(sorted(plan.keep | set(plan.add), key=_order))
             return [("replace", whole, (*plan.remove, *plan.add))]
-        groups: tuple[tuple[Verb, tuple[CrossConnect, ...]], ...] = (
-            ("remove", plan.remove),
-            ("add", plan.add),
+        most = self._capabilities.max_batch
+        groups: tuple[tuple[Verb, tuple[CrossConnect, ...], int], ...] = (
+            ("remove", plan.remove, self._capabilities.max_remove or most),
+            ("add", plan.add, most),
         )
         batches = [
-            (verb, group[start : start + self._capabilities.max_batch])
-            for verb, group in groups
-            for start in range(0, len(group), self._capabilities.max_batch)
+            (verb, group[start : start + size])
+            for verb, group, size in groups
+            for start in range(0, len(group), size)
         ]
         return [(verb, batch, batch) for verb, batch in batches]
 
@@ -757,6 +791,7 @@ class OpticalSwitchDriver(ABC):
             if plan.add and settle:
                 deadline.sleep_until(lit_by)
             snapshot = self._reading(deadline)
+        settled_by = self._written_at + self._capabilities.timing.settle_s if settle else 0.0
         while True:
             pending = any(snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove))
             late = any(xc not in snapshot.cross_connects for xc in plan.add) or any(
@@ -764,7 +799,9 @@ class OpticalSwitchDriver(ABC):
             )
             soon = time.monotonic() + POLL_S
             if not (pending and settle) and not (late and soon < lit_by):
-                return snapshot
+                if late or snapshot.taken_at >= settled_by:
+                    return snapshot
+                soon = settled_by
             try:
                 deadline.sleep_until(soon)
                 snapshot = self._reading(deadline)

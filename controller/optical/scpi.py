@@ -37,6 +37,7 @@ from controller.optical.base import (
     Timing,
     Verb,
     dual_sided,
+    los_alarms,
 )
 from controller.optical.errors import (
     DeadlineExceeded,
@@ -62,8 +63,6 @@ CONNECT_S = 3.0
 REPLY_S = 5.0
 #: Longest wait for two replies to one message of a switch that may not give them, seconds.
 COMPOUND_S = 1.0
-#: Power under which an ingress that should carry light has none, dBm.
-LOSS_OF_SIGNAL_DBM = -30.0
 
 #: By letter, and whether the port is connected.
 _STATUS = {
@@ -452,20 +451,8 @@ class ScpiDriver(OpticalSwitchDriver):
         return found
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        """Ingresses without light; and egresses without, where light comes in and the mirrors are set."""
-        wires = snapshot.cross_connects
-        used = sorted({port for xc in wires for port in (xc.ingress, xc.egress)})
-        powers = self._power(used, deadline) if used else {}
-        dark = {port for port, power in powers.items() if power is not None and power < LOSS_OF_SIGNAL_DBM}
-        for port in sorted({xc.ingress for xc in wires} & dark):
-            yield Alarm("LOS", port, f"port {port} receives {powers[port]:.1f} dBm: no light")
-        lit = {
-            xc.egress
-            for xc in wires
-            if xc.ingress not in dark and snapshot.ports[xc.egress].state is PortState.TUNED
-        }
-        for port in sorted(lit & dark):
-            yield Alarm("LOS", port, f"port {port} sends {powers[port]:.1f} dBm: too little light")
+        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
+        return los_alarms(snapshot, self._power(used, deadline) if used else {})
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:

@@ -480,7 +480,14 @@ class OpticalDevice:
         wires = [wire for wire in self._wires(port) if not self._is_gated(wire)]
         if not wires:
             return PortState.BLOCKED
-        return PortState.TUNED if all(self._is_tuned(w, now_ns) for w in wires) else PortState.TUNING
+        return PortState.TUNED if all(self.is_tuned(w, now_ns) for w in wires) else PortState.TUNING
+
+    def is_tuned(self, wire: Wire, now_ns: int) -> bool:
+        """Whether its mirrors stand; False for a cross-connect that there is not."""
+        lit = self._lit.get((wire.ingress, wire.wavelength))
+        if lit is None or lit.egress != wire.egress:
+            return False
+        return now_ns >= lit.ready_ns - round(self.profile.retrain_s * NS)
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
         """Factory insertion loss of a path: triangular between the profile's least, typical and most."""
@@ -516,7 +523,7 @@ class OpticalDevice:
             power = self.arriving_dbm(port, None) if self._received.get(port) else None
             return read if power is None else max(read, power)
         for wire in self._wires(port):
-            if self._received.get(wire.ingress) and not self._is_gated(wire) and self._is_tuned(wire, now_ns):
+            if self._received.get(wire.ingress) and not self._is_gated(wire) and self.is_tuned(wire, now_ns):
                 power = self.arriving_dbm(wire.ingress, wire.wavelength)
                 if power is not None:
                     read = max(read, received_dbm(power, [self.loss_db(wire)]))
@@ -556,10 +563,6 @@ class OpticalDevice:
 
     def _is_gated(self, wire: Wire) -> bool:
         return any(self.admin(end) is not Admin.ENABLED for end in (wire.ingress, wire.egress))
-
-    def _is_tuned(self, wire: Wire, now_ns: int) -> bool:
-        ready_ns = self._lit[wire.ingress, wire.wavelength].ready_ns
-        return now_ns >= ready_ns - round(self.profile.retrain_s * NS)
 
 
 def _by_colour(spot: Spot) -> tuple[int, int]:

@@ -1,0 +1,263 @@
+"""HTTP/1.1 to a switch's management port: one kept-alive connection, and always an answer or an error in
+time.
+
+Our own client over h11, for three things that general clients do not give: a deadline for the whole
+exchange (theirs is for each piece, so that a switch that sends a byte now and then holds them for ever),
+knowing whether anything was sent, and no log lines of theirs with cookies in them.
+
+Requests that read are sent again, once, when the switch has dropped the connection since it was last used.
+Requests that write are never repeated.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+
+from controller.optical.base import Deadline
+from controller.optical.errors import (
+    AuthFailed,
+    DeadlineExceeded,
+    Indeterminate,
+    OpticalError,
+    PermissionDenied,
+    ProtocolError,
+    Refused,
+    Unreachable,
+)
+
+log = logging.getLogger(__name__)
+
+#: A reply longer than this is garbage; 4,096 circuits of a Calient switch need 2 MB.
+MAX_REPLY_BYTES = 1 << 23
+#: Longest wait for a connection, TLS included, seconds.
+CONNECT_S = 3.0
+#: Longest wait for the reply to a question, seconds.
+REPLY_S = 5.0
+#: Answers to a write that leave open whether it was done: the switch, or a proxy before it, broke down.
+_OPEN = (408, 500, 502, 504)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """``headers`` are pairs with names in lower case, in the order they came."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str:
+        """The first of that name; empty if there is none."""
+        return next((value for key, value in self.headers if key == name), "")
+
+    def json(self) -> Any:
+        """What the body says. Raises ProtocolError."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise ProtocolError("a reply that is not JSON", self._raw) from None
+
+    def check_read(self, what: str) -> None:
+        """Raises AuthFailed, PermissionDenied or ProtocolError unless this is status 200."""
+        self._check_access(what)
+        if self.status != 200:
+            raise ProtocolError(f"{what}: status {self.status} where 200 is wanted", self._raw)
+
+    def check_write(self, what: str) -> None:
+        """Raises AuthFailed, PermissionDenied, Refused or Indeterminate unless the status is a success."""
+        self._check_access(what)
+        if self.status in _OPEN:
+            raise Indeterminate(f"{what}: status {self.status}: {self._raw[:120]!r}")
+        if not 200 <= self.status < 300:
+            raise Refused(f"{what}: status {self.status}: {self._raw[:120]!r}")
+
+    def _check_access(self, what: str) -> None:
+        if self.status == 401:
+            raise AuthFailed(f"{what}: the switch wants another user or password")
+        if self.status == 403:
+            raise PermissionDenied(f"{what}: the switch does not let this user do it")
+
+    @property
+    def _raw(self) -> str:
+        return self.body[:400].decode("utf-8", "replace")
+
+
+class HttpClient:
+    """One connection, made when it is needed and made anew after trouble. Not for several threads.
+
+    ``tls``: how to check the switch's certificate; None for plain HTTP.
+    """
+
+    def __init__(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.name = name
+        self._host, self._port, self._tls = host, port, tls
+        self._socket: socket.socket | None = None
+        self._http = h11.Connection(h11.CLIENT)
+        shown = f"[{host}]" if ":" in host else host
+        self._authority = f"{shown}:{port}"
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def read(self, target: str, headers: Mapping[str, str], deadline: Deadline) -> Reply:
+        """Asks (GET). Raises Unreachable, DeadlineExceeded, ProtocolError."""
+        limit = deadline if deadline.left_s < REPLY_S else Deadline(REPLY_S)
+        fresh = self._socket is None
+        try:
+            return self._exchange("GET", target, headers, b"", limit)
+        except Unreachable:
+            if fresh:
+                raise
+            return self._exchange("GET", target, headers, b"", limit)
+
+    def write(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
+    ) -> Reply:
+        """Tells. Raises Unreachable or DeadlineExceeded if nothing was sent, else Indeterminate."""
+        self._connect(deadline)
+        try:
+            return self._exchange(method, target, headers, body, deadline)
+        except OpticalError as error:
+            self.close()
+            raise Indeterminate(f"no answer to {method} {target}: {error}") from error
+
+    def _connect(self, deadline: Deadline) -> socket.socket:
+        """A connection that the switch had not dropped a moment ago."""
+        if self._socket is not None and not _is_quiet(self._socket):
+            self.close()
+        if self._socket is not None:
+            return self._socket
+        limit = deadline if deadline.left_s < CONNECT_S else Deadline(CONNECT_S)
+        try:
+            made = socket.create_connection((self._host, self._port), timeout=limit.check())
+        except OSError as error:
+            raise Unreachable(f"no connection to {self._authority}: {error}") from None
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                made.settimeout(limit.check())
+                made = self._tls.wrap_socket(made, server_hostname=self._host)
+        except (OSError, ValueError) as error:
+            made.close()
+            raise Unreachable(f"no TLS with {self._authority}: {error}") from None
+        except BaseException:
+            made.close()
+            raise
+        self._socket, self._http = made, h11.Connection(h11.CLIENT)
+        return made
+
+    def _exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes, limit: Deadline
+    ) -> Reply:
+        connection = self._connect(limit)
+        pairs = [("host", self._authority), *headers.items()]
+        if body or method not in ("GET", "DELETE"):
+            pairs.append(("content-length", str(len(body))))
+        http = self._http
+        try:
+            out = http.send(h11.Request(method=method, target=target, headers=pairs)) or b""
+            if body:
+                out += http.send(h11.Data(data=body)) or b""
+            out += http.send(h11.EndOfMessage()) or b""
+            connection.settimeout(limit.check())
+            connection.sendall(out)
+            reply = self._receive(connection, limit)
+        except TimeoutError:
+            self.close()
+            raise DeadlineExceeded(f"no reply to {method} {target}") from None
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"connection lost: {error}") from None
+        except h11.RemoteProtocolError as error:
+            self.close()
+            raise ProtocolError(f"{method} {target}: not an HTTP reply: {error}") from None
+        except BaseException:
+            # What is still to come on this connection would be taken for the reply to the next request.
+            self.close()
+            raise
+        if http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]:
+            http.start_next_cycle()
+        else:
+            self.close()
+        log.debug("%s: %s %s -> %d", self.name, method, target, reply.status)
+        return reply
+
+    def _receive(self, connection: socket.socket, limit: Deadline) -> Reply:
+        head: h11.Response | None = None
+        body = bytearray()
+        while True:
+            event = self._http.next_event()
+            match event:
+                case h11.NEED_DATA:
+                    connection.settimeout(limit.check())
+                    data = connection.recv(1 << 16)
+                    if not data and head is None and not self._http.trailing_data[0]:
+                        raise Unreachable("the switch closed the connection")
+                    self._http.receive_data(data)
+                case h11.Response():
+                    head = event
+                case h11.Data():
+                    body += event.data
+                    if len(body) > MAX_REPLY_BYTES:
+                        raise ProtocolError(f"a reply of more than {MAX_REPLY_BYTES} bytes")
+                case h11.EndOfMessage():
+                    assert head is not None
+                    pairs = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in head.headers]
+                    return Reply(head.status_code, pairs, bytes(body))
+                case h11.InformationalResponse():
+                    continue
+                case _:
+                    raise ProtocolError("the switch ended the connection in a reply")
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """Whether nothing has come on a connection that should be silent: neither its end nor stray bytes."""
+    connection.settimeout(0.0)
+    try:
+        # A TLS socket cannot peek; what it would read here is the end, or what nobody asked for.
+        connection.recv(1) if isinstance(connection, ssl.SSLSocket) else connection.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def http_client(name: str, entry: Mapping[str, Any]) -> HttpClient:
+    """From ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
+
+    ``tls`` is true unless it is said otherwise or the switch is on this machine; then the switch's
+    certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError
+    without an address.
+    """
+    host, _, port = str(entry["address"]).rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    tls = entry.get("tls", not _is_loopback(host))
+    if not isinstance(tls, bool):
+        raise ValueError(f"optical switch {name}: tls: {tls!r} is neither true nor false")
+    context = None
+    if tls:
+        try:
+            context = ssl.create_default_context(cafile=entry.get("ca_file"))
+        except (OSError, TypeError) as error:
+            raise ValueError(f"optical switch {name}: ca_file: {entry['ca_file']}: {error}") from None
+    return HttpClient(name, host, int(port), context)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,243 @@
+"""What a Calient S-series switch knows besides the light: port names; circuits, their names and groups.
+
+One :class:`Circuits` per device, shared by all sessions of whatever protocol speaks of circuits. A circuit
+is first provisioned (it holds its ports) and then activated (it has light); both may be one command. Port p
+of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two cross-connects.
+
+Light that another protocol has set shows up as a one-way circuit of the group ``SYSTEM``, and a circuit
+whose light another protocol takes away is gone. Names and groups live in this process: after a restart all
+that has light is such a one-way circuit.
+
+Unverified, so chosen here: shelf 1 holds all modules; a port that is busy, unknown, disabled or broken is
+refused with the one text ``Invalid Connection`` that public client code looks for; the state words while
+mirrors move (:class:`Condition`).
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from testbed.emulation.optical.device import (
+    Admin,
+    Connect,
+    DeviceError,
+    Disconnect,
+    OpticalDevice,
+    Ticket,
+    Wire,
+)
+
+PORTS_PER_MODULE = 8
+GROUP = "SYSTEM"
+MAX_NAME = 80
+INVALID = "Invalid Connection"
+_TRIPLET = re.compile(r"([1-9]\d{0,3})\.([1-9]\d{0,3})\.([1-8])")
+
+
+class CircuitError(Exception):
+    """A circuit is refused, and nothing has changed. The message is what the switch says."""
+
+
+def port_name(port: int) -> str:
+    """``1.2.1`` of faceplate port 9: shelf, module, port."""
+    module, place = divmod(port - 1, PORTS_PER_MODULE)
+    return f"1.{module + 1}.{place + 1}"
+
+
+def port_number(text: str, size: int) -> int:
+    """The faceplate port of ``1.2.1`` or of a plain number. Raises CircuitError."""
+    match = _TRIPLET.fullmatch(text)
+    if match is not None and match[1] == "1":
+        port = (int(match[2]) - 1) * PORTS_PER_MODULE + int(match[3])
+    elif re.fullmatch(r"[1-9]\d{0,4}", text):
+        port = int(text)
+    else:
+        raise CircuitError(INVALID)
+    if port > size:
+        raise CircuitError(INVALID)
+    return port
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Administrative state, operational state, operational capability: the words of a circuit or a port."""
+
+    admin: str
+    operation: str
+    capability: str
+
+
+RESERVED = Condition("UMA", "RDY", "OK")
+TUNING = Condition("IS", "RDY", "OK")
+IN_SERVICE = Condition("IS", "IS", "OK")
+FAILED = Condition("IS", "OOS", "FAIL")
+
+
+Phase = Literal["reserved", "active", "gone"]
+
+
+@dataclass(eq=False)
+class Circuit:
+    """From the IN half of ``source`` to the OUT half of ``destination`` (faceplate ports), and back if
+    ``two_way``. ``active``: it has light; ``nolight``: it was aligned without waiting for some."""
+
+    source: int
+    destination: int
+    two_way: bool = False
+    group: str = GROUP
+    name: str = ""
+    nolight: bool = True
+    active: bool = False
+    ticket: Ticket | None = None
+    #: What it is once the command under way is done, and if that is refused.
+    after: Phase = "reserved"
+    otherwise: Phase = "reserved"
+
+    @property
+    def conn(self) -> str:
+        """Its identifier, ``1.1.1>1.2.1`` or, two-way, ``1.1.1-1.2.1``."""
+        return f"{port_name(self.source)}{'-' if self.two_way else '>'}{port_name(self.destination)}"
+
+    def halves(self) -> list[tuple[int, int]]:
+        """IN and OUT port of each direction."""
+        there = (self.source, self.destination)
+        return [there, there[::-1]] if self.two_way and self.source != self.destination else [there]
+
+    def wires(self, size: int) -> list[Wire]:
+        return [Wire(into, size + out) for into, out in self.halves()]
+
+
+_of_device: weakref.WeakKeyDictionary[OpticalDevice, Circuits] = weakref.WeakKeyDictionary()
+
+
+class Circuits:
+    """The circuits of one switch."""
+
+    def __init__(self, device: OpticalDevice) -> None:
+        self._device = weakref.proxy(device)
+        self._size = device.size
+        self._known: list[Circuit] = []
+
+    @classmethod
+    def of(cls, device: OpticalDevice) -> Circuits:
+        """Those of a device; the same ones for all who ask."""
+        found = _of_device.get(device)
+        if found is None:
+            found = _of_device[device] = cls(device)
+        return found
+
+    def all(self) -> list[Circuit]:
+        """Every circuit, as the light is now, in order of their ports."""
+        lit = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
+        kept = []
+        for circuit in self._known:
+            ticket = circuit.ticket
+            if ticket is not None and ticket.done:
+                circuit.ticket = None
+                phase = circuit.after if ticket.error is None else circuit.otherwise
+                circuit.active = phase == "active"
+                if phase == "gone":
+                    continue
+            has_light = lit.issuperset(circuit.wires(self._size))
+            if circuit.ticket is None and circuit.active and not has_light:
+                continue
+            if circuit.ticket is None and has_light:
+                circuit.active = True
+            kept.append(circuit)
+        explained = {wire for circuit in kept for wire in circuit.wires(self._size)}
+        kept += [Circuit(w.ingress, w.egress - self._size, active=True) for w in sorted(lit - explained)]
+        self._known = kept
+        return sorted(kept, key=lambda circuit: (circuit.source, circuit.destination))
+
+    def find(self, conns: Iterable[str]) -> list[Circuit | None]:
+        """The circuits of these identifiers, a two-way one from either end; None for what is not there."""
+        index = {}
+        for circuit in self.all():
+            ends = (circuit.source, circuit.destination)
+            index[ends, circuit.two_way] = circuit
+            if circuit.two_way:
+                index[ends[::-1], True] = circuit
+        found: list[Circuit | None] = []
+        for conn in conns:
+            source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
+            try:
+                ends = port_number(source, self._size), port_number(destination, self._size)
+            except CircuitError:
+                found.append(None)
+            else:
+                found.append(index.get((ends, way == "-")))
+        return found
+
+    def provision(self, wanted: Sequence[Circuit]) -> list[bool]:
+        """Which of these now hold their ports; the others changed nothing. An earlier one goes first."""
+        taken = {half for circuit in self.all() for half in self._ports(circuit)}
+        done = []
+        for circuit in wanted:
+            ports = self._ports(circuit)
+            fine = taken.isdisjoint(ports) and self._usable(ports)
+            fine = fine and len(circuit.name) <= MAX_NAME and len(circuit.group) <= MAX_NAME
+            done.append(fine)
+            if fine:
+                taken.update(ports)
+                self._known.append(circuit)
+        return done
+
+    def make(self, now_ns: int, provisioned: Iterable[Circuit]) -> Ticket:
+        """Gives new circuits light, all or none; without it they end."""
+        return self._command(now_ns, provisioned, True, "active", "gone")
+
+    def activate(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
+        """Gives circuits without light some, all or none. The device does it when its turn comes."""
+        return self._command(now_ns, circuits, True, "active", "reserved")
+
+    def deactivate(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
+        """Takes the light of active circuits away, of all or none; they keep their ports."""
+        return self._command(now_ns, circuits, False, "reserved", "active")
+
+    def delete(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
+        """Ends circuits; those with light all or none."""
+        circuits = list(circuits)
+        dark = {id(circuit) for circuit in circuits if not circuit.active}
+        self._known = [circuit for circuit in self._known if id(circuit) not in dark]
+        return self._command(now_ns, [one for one in circuits if one.active], False, "gone", "active")
+
+    def condition(self, circuit: Circuit, now_ns: int) -> Condition:
+        """Its state words now."""
+        if not circuit.active:
+            return TUNING if circuit.ticket is not None else RESERVED
+        ports = [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]
+        if any(self._device.admin(port) is not Admin.ENABLED for port in ports):
+            return FAILED
+        if not all(self._device.is_tuned(wire, now_ns) for wire in circuit.wires(self._size)):
+            return TUNING
+        dark = any(
+            self._device.power_dbm(into, now_ns) < self._device.profile.los_dbm
+            for into, _ in circuit.halves()
+        )
+        return FAILED if dark and not circuit.nolight else IN_SERVICE
+
+    def _command(
+        self, now_ns: int, circuits: Iterable[Circuit], on: bool, after: Phase, otherwise: Phase
+    ) -> Ticket:
+        circuits = list(circuits)
+        wires = tuple(wire for circuit in circuits for wire in circuit.wires(self._size))
+        if not wires:
+            return Ticket(done=True)
+        ticket: Ticket = self._device.submit(now_ns, Connect(wires) if on else Disconnect(wires))
+        for circuit in circuits:
+            circuit.ticket, circuit.after, circuit.otherwise = ticket, after, otherwise
+        return ticket
+
+    def _ports(self, circuit: Circuit) -> list[int]:
+        """Device ports that it holds."""
+        return [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]
+
+    def _usable(self, ports: Iterable[int]) -> bool:
+        try:
+            return all(self._device.admin(port) is Admin.ENABLED for port in ports)
+        except DeviceError:
+            return False

@@ -1,0 +1,387 @@
+"""The REST interface of Calient S-series switches, from the device's side: JSON over HTTP, base ``/rest``.
+
+    GET    crossconnects/?id=list                     every circuit; halves with powers, loss and states
+    GET    crossconnects/?id=detail&conn=1.1.1>1.2.1  one of them
+    POST   crossconnects/?id=add      {"in", "out", "group", "conn", "dir": "uni"|"bi", "name", "nolight"}
+    POST   crossconnects/?id=badd     a list of those; answers a list, each with its own status
+    POST   crossconnects/?id=bdel     [{"conn": "1.1.1>1.2.1"}], likewise
+    DELETE crossconnects/?id=delete&conn=…
+    POST   crossconnects/?id=activate|deactivate&conn=…      (or {"conn": …} as body)
+    POST   crossconnects/?id=deleteall
+    GET    ports/?id=summary          port, conn, connid, power, inalias, outalias
+    POST   ports/?id=config           {"port", "inalias", "outalias", "inas": "IS"|"OOS", "outas"}
+    GET    info/?id=restversion|softwareversion
+    GET    node/?id=summary&detail=SYSCFG|SOFTWARE|HARDWARE
+
+The first request needs HTTP basic authentication and is given a session cookie, with which later ones do
+without, until it has not been used for `COOKIE_S`. A switch without users asks nobody.
+
+As on the product, a refused circuit is an answer with status 200 that says ``{"response": {"status":
+"0"}}``; a bulk request may do a part. A busy port refuses: conflicts are the client's to resolve. A write
+is answered when the device has carried it out; its light comes later, and the states say when. Without
+``nolight`` a circuit whose ingress is dark is reported with OC FAIL.
+
+Unverified, and chosen here: the status of success (``1``) and the text beside it, ``detail`` of a circuit
+that is not there (status 0), powers as text in dBm (``NONE`` without light), a port's ``power`` as
+``in,out``, the keys of ``info`` and ``node``, and the body of ``ports/?id=config``. ``deadreckon`` is taken
+as ``nolight``; ``band`` is ignored.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import weakref
+from collections import OrderedDict
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+from testbed.emulation.optical.calient import (
+    GROUP,
+    INVALID,
+    Circuit,
+    CircuitError,
+    Circuits,
+    port_name,
+    port_number,
+)
+from testbed.emulation.optical.device import (
+    NS,
+    Admin,
+    Command,
+    OpticalDevice,
+    SetAdmin,
+    SetLabel,
+    Wire,
+)
+from testbed.emulation.optical.http import (
+    Answer,
+    HttpError,
+    HttpSession,
+    Request,
+    Response,
+    basic_user,
+)
+from testbed.emulation.optical.session import Switch
+
+REST_VERSION = "1.0"
+SOFTWARE = "6.0-3"
+COOKIE = "SESSIONID"
+#: A cookie that was not used for this long is forgotten, seconds.
+COOKIE_S = 1800
+MAX_COOKIES = 256
+MAX_BULK = 4096
+_DONE, _REFUSED = "1", "0"
+#: Yields while the device is busy with it; for each item of a request whether it was done.
+_Done = Generator[None, int, list[bool]]
+
+
+class _Cookies:
+    """The sessions that are logged in, and when each was last heard of."""
+
+    def __init__(self) -> None:
+        self._heard: OrderedDict[str, int] = OrderedDict()
+        self._made = 0
+
+    def make(self, key: str, now_ns: int) -> str:
+        """A new one that only who has the password could guess."""
+        self._made += 1
+        cookie = hmac.new(key.encode(), str(self._made).encode(), "sha256").hexdigest()[:32]
+        self._heard[cookie] = now_ns
+        while len(self._heard) > MAX_COOKIES:
+            self._heard.popitem(last=False)
+        return cookie
+
+    def knows(self, cookie: str, now_ns: int) -> bool:
+        heard = self._heard.get(cookie)
+        if heard is None:
+            return False
+        if now_ns - heard > COOKIE_S * NS:
+            del self._heard[cookie]
+            return False
+        self._heard[cookie] = now_ns
+        self._heard.move_to_end(cookie)
+        return True
+
+
+_cookies: weakref.WeakKeyDictionary[OpticalDevice, _Cookies] = weakref.WeakKeyDictionary()
+
+
+def _status(done: bool, text: str = "") -> dict[str, Any]:
+    return {"response": {"status": _DONE if done else _REFUSED, **({"description": text} if text else {})}}
+
+
+def _reply(value: object) -> Response:
+    return Response(200, json.dumps(value).encode(), {"content-type": "application/json"})
+
+
+def _text(item: Mapping[str, Any], key: str, default: str = "") -> str:
+    found = item.get(key, default)
+    if not isinstance(found, str):
+        raise HttpError(400, f"{key}: text is wanted")
+    return found
+
+
+def _yes(item: Mapping[str, Any], key: str) -> bool:
+    """A flag, as JSON's or as text."""
+    return str(item.get(key, "")).strip().lower() in ("true", "1", "yes", "y")
+
+
+class CalientRestSession(HttpSession):
+    """One client's connection."""
+
+    def __init__(self, switch: Switch) -> None:
+        super().__init__()
+        self._switch = switch
+        self._device = switch.device
+        self._circuits = Circuits.of(switch.device)
+        self._cookies = _cookies.setdefault(switch.device, _Cookies())
+
+    def _answer(self, request: Request, now_ns: int) -> Answer:
+        cookie = self._let_in(request, now_ns)
+        response = yield from self._do(request, now_ns)
+        if cookie is None:
+            return response
+        given = {"set-cookie": f"{COOKIE}={cookie}; Path=/; HttpOnly"}
+        return Response(response.status, response.body, {**response.headers, **given})
+
+    def _error(self, error: HttpError, request: Request | None) -> Response:
+        told = json.dumps(_status(False, str(error))).encode()
+        headers = {"content-type": "application/json"}
+        if error.status == 401:
+            headers["www-authenticate"] = 'Basic realm="Calient"'
+        return Response(error.status, told, headers)
+
+    def _let_in(self, request: Request, now_ns: int) -> str | None:
+        """A new cookie, if one is due. Raises HttpError."""
+        users = self._switch.users
+        if not users:
+            return None
+        for part in request.headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == COOKIE and self._cookies.knows(value, now_ns):
+                return None
+        user = basic_user(request, users)
+        if user is None:
+            raise HttpError(401, "user and password are wanted")
+        return self._cookies.make(users[user], now_ns)
+
+    def _do(self, request: Request, now_ns: int) -> Answer:
+        query = {key: values[-1] for key, values in parse_qs(request.url.query).items()}
+        path = request.url.path.strip("/").removeprefix("rest/")
+        verb = query.get("id", "")
+        if not request.url.path.startswith("/rest/") or path not in _METHODS:
+            raise HttpError(404, f"there is no {request.url.path[:80]}")
+        methods = _METHODS[path].get(verb)
+        if methods is None:
+            raise HttpError(400, f"{path}: id={verb[:40]} is not known")
+        if request.method not in methods:
+            raise HttpError(405, f"{path}?id={verb}: {' or '.join(methods)} is wanted")
+        if path == "crossconnects":
+            return (yield from self._crossconnects(verb, query, request, now_ns))
+        if path == "ports":
+            if verb == "config":
+                return (yield from self._configure(request, now_ns))
+            return _reply(self._port_summary(now_ns))
+        if path == "info":
+            return _reply({"version": REST_VERSION if verb == "restversion" else SOFTWARE})
+        return _reply(self._node(query.get("detail", "SYSCFG")))
+
+    # Circuits
+
+    def _crossconnects(self, verb: str, query: Mapping[str, str], request: Request, now_ns: int) -> Answer:
+        if verb == "list":
+            return _reply([self._row(circuit, now_ns) for circuit in self._circuits.all()])
+        if verb == "detail":
+            (circuit,) = self._circuits.find([query.get("conn", "")])
+            return _reply(_status(False, INVALID) if circuit is None else self._row(circuit, now_ns))
+        if verb == "deleteall":
+            circuits = [circuit for circuit in self._circuits.all() if circuit.ticket is None]
+            done = yield from self._delete(circuits, now_ns)
+            return _reply(_status(all(done), "" if all(done) else INVALID))
+        if verb in ("add", "badd"):
+            items = self._items(request, verb == "badd")
+            done = yield from self._add([self._circuit(item) for item in items], now_ns)
+        else:
+            conns = [_text(item, "conn") for item in self._items(request, True)] if verb == "bdel" else None
+            if conns is None:
+                conns = [query["conn"] if "conn" in query else _text(self._items(request, False)[0], "conn")]
+            found = self._circuits.find(conns)
+            if verb in ("bdel", "delete"):
+                done = yield from self._delete(found, now_ns)
+            else:
+                done = yield from self._switch_light(found, verb == "activate", now_ns)
+        told = [_status(one, "" if one else INVALID) for one in done]
+        return _reply(told if verb in ("badd", "bdel") else told[0])
+
+    def _items(self, request: Request, bulk: bool) -> list[Mapping[str, Any]]:
+        """The objects of the body. Raises HttpError."""
+        try:
+            body = json.loads(request.body)
+        except (ValueError, RecursionError):
+            raise HttpError(400, "the body is not JSON") from None
+        items = body if bulk else [body]
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise HttpError(400, f"{'a list of objects' if bulk else 'an object'} is wanted")
+        if len(items) > MAX_BULK:
+            raise HttpError(413, f"more than {MAX_BULK} items")
+        return items
+
+    def _circuit(self, item: Mapping[str, Any]) -> Circuit | None:
+        """What is asked for; None for what cannot be. Raises HttpError for other types than those wanted."""
+        direction = _text(item, "dir", "uni")
+        into, out, conn = _text(item, "in"), _text(item, "out"), _text(item, "conn")
+        group, name = _text(item, "group", GROUP), _text(item, "name")
+        try:
+            source, destination = (port_number(text, self._device.size) for text in (into, out))
+        except CircuitError:
+            return None
+        nolight = _yes(item, "nolight") or _yes(item, "deadreckon")
+        made = Circuit(source, destination, direction == "bi", group or GROUP, name, nolight)
+        # The identifier says what ``in``, ``out`` and ``dir`` say, in either way of naming ports.
+        plain = f"{source}{'-' if made.two_way else '>'}{destination}"
+        return made if direction in ("uni", "bi") and conn in ("", made.conn, plain) else None
+
+    def _add(self, wanted: Sequence[Circuit | None], now_ns: int) -> _Done:
+        asked = [circuit for circuit in wanted if circuit is not None]
+        provisioned = self._circuits.provision(asked)
+        held = [circuit for circuit, fine in zip(asked, provisioned, strict=True) if fine]
+        ticket = self._circuits.make(now_ns, held)
+        while not ticket.done:
+            yield None
+        return self._which(wanted, held if ticket.error is None else [])
+
+    def _delete(self, found: Sequence[Circuit | None], now_ns: int) -> _Done:
+        fine = self._once(found)
+        lit = [circuit for circuit in fine if circuit.active]
+        ticket = self._circuits.delete(now_ns, fine)
+        while not ticket.done:
+            yield None
+        return self._which(found, [one for one in fine if ticket.error is None or one not in lit])
+
+    def _switch_light(self, found: Sequence[Circuit | None], on: bool, now_ns: int) -> _Done:
+        fine = [circuit for circuit in self._once(found) if circuit.active is not on]
+        ticket = (self._circuits.activate if on else self._circuits.deactivate)(now_ns, fine)
+        while not ticket.done:
+            yield None
+        return self._which(found, fine if ticket.error is None else [])
+
+    def _once(self, found: Sequence[Circuit | None]) -> list[Circuit]:
+        """Each circuit once, without those that another command is busy with."""
+        fine = {id(one): one for one in found if one is not None and one.ticket is None}
+        return list(fine.values())
+
+    def _which(self, found: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
+        """For each entry whether it was done; a circuit named twice is done once."""
+        left = {id(circuit) for circuit in done}
+        told = []
+        for circuit in found:
+            told.append(id(circuit) in left)
+            left.discard(id(circuit))
+        return told
+
+    def _row(self, circuit: Circuit, now_ns: int) -> dict[str, Any]:
+        condition = self._circuits.condition(circuit, now_ns)
+        row: dict[str, Any] = {
+            "name": circuit.name or circuit.conn,
+            "group": circuit.group,
+            "dir": "bi" if circuit.two_way else "uni",
+        }
+        for number, (into, out) in enumerate(circuit.halves(), start=1):
+            inp, outp = self._power(into, now_ns), self._power(self._device.size + out, now_ns)
+            wire = Wire(into, self._device.size + out)
+            lossy = circuit.active and self._device.is_tuned(wire, now_ns) and "NONE" not in (inp, outp)
+            row[f"half{number}"] = {
+                "conn": circuit.conn if number == 1 else Circuit(into, out, True).conn,
+                "inp": inp,
+                "outp": outp,
+                "loss": f"{self._device.loss_db(wire):.2f}"
+                if lossy and "NONE" not in (inp, outp)
+                else "NONE",
+                "alarm": "LOS" if circuit.active and inp == "NONE" else "CL",
+                "as": condition.admin,
+                "os": condition.operation,
+                "oc": condition.capability,
+            }
+        return row
+
+    # Ports, and the switch itself
+
+    def _power(self, port: int, now_ns: int) -> str:
+        power = self._device.power_dbm(port, now_ns)
+        return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
+
+    def _port_summary(self, now_ns: int) -> list[dict[str, str]]:
+        of_port: dict[int, list[str]] = {}
+        for circuit in self._circuits.all():
+            for port in {circuit.source, circuit.destination}:
+                of_port.setdefault(port, []).append(circuit.conn)
+        size = self._device.size
+        return [
+            {
+                "port": port_name(port),
+                "conn": ",".join(of_port.get(port, [])) or "NONE",
+                "connid": ",".join(of_port.get(port, [])) or "NONE",
+                "power": f"{self._power(port, now_ns)},{self._power(size + port, now_ns)}",
+                "inalias": self._device.label(port),
+                "outalias": self._device.label(size + port),
+            }
+            for port in range(1, size + 1)
+        ]
+
+    def _configure(self, request: Request, now_ns: int) -> Answer:
+        item = self._items(request, False)[0]
+        try:
+            port = port_number(_text(item, "port"), self._device.size)
+        except CircuitError:
+            return _reply(_status(False, "Invalid Port"))
+        commands: list[Command] = []
+        for half, number in (("in", port), ("out", port + self._device.size)):
+            if f"{half}alias" in item:
+                commands.append(SetLabel(number, _text(item, f"{half}alias")))
+            if f"{half}as" in item:
+                state = _text(item, f"{half}as").upper()
+                if state not in ("IS", "OOS"):
+                    return _reply(_status(False, f"{half}as: IS or OOS is wanted"))
+                commands.append(SetAdmin((number,), state == "IS"))
+        tickets = [self._device.submit(now_ns, command) for command in commands]
+        while not all(ticket.done for ticket in tickets):
+            yield None
+        errors = [str(ticket.error) for ticket in tickets if ticket.error is not None]
+        return _reply(_status(not errors, "; ".join(errors)))
+
+    def _node(self, detail: str) -> dict[str, str]:
+        if detail not in ("SYSCFG", "SOFTWARE", "HARDWARE"):
+            raise HttpError(400, f"detail={detail[:40]} is not known")
+        if detail == "SOFTWARE":
+            return {"SWPACKAGE": SOFTWARE}
+        failed = any(self._device.admin(port + 1) is Admin.FAILED for port in range(2 * self._device.size))
+        return {
+            "NAME": self._switch.name,
+            "SERIALNUMBER": self._switch.name,
+            "CHASSISTYPE": f"S{self._device.size}",
+            "STATUS": "FAIL" if failed else "OK",
+        }
+
+
+_METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "crossconnects": {
+        "list": ("GET",),
+        "detail": ("GET",),
+        "add": ("POST",),
+        "badd": ("POST",),
+        "bdel": ("POST",),
+        "delete": ("DELETE",),
+        "activate": ("POST",),
+        "deactivate": ("POST",),
+        "deleteall": ("POST",),
+    },
+    "ports": {"summary": ("GET",), "config": ("POST",)},
+    "info": {"restversion": ("GET",), "softwareversion": ("GET",)},
+    "node": {"summary": ("GET",)},
+}
+
+
+def session(switch: Switch) -> CalientRestSession:
+    return CalientRestSession(switch)

@@ -1,0 +1,211 @@
+"""HTTP/1.1 from the server's side for the switch's web protocols: bytes in, reply bytes out, over h11.
+
+A protocol is a subclass of :class:`HttpSession` with `_answer`, a generator: it yields the time at which it
+wants to be called again (None: when the device has done something), is sent the time, and returns its
+response. One request is answered at a time, in order; a client may send the next ones meanwhile.
+
+A request that is not HTTP gets its 4xx and the connection ends. Bodies are at most `MAX_BODY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+
+MAX_BODY_BYTES = 1 << 20
+#: A session that holds this many unread bytes wants no more until some are done.
+MAX_WAITING_BYTES = 1 << 16
+
+_GO_ON = h11.InformationalResponse(status_code=100, headers=[])
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. Header names are lower case; of a header that comes twice the last one stands."""
+
+    method: str
+    url: SplitResult
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+#: Yields when it wants to go on (nanoseconds, None for after the device), is sent the time.
+Answer = Generator[int | None, int, Response]
+
+
+class HttpError(Exception):
+    """A request is refused with this status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def basic_user(request: Request, users: Mapping[str, str]) -> str | None:
+    """The user that the request names with the right password; None for anybody else."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(token.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return None
+    right = users.get(user)
+    if right is None or not hmac.compare_digest(right.encode(), password.encode()):
+        return None
+    return user
+
+
+class HttpSession:
+    """One client's connection. ``feed`` bytes, then ``advance`` for the replies due now."""
+
+    def __init__(self) -> None:
+        self._connection = h11.Connection(h11.SERVER)
+        self._waiting = bytearray()
+        self._head: h11.Request | None = None
+        self._body = bytearray()
+        self._running: Answer | None = None
+        self._wake_ns: int | None = None
+        self._over = False
+
+    def _answer(self, request: Request, now_ns: int) -> Answer:
+        """The response to one request. May raise HttpError."""
+        raise NotImplementedError
+
+    def _error(self, error: HttpError, request: Request | None) -> Response:
+        """What is said of a request that is refused; None: it could not be read."""
+        return Response(error.status, f"{error}\n".encode(), {"content-type": "text/plain; charset=utf-8"})
+
+    @property
+    def wants_bytes(self) -> bool:
+        return not self._over and len(self._waiting) < MAX_WAITING_BYTES
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything fed so far is done and answered; half a request is nothing to wait for."""
+        return self._running is None and not self._waiting
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    @property
+    def next_ns(self) -> int | None:
+        return self._wake_ns
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come; how they are split makes no difference."""
+        if not self._over:
+            self._waiting += data
+
+    def advance(self, now_ns: int) -> bytes:
+        """Does what can be done now. May leave commands with the device: advance it, then call again."""
+        out = bytearray()
+        self._wake_ns = None
+        while not self._over:
+            if self._running is not None:
+                response = self._continue(self._running, now_ns)
+                if response is None:
+                    break
+                self._running = None
+                out += self._send(response)
+                continue
+            try:
+                event = self._connection.next_event()
+            except h11.RemoteProtocolError as error:
+                out += self._refuse(HttpError(error.error_status_hint, str(error)))
+                break
+            match event:
+                case h11.Request():
+                    self._head, self._body = event, bytearray()
+                case h11.Data():
+                    self._body += event.data
+                    if len(self._body) > MAX_BODY_BYTES:
+                        out += self._refuse(HttpError(413, f"a body of more than {MAX_BODY_BYTES} bytes"))
+                case h11.EndOfMessage():
+                    out += self._begin(now_ns)
+                case h11.NEED_DATA:
+                    if self._connection.they_are_waiting_for_100_continue:
+                        out += (
+                            self._connection.send(h11.InformationalResponse(status_code=100, headers=[]))
+                            or b""
+                        )
+                    if not self._waiting:
+                        break
+                    # No more at a time than is looked at before the next request is answered.
+                    self._connection.receive_data(bytes(self._waiting[:MAX_WAITING_BYTES]))
+                    del self._waiting[:MAX_WAITING_BYTES]
+                case _:
+                    self._over = True
+        return bytes(out)
+
+    def _begin(self, now_ns: int) -> bytes:
+        head = self._head
+        assert head is not None
+        try:
+            url = urlsplit(head.target.decode("ascii"))
+        except ValueError:
+            return self._refuse(HttpError(400, "not a request target"))
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        request = Request(head.method.decode("ascii"), url, headers, bytes(self._body))
+        self._running = self._guarded(request, now_ns)
+        response = self._continue(self._running, None)
+        if response is None:
+            return b""
+        self._running = None
+        return self._send(response)
+
+    def _guarded(self, request: Request, now_ns: int) -> Answer:
+        try:
+            return (yield from self._answer(request, now_ns))
+        except HttpError as error:
+            return self._error(error, request)
+
+    def _continue(self, running: Answer, now_ns: int | None) -> Response | None:
+        """The response, if it is there now."""
+        try:
+            self._wake_ns = next(running) if now_ns is None else running.send(now_ns)
+        except StopIteration as end:
+            found: Response = end.value
+            return found
+        return None
+
+    def _send(self, response: Response) -> bytes:
+        connection = self._connection
+        body = b"" if response.status in (204, 304) else response.body
+        headers = list(response.headers.items())
+        if response.status not in (204, 304):
+            headers.append(("content-length", str(len(body))))
+        out = connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        if body and (self._head is None or self._head.method != b"HEAD"):
+            out += connection.send(h11.Data(data=body)) or b""
+        out += connection.send(h11.EndOfMessage()) or b""
+        self._head = None
+        if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
+            connection.start_next_cycle()
+        else:
+            self._over = True
+        return out
+
+    def _refuse(self, error: HttpError) -> bytes:
+        """Ends the connection with an error, where one can still be sent."""
+        self._over = True
+        self._waiting.clear()
+        if self._connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return b""
+        response = self._error(error, None)
+        headers = {**response.headers, "connection": "close"}
+        return self._send(Response(error.status, response.body, headers))

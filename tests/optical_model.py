@@ -1,0 +1,103 @@
+"""An emulated optical switch without kernel and root: one device, one management protocol, real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from fabric.crossconnect import CrossConnect
+from fabric.optical_profiles import IDEAL, Profile
+from testbed.emulation.optical.device import OpticalDevice
+from testbed.emulation.optical.session import Session, Switch, personality
+
+
+class ModelSwitch:
+    """Serves ``protocol`` on a port of its own while it is entered. Faceplates 1..``lit`` receive light."""
+
+    def __init__(
+        self,
+        protocol: str,
+        size: int = 16,
+        profile: Profile = IDEAL,
+        users: Mapping[str, str] | None = None,
+        lit: int = 8,
+    ) -> None:
+        self.device = OpticalDevice(size, profile, seed=1)
+        for port in range(1, lit + 1):
+            self.device.receive(port, True)
+        self.switch = Switch("ocs0", self.device, users or {})
+        self._begin = personality(protocol)
+        self._lock = threading.Lock()
+        self._stop = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> ModelSwitch:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def cross_connects(self) -> set[CrossConnect]:
+        with self._lock:
+            return {CrossConnect(wire.ingress, wire.egress) for wire in self.device.cross_connects()}
+
+    def _accept(self) -> None:
+        while not self._stop:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        session = self._begin(self.switch)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.settimeout(0.02)
+        with client, contextlib.suppress(OSError):
+            while not self._stop:
+                try:
+                    data = client.recv(1 << 16)
+                    if not data:
+                        return
+                except TimeoutError:
+                    data = b""
+                with self._lock:
+                    session.feed(data)
+                    out = self.work(session)
+                client.sendall(out)
+                if session.over:
+                    return
+
+    def work(self, session: Session) -> bytes:
+        """What the session says until it waits for its client."""
+        out = b""
+        while True:
+            now_ns = time.monotonic_ns()
+            self.device.advance(now_ns)
+            more = session.advance(now_ns)
+            out += more
+            due = [at for at in (self.device.next_ns, session.next_ns) if at is not None]
+            if not due and not more:
+                return out
+            if due:
+                time.sleep(max(0.0, (min(due) - time.monotonic_ns()) / 1e9))
