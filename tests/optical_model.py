@@ -14,6 +14,9 @@ from fabric.optical_profiles import IDEAL, Profile
 from testbed.emulation.optical.device import OpticalDevice
 from testbed.emulation.optical.session import Session, Switch, personality
 
+#: How often a session without a word from its client is asked what it has to say, seconds.
+_TURN_S = 0.002
+
 
 class ModelSwitch:
     """Serves ``protocol`` on a port of its own while it is entered. Faceplates 1..``lit`` receive light."""
@@ -35,6 +38,9 @@ class ModelSwitch:
         self._stop = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
+        #: All that clients have sent.
+        self.heard = bytearray()
+        self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     @property
@@ -65,14 +71,21 @@ class ModelSwitch:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self._clients.append(client)
             thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
             self._threads.append(thread)
             thread.start()
 
+    def drop(self) -> None:
+        """Every connection ends; new ones can be made."""
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
     def _serve(self, client: socket.socket) -> None:
         session = self._begin(self.switch)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client.settimeout(0.02)
+        client.settimeout(_TURN_S)
         with client, contextlib.suppress(OSError):
             while not self._stop:
                 try:
@@ -82,22 +95,20 @@ class ModelSwitch:
                 except TimeoutError:
                     data = b""
                 with self._lock:
+                    self.heard += data
                     session.feed(data)
-                    out = self.work(session)
+                    out = self._work(session)
                 client.sendall(out)
                 if session.over:
                     return
 
-    def work(self, session: Session) -> bytes:
-        """What the session says until it waits for its client."""
+    def _work(self, session: Session) -> bytes:
+        """What the session has to say now."""
         out = b""
         while True:
             now_ns = time.monotonic_ns()
             self.device.advance(now_ns)
-            more = session.advance(now_ns)
-            out += more
+            out += session.advance(now_ns)
             due = [at for at in (self.device.next_ns, session.next_ns) if at is not None]
-            if not due and not more:
+            if not due or min(due) > time.monotonic_ns():
                 return out
-            if due:
-                time.sleep(max(0.0, (min(due) - time.monotonic_ns()) / 1e9))

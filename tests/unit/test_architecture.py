@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
-    "controller.optical": ("fabric", "controller.openflow"),
+    "controller.optical": ("fabric", "controller.openflow", "controller.optical.tl1"),
+    "controller.optical.tl1": (),
     "controller.onic": ("fabric",),
     "controller.rest": ("fabric", "controller"),
     "testbed": ("fabric", "containers"),
@@ -35,7 +36,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.averager": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
-    "testbed.emulation.optical": ("fabric", "testbed.emulation", "testbed.lab"),
+    "testbed.emulation.optical": (
+        "fabric",
+        "testbed.emulation",
+        "testbed.lab",
+        "controller.optical.tl1",
+    ),
     "testbed.simulation": ("fabric", "workloads", "controller.onic.protocol"),
     "experiments": ROOMS,
 }

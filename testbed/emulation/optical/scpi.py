@@ -56,7 +56,7 @@ from testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from testbed.emulation.optical.session import Switch
+from testbed.emulation.optical.session import VERSION, Switch
 
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_PORTS = 8192
@@ -146,9 +146,7 @@ def _split_lists(text: str) -> list[str]:
 
 
 def session(switch: Switch) -> ScpiSession:
-    device = switch.device
-    model = f"N-{'WSS' if device.wavelengths else 'EMU'}-{device.size}x{device.size}"
-    return ScpiSession(device, f"Polatis,{model}-{device.profile.name.upper()},{switch.name},6.0.0.0")
+    return ScpiSession(switch.device, f"Polatis,{switch.model},{switch.name},{VERSION}")
 
 
 class ScpiSession:

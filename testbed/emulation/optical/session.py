@@ -15,6 +15,9 @@ from typing import Protocol
 
 from testbed.emulation.optical.device import OpticalDevice
 
+#: The software version that an emulated switch tells.
+VERSION = "6.0.0.0"
+
 
 class Session(Protocol):
     """One client's conversation: no sockets and no clock.
@@ -57,6 +60,13 @@ class Switch:
     name: str
     device: OpticalDevice
     users: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """Its model in Polatis' way of naming them."""
+        size = self.device.size
+        kind = "WSS" if self.device.wavelengths else "EMU"
+        return f"N-{kind}-{size}x{size}-{self.device.profile.name.upper()}"
 
 
 Personality = Callable[[Switch], Session]

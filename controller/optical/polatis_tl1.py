@@ -1,0 +1,186 @@
+"""Polatis (HUBER+SUHNER) series 6000/7000 over TL1, TCP port 3082.
+
+The commands and replies are those of public client code, among it the vendor's test suite; nothing here has
+met a real switch. What is not known, and what is done about it:
+
+- The codes of denials: the text is passed on, and only GR-831's own codes are told apart.
+- Whether a port has failed: a shutter is ``OPEN`` or ``CLOSED``. Any other word makes the port's state
+  unknown.
+- Which cross-connect ``DLT-PATCH`` finds: it names an ingress alone, so it removes whatever stands there.
+  The base class reads before and after. A list is never sent empty, which would mean all; nor is ``ALL``.
+- How long a list may be: at most `MAX_BATCH` pairs are sent in a command.
+- Whether ``ENT-PATCH`` takes a busy port: it is never asked to, removals come first.
+
+Cross-connects and shutters are two questions, and between them another client may change something; a write
+by another shows in the next reading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from controller.optical.base import (
+    Alarm,
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+    los_alarms,
+)
+from controller.optical.credentials import Credentials, read_credentials
+from controller.optical.errors import ProtocolError
+from controller.optical.tl1 import Command, format_numbers
+from controller.optical.tl1_client import Tl1Client
+from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+
+#: Cross-connects per command; 128 pairs are a line of about 1 kB.
+MAX_BATCH = 128
+
+_PATCH = re.compile(r"(\d{1,6}),(\d{1,6})")
+_PORT = re.compile(r"(\d{1,6}):\s*(\S.*)")
+_SIZE = re.compile(r"SYSTEM:SIZE=(\d{1,5})x(\d{1,5})", re.IGNORECASE)
+_SERIAL = re.compile(r"SN=([^,\"]*)", re.IGNORECASE)
+
+
+def parse_patches(rows: Iterable[str]) -> tuple[CrossConnect, ...]:
+    """The cross-connects of rows such as ``1,17``. Raises ProtocolError."""
+    found = []
+    for row in rows:
+        match = _PATCH.fullmatch(row.replace(" ", ""))
+        if match is None:
+            raise ProtocolError("not a cross-connect", row)
+        found.append(CrossConnect(int(match[1]), int(match[2])))
+    if len({port for xc in found for port in (xc.ingress, xc.egress)}) != 2 * len(found):
+        raise ProtocolError("a port is connected twice", str(found))
+    return tuple(found)
+
+
+def parse_ports(rows: Iterable[str]) -> dict[int, str]:
+    """What each port says of itself, of rows such as ``5:OPEN`` and ``5:-12.3``. Raises ProtocolError."""
+    found: dict[int, str] = {}
+    for row in rows:
+        match = _PORT.fullmatch(row.strip())
+        if match is None or int(match[1]) in found:
+            raise ProtocolError("not what one port says", row)
+        found[int(match[1])] = match[2].strip()
+    return found
+
+
+def parse_power(text: str) -> float | None:
+    """The dBm of ``-12.3``; None where the switch says in a word that it measures nothing."""
+    try:
+        return float(text)
+    except ValueError:
+        if re.fullmatch(r"[A-Za-z/-]+", text):
+            return None
+        raise ProtocolError("not an optical power", text) from None
+
+
+def port_status(shutter: str, connected: bool) -> PortStatus:
+    """State of a port whose shutter says ``OPEN`` or ``CLOSED``."""
+    match shutter.upper():
+        case "OPEN":
+            return PortStatus(PortState.TUNED if connected else PortState.BLOCKED)
+        case "CLOSED":
+            return PortStatus(PortState.BLOCKED, enabled=False)
+    return PortStatus(PortState.UNKNOWN)
+
+
+class PolatisTl1Driver(OpticalSwitchDriver):
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        size: int,
+        timing: Timing = Timing(),
+        credentials: Credentials | None = None,
+    ) -> None:
+        ingress, egress = dual_sided(size)
+        capabilities = Capabilities(
+            ingress, egress, MAX_BATCH, timing, power=ingress | egress, port_admin=True
+        )
+        super().__init__(name, capabilities, secrets=[credentials.password] if credentials else [])
+        self.size = size
+        self._client = Tl1Client(name, host, port, credentials, self.redact)
+
+    def _open(self, deadline: Deadline) -> Identity:
+        told, kind, inventory = self._client.ask(
+            [
+                Command("RTRV-EQPT", "SYSTEM", ("", "", "PARAMETER=SIZE")),
+                Command("RTRV-NETYPE"),
+                Command("RTRV-INV", "OCS"),
+            ],
+            deadline,
+            rows_of_last=1,
+        )
+        match = _SIZE.search(" ".join(told))
+        if match is None:
+            raise ProtocolError("not the switch's size", str(told))
+        size = int(match[1]), int(match[2])
+        if size != (self.size, self.size):
+            raise ProtocolError(f"the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}")
+        parts = [part.strip() for part in ",".join(kind).split(",")]
+        if len(parts) != 4:
+            raise ProtocolError("not vendor, model, type and version", str(kind))
+        serial = _SERIAL.search(" ".join(inventory))
+        return Identity(parts[0], parts[1], serial[1].strip() if serial else "", parts[3])
+
+    def _close(self) -> None:
+        self._client.close()
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        every = f"1&&{2 * self.size}"
+        patches, shutters = self._client.ask(
+            [Command("RTRV-PATCH"), Command("RTRV-PORT-SHUTTER", every)], deadline, 2 * self.size
+        )
+        pairs = parse_patches(patches)
+        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
+        ports = {port: port_status(word, port in used) for port, word in parse_ports(shutters).items()}
+        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        assert batch, "an empty list would mean all"
+        self._client.tell(Command("DLT-PATCH", format_numbers([xc.ingress for xc in batch])), deadline)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        # Both lists in the same form, a number each: how a range is paired with a list is not known.
+        ingress = "&".join(str(xc.ingress) for xc in batch)
+        egress = "&".join(str(xc.egress) for xc in batch)
+        self._client.tell(Command("ENT-PATCH", f"{ingress},{egress}"), deadline)
+
+    def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        verb = "RLS-PORT-SHUTTER" if enabled else "OPR-PORT-SHUTTER"
+        self._client.tell(Command(verb, str(port)), deadline)
+
+    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+        question = Command("RTRV-PORT-POWER", format_numbers(sorted(ports)))
+        (rows,) = self._client.ask([question], deadline, len(ports))
+        found = {port: parse_power(text) for port, text in parse_ports(rows).items()}
+        if found.keys() != set(ports):
+            raise ProtocolError(f"{len(found)} powers for {len(ports)} ports")
+        return found
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
+        return los_alarms(snapshot, self._power(used, deadline) if used else {})
+
+
+def from_inventory(
+    name: str, entry: Mapping[str, Any], size: int, openflow: object = None
+) -> PolatisTl1Driver:
+    """From ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``."""
+    host, _, port = str(entry["address"]).rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    timing = Timing.from_profile(entry.get("profile", {}))
+    credentials = read_credentials(name, entry)
+    return PolatisTl1Driver(name, host.strip("[]"), int(port), size, timing, credentials)

@@ -1,0 +1,271 @@
+"""A session with a switch that speaks TL1 over TCP: logs in, asks, tells, and never mixes up replies.
+
+Every command has a ctag of its own, and what answers it is told by that. Reports may come at any time; they
+are logged and passed over. A listing may come in pages, ended by ``>`` but the last, or each ended by ``;``,
+as public clients of Calient switches saw it: so the pages of one listing are taken until the next command is
+answered, and whoever knows how many rows the last listing has, says so.
+
+A reading is repeated once on a new connection if the old one turns out to be gone. A write is never repeated,
+save where the switch answers that nobody is logged in: that one it has not carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections.abc import Callable, Sequence
+
+from controller.optical.base import Deadline
+from controller.optical.credentials import Credentials
+from controller.optical.errors import (
+    AuthFailed,
+    DeadlineExceeded,
+    Indeterminate,
+    OpticalError,
+    PermissionDenied,
+    ProtocolError,
+    Refused,
+    Unreachable,
+)
+from controller.optical.tl1 import (
+    Command,
+    MessageFramer,
+    Reply,
+    Report,
+    Tl1Error,
+    format_command,
+    quoted,
+)
+
+log = logging.getLogger(__name__)
+
+#: Longest wait for a connection, and for the answer to a question, seconds.
+CONNECT_S = 3.0
+REPLY_S = 10.0
+#: Longest wait for another page that the switch may or may not send, seconds.
+PAGE_S = 1.0
+#: Codes of GR-831: nobody is logged in; this user may not do that. A switch's own codes are not known.
+NOT_LOGGED_IN = ("PLNA",)
+NOT_ALLOWED = ("PICC", "PIUC", "PIUI", "PIFC")
+
+
+class Denied(Refused):
+    """The switch denied a command, or did only a part of it. ``code``: the first word that it said."""
+
+    def __init__(self, verb: str, reply: Reply) -> None:
+        super().__init__(f"{verb}: {reply.outcome}: {reply.complaint[:200]}")
+        self.code = reply.complaint.split()[0].upper()
+        self.outcome = reply.outcome
+
+
+class Tl1Client:
+    """One connection, made when it is needed and made anew after trouble. Not for several threads.
+
+    ``redact`` masks the secrets of what is logged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        credentials: Credentials | None,
+        redact: Callable[[str], str] = lambda text: text,
+    ) -> None:
+        self.name = name
+        self._address = (host, port)
+        self._credentials = credentials
+        self._redact = redact
+        self._socket: socket.socket | None = None
+        self._framer = MessageFramer()
+        self._ctag = 0
+
+    def close(self) -> None:
+        """Log out, as far as that goes without waiting, and hang up."""
+        if self._socket is not None and self._credentials is not None:
+            bye = Command("CANC-USER", self._credentials.username, ("",), self._next_ctag())
+            try:
+                self._socket.settimeout(0)
+                self._socket.send(format_command(bye))
+            except OSError as error:
+                log.debug("%s: hung up without logging out: %s", self.name, error)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def ask(
+        self, commands: Sequence[Command], deadline: Deadline, rows_of_last: int = 0
+    ) -> list[tuple[str, ...]]:
+        """The rows that each of these questions is answered with. ``rows_of_last``: how many the last one
+        should have, if that is known. Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied,
+        ProtocolError (which is also what a denied question is)."""
+        fresh = self._socket is None
+        try:
+            return self._ask(commands, deadline, rows_of_last)
+        except Unreachable:
+            if fresh:
+                raise
+            return self._ask(commands, deadline, rows_of_last)
+
+    def tell(self, command: Command, deadline: Deadline) -> None:
+        """Has a command carried out. Raises Denied, PermissionDenied or AuthFailed if the switch said no;
+        Unreachable or DeadlineExceeded if nothing was sent; Indeterminate if its end is not known."""
+        for again in (False, True):
+            if self._socket is not None and self._is_gone(self._socket):
+                self._hang_up()
+            self._connect(deadline)
+            try:
+                self._answer(command, deadline)
+                return
+            except Denied as error:
+                if error.code not in NOT_LOGGED_IN or self._credentials is None or again:
+                    raise
+                self._hang_up()
+            except (AuthFailed, PermissionDenied):
+                raise
+            except OpticalError as error:
+                self._hang_up()
+                raise Indeterminate(f"no end of {command.verb} seen: {error}") from error
+
+    # One exchange
+
+    def _ask(
+        self, commands: Sequence[Command], deadline: Deadline, rows_of_last: int
+    ) -> list[tuple[str, ...]]:
+        self._connect(deadline)
+        try:
+            pages: dict[str, list[str]] = {}
+            for command in commands:
+                limit = deadline if deadline.left_s < REPLY_S else Deadline(REPLY_S)
+                ctag = self._answer(command, limit, pages)
+            while len(pages[ctag]) < rows_of_last:
+                try:
+                    self._collect(self._receive(Deadline(min(PAGE_S, deadline.check()))), pages)
+                except DeadlineExceeded:
+                    break
+        except Denied as error:
+            self._hang_up()
+            if error.code in NOT_LOGGED_IN:
+                # Logged out meanwhile; as good as a connection that is gone.
+                raise Unreachable(str(error)) from None
+            raise ProtocolError(f"a reading was denied: {error}") from None
+        except OpticalError:
+            # What is still to come on this connection has nobody to hear it.
+            self._hang_up()
+            raise
+        return [tuple(rows) for rows in pages.values()]
+
+    def _answer(self, command: Command, limit: Deadline, pages: dict[str, list[str]] | None = None) -> str:
+        """Sends a command and waits for the end of its answer; its ctag. ``pages``: the rows so far by ctag,
+        to which those that come are added. Raises Denied and what `_receive` raises."""
+        ctag = self._next_ctag()
+        pages = {} if pages is None else pages
+        pages[ctag] = []
+        sent = Command(command.verb, command.aid, command.blocks, ctag)
+        self._send(sent, limit)
+        while True:
+            for reply in self._collect(self._receive(limit), pages):
+                if reply.ctag != ctag:
+                    continue
+                if reply.outcome != "COMPLD":
+                    if reply.complaint.split()[0].upper() in NOT_ALLOWED:
+                        raise PermissionDenied(f"{command.verb}: {reply.complaint[:200]}")
+                    raise Denied(command.verb, reply)
+                if not reply.more:
+                    return ctag
+
+    def _collect(self, messages: Sequence[Reply | Report], pages: dict[str, list[str]]) -> list[Reply]:
+        """The replies among the messages; their rows go to their pages."""
+        replies = []
+        for message in messages:
+            if isinstance(message, Report):
+                told = " ".join((message.verb, *message.rows[:4]))
+                log.info("%s: report %s: %s", self.name, message.severity, self._redact(told[:200]))
+                continue
+            if message.ctag in pages:
+                if message.outcome == "COMPLD":
+                    pages[message.ctag].extend(message.rows)
+            else:
+                log.info("%s: a reply to nothing asked, ctag %s", self.name, self._redact(message.ctag[:20]))
+            replies.append(message)
+        return replies
+
+    def _next_ctag(self) -> str:
+        self._ctag = self._ctag % 999_999 + 1
+        return str(self._ctag)
+
+    # The connection
+
+    def _connect(self, deadline: Deadline) -> None:
+        if self._socket is not None:
+            return
+        host, port = self._address
+        try:
+            self._socket = socket.create_connection(self._address, timeout=min(CONNECT_S, deadline.check()))
+        except OSError as error:
+            raise Unreachable(f"no connection to {host}:{port}: {error}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._framer = MessageFramer()
+        if self._credentials is not None:
+            self._log_in(self._credentials, deadline)
+
+    def _log_in(self, credentials: Credentials, deadline: Deadline) -> None:
+        try:
+            login = Command("ACT-USER", quoted(credentials.username), ("", quoted(credentials.password)))
+            self._answer(login, deadline)
+        except (Denied, PermissionDenied) as error:
+            # Public clients take this for a login; the switch knows the connection, not who made it.
+            if "already logged in" in str(error).lower():
+                return
+            self._hang_up()
+            raise AuthFailed(f"the switch denied the login of {credentials.username}: {error}") from None
+        except Tl1Error as error:
+            self._hang_up()
+            raise AuthFailed(f"the login of {credentials.username} cannot be said in TL1: {error}") from None
+        except OpticalError:
+            self._hang_up()
+            raise
+
+    def _is_gone(self, connection: socket.socket) -> bool:
+        """Whether the switch has closed the connection; reports that have come meanwhile are taken in."""
+        try:
+            while select.select([connection], [], [], 0)[0]:
+                data = connection.recv(1 << 16)
+                if not data:
+                    return True
+                self._collect(self._framer.feed(data), {})
+        except (OSError, Tl1Error):
+            return True
+        return False
+
+    def _send(self, command: Command, limit: Deadline) -> None:
+        assert self._socket is not None
+        shown = "ACT-USER" if command.verb == "ACT-USER" else f"{command.verb} {command.aid[:100]}"
+        log.debug("%s: %s", self.name, self._redact(shown))
+        try:
+            self._socket.settimeout(limit.check())
+            self._socket.sendall(format_command(command))
+        except TimeoutError:
+            raise DeadlineExceeded(f"{command.verb} could not be sent in time") from None
+        except OSError as error:
+            raise Unreachable(f"connection lost: {error}") from None
+
+    def _receive(self, limit: Deadline) -> list[Reply | Report]:
+        """What comes next. Raises DeadlineExceeded, Unreachable, ProtocolError."""
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(limit.check())
+            data = self._socket.recv(1 << 16)
+            if data:
+                return self._framer.feed(data)
+        except TimeoutError:
+            raise DeadlineExceeded("no reply") from None
+        except OSError as error:
+            raise Unreachable(f"connection lost: {error}") from None
+        except Tl1Error as error:
+            raise ProtocolError(str(error), error.raw) from None
+        raise Unreachable("the switch closed the connection")

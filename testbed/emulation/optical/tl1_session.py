@@ -1,0 +1,319 @@
+"""What every TL1 dialect of the emulated switch has in common: login, one command at a time, replies,
+reports.
+
+A dialect is a subclass with a table of commands. A command holds back the next one of the same client until
+it is answered. Before a login everything but ACT-USER is denied; where the switch was given no users, any
+name and password will do. After CANC-USER the connection ends.
+
+Alarms: LOS of a port that had light when the client logged in or later, and a port that fails, are reported
+to every client that is logged in (`REPT ALM`, GR-833's form; what a real switch writes there is not known),
+and again with `CL` when they are over.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import ClassVar
+
+from controller.optical.tl1 import (
+    Command,
+    CommandFramer,
+    Reply,
+    Report,
+    Tl1Error,
+    format_reply,
+    format_report,
+    parse_command,
+    parse_values,
+    unquoted,
+)
+from fabric.crossconnect import PortState
+from testbed.emulation.optical.device import NS, Alarm, DeviceError, Fault, Ticket
+from testbed.emulation.optical.session import Switch
+
+#: A session holding this many commands wants no more bytes until some are done.
+MAX_BACKLOG = 256
+#: How often a client's view of the alarms is brought up to date while something happens.
+ALARM_NS = NS // 20
+#: Names of GR-831 for why a command is denied.
+TEXTS = {
+    "PLNA": "Login not active",
+    "PIUI": "Invalid user or password",
+    "ICNV": "Command not valid",
+    "IDNV": "Data not valid",
+    "IIAC": "Invalid access identifier",
+    "IIFM": "Invalid payload format",
+    "SNVS": "Not in valid state",
+    "SROF": "Requested operation failed",
+}
+_FAULTS = {Fault.RANGE: "IIAC", Fault.CONFLICT: "SNVS", Fault.HARDWARE: "SROF"}
+
+
+class Denial(Exception):
+    """A command is denied, and nothing has changed."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.text = detail or TEXTS[code]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command is answered with: an outcome, rows without quotes, comments."""
+
+    rows: tuple[str, ...] = ()
+    comments: tuple[str, ...] = ()
+    outcome: str = "COMPLD"
+
+
+DONE = Answer()
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The answer is ``then()`` once the device has done what ``ticket`` is for, and its light is tuned if
+    ``light``."""
+
+    ticket: Ticket
+    light: bool = True
+    then: Callable[[], Answer] = lambda: DONE
+
+
+Handler = Callable[[Command, int], Answer | Wait]
+
+
+class Tl1Session(ABC):
+    """One client's conversation. ``offset_ns``: the time of day is so much more than the ``now_ns`` that it
+    is told."""
+
+    #: Written before each command is read, as a terminal shows it.
+    prompt: ClassVar[bytes] = b""
+    #: Rows of a page; a longer answer comes in several.
+    page_rows: ClassVar[int] = 1 << 16
+
+    def __init__(self, switch: Switch, offset_ns: int) -> None:
+        self.switch, self.device = switch, switch.device
+        self._sid = switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
+        self._offset_ns = offset_ns
+        self._framer = CommandFramer()
+        self._commands: deque[str | None] = deque()
+        self._turn: tuple[Command, Wait] | None = None
+        self._user: str | None = None
+        self._over = False
+        self._greeted = False
+        self._heard = True
+        self._heard_ns = 0
+        self._wake_ns: int | None = None
+        #: Silence after which the client is logged out, nanoseconds; None for never by itself.
+        self.idle_ns: int | None = None
+        #: Whether reports are held back.
+        self.silent = False
+        self._atag = 0
+        self._looked_ns: int | None = None
+        self._alarms: dict[tuple[int, str], Alarm] = {}
+        self._handlers: Mapping[str, Handler] = {
+            "ACT-USER": self._log_in,
+            "CANC-USER": self._log_out,
+            **self.commands(),
+        }
+
+    @abstractmethod
+    def commands(self) -> Mapping[str, Handler]:
+        """What carries out each command of the dialect, by verb."""
+
+    @abstractmethod
+    def port_name(self, port: int) -> str:
+        """How the dialect writes a port of the device."""
+
+    # As the server wants it
+
+    @property
+    def wants_bytes(self) -> bool:
+        return len(self._commands) < MAX_BACKLOG
+
+    @property
+    def idle(self) -> bool:
+        return self._turn is None and not self._commands
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    @property
+    def next_ns(self) -> int | None:
+        return self._wake_ns
+
+    def feed(self, data: bytes) -> None:
+        self._heard = self._heard or bool(data)
+        self._commands.extend(self._framer.feed(data))
+
+    def advance(self, now_ns: int) -> bytes:
+        self._wake_ns = None
+        if self._over:
+            return b""
+        if self._heard:
+            self._heard, self._heard_ns = False, now_ns
+        out = bytearray()
+        if not self._greeted:
+            self._greeted = True
+            out += self.prompt
+        out += self._reports(now_ns)
+        while not self._over:
+            if self._turn is not None:
+                command, wait = self._turn
+                ticket = wait.ticket
+                if not ticket.done:
+                    break
+                if wait.light and ticket.error is None and now_ns < ticket.tuned_ns:
+                    self._wake(ticket.tuned_ns)
+                    break
+                self._turn = None
+                out += self._finish(command, now_ns, partial(self._result, wait))
+            elif self._commands:
+                out += self._begin(self._commands.popleft(), now_ns)
+            else:
+                break
+        out += self._give_up(now_ns)
+        return bytes(out)
+
+    def _wake(self, at_ns: int) -> None:
+        self._wake_ns = at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
+
+    def _give_up(self, now_ns: int) -> bytes:
+        """Ends a session that has been silent for too long."""
+        if self.idle_ns is None or self._over or not self.idle:
+            return b""
+        if now_ns < self._heard_ns + self.idle_ns:
+            self._wake(self._heard_ns + self.idle_ns)
+            return b""
+        self._over = True
+        return b""
+
+    # Commands
+
+    def _begin(self, text: str | None, now_ns: int) -> bytes:
+        if text is None:
+            return self._reply("", Answer(("IDNV",), ("the command is too long",), "DENY"), now_ns)
+        try:
+            command = parse_command(text)
+        except Tl1Error as error:
+            return self._reply("", Answer(("ICNV",), (_plain(str(error)),), "DENY"), now_ns)
+        return self._finish(command, now_ns, lambda: self._do(command, now_ns))
+
+    def _do(self, command: Command, now_ns: int) -> Answer | Wait:
+        if self._user is None and command.verb != "ACT-USER":
+            raise Denial("PLNA")
+        handler = self._handlers.get(command.verb)
+        if handler is None:
+            raise Denial("ICNV", f"{command.verb}: {TEXTS['ICNV']}")
+        return handler(command, now_ns)
+
+    def _result(self, wait: Wait) -> Answer:
+        if wait.ticket.error is not None:
+            raise wait.ticket.error
+        return wait.then()
+
+    def _finish(self, command: Command, now_ns: int, work: Callable[[], Answer | Wait]) -> bytes:
+        """What ``work`` comes to: a reply, or a turn that waits."""
+        try:
+            answer = work()
+        except Denial as denial:
+            answer = self.denied(denial.code, denial.text)
+        except DeviceError as error:
+            answer = self.denied(_FAULTS[error.fault], str(error))
+        except Tl1Error as error:
+            answer = self.denied("IDNV", str(error))
+        if isinstance(answer, Wait):
+            self._turn = command, answer
+            return b""
+        return self._reply(command.ctag, answer, now_ns)
+
+    def denied(self, code: str, text: str) -> Answer:
+        """How the dialect denies a command."""
+        return Answer((code,), (_plain(text),), "DENY")
+
+    def _reply(self, ctag: str, answer: Answer, now_ns: int) -> bytes:
+        when, out = self.when(now_ns), b""
+        pages = range(0, max(1, len(answer.rows)), self.page_rows)
+        for start in pages:
+            rows = answer.rows[start : start + self.page_rows]
+            more = start != pages[-1]
+            comments = () if more else answer.comments
+            out += format_reply(Reply(ctag, answer.outcome, rows, comments, more, self._sid), when)
+        return out + self.prompt
+
+    def when(self, now_ns: int) -> str:
+        """Date and time as they stand in a message."""
+        return datetime.fromtimestamp((now_ns + self._offset_ns) / NS, UTC).strftime("%y-%m-%d %H:%M:%S")
+
+    def _log_in(self, command: Command, now_ns: int) -> Answer:
+        user = unquoted(command.aid)
+        password = unquoted(command.blocks[1]) if len(command.blocks) > 1 else ""
+        users = self.switch.users
+        known = users.get(user)
+        right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
+        if not user or not (right or not users):
+            raise Denial("PIUI")
+        self._user = user
+        return self.greeting(user)
+
+    def greeting(self, user: str) -> Answer:
+        """The answer to a login."""
+        return DONE
+
+    def _log_out(self, command: Command, now_ns: int) -> Answer:
+        self._over = True
+        return DONE
+
+    # Reports
+
+    def _reports(self, now_ns: int) -> bytes:
+        if self._user is None:
+            return b""
+        if self._looked_ns is not None and now_ns < self._looked_ns + ALARM_NS:
+            self._wake(self._looked_ns + ALARM_NS)
+            return b""
+        first, self._looked_ns = self._looked_ns is None, now_ns
+        alarms = {(alarm.port, alarm.kind): alarm for alarm in self.device.alarms(now_ns)}
+        before, self._alarms = self._alarms, alarms
+        egresses = (wire.egress for wire in self.device.cross_connects())
+        if any(self.device.port_state(port, now_ns) is PortState.TUNING for port in egresses):
+            self._wake(now_ns + ALARM_NS)
+        if first or self.silent:
+            return b""
+        raised = [self._alarm(alarm, now_ns, False) for key, alarm in alarms.items() if key not in before]
+        over = [self._alarm(alarm, now_ns, True) for key, alarm in before.items() if key not in alarms]
+        return b"".join((*raised, *over))
+
+    def _alarm(self, alarm: Alarm, now_ns: int, over: bool) -> bytes:
+        self._atag += 1
+        when = self.when(now_ns)
+        day, time = when.split()
+        level = "CL" if over else "MJ"
+        place = self.port_name(alarm.port)
+        happened = f"{level},{alarm.kind},SA,{day[3:]},{time.replace(':', '-')}"
+        row = f'{place}:{happened},,:\\"{_plain(alarm.reason)}\\"'
+        report = Report("A" if over else "**", str(self._atag), "REPT ALM PORT", (row,), (), self._sid)
+        return format_report(report, when)
+
+
+def values(command: Command) -> dict[str, str]:
+    """The ``NAME=value`` of the last block that has something. Raises Denial."""
+    told = [block for block in command.blocks if block.strip()]
+    try:
+        return parse_values(told[-1]) if told else {}
+    except Tl1Error:
+        raise Denial("IIFM") from None
+
+
+def _plain(text: str) -> str:
+    """Text that can stand in a comment or in quotes."""
+    return text.replace('"', "'").replace("*/", "* /").replace("\n", " ")[:200]
