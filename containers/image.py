@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LABEL = {"ringlight": "image"}
+#: Modules of ``fabric/optinc`` that a worker imports.
+OPTINC = ("__init__", "averaging", "blocks", "gradients", "network", "pam4", "sums", "wire")
 PACKAGES = ("python3", "python3-numpy")
 # Nothing of these is read by a worker.
 EXCLUDED_PATHS = (
@@ -72,7 +74,7 @@ def code_files() -> list[Path]:
     """The files a worker imports or reads, sorted."""
     modules = ("__init__", "alltoall", "collectives", "gathers", "kinds", "schedules", "steps", "wrht")
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
-    chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in ("__init__", "blocks", "sums", "wire")]
+    chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "splits")]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed")]
     chosen += (ROOT / "containers/worker").glob("*.py")

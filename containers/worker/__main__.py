@@ -16,7 +16,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from containers.worker.events import EventLog
-from containers.worker.peer import PeerLost
+from containers.worker.peer import AveragingFailed, PeerLost
 from containers.worker.rendezvous import NoConnection
 from containers.worker.spec import BadSpec, read_spec
 
@@ -49,6 +49,9 @@ def main(directory: Path) -> int:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)
     except PeerLost as error:
         return _fail(events, EXIT_PEER_LOST, str(error), error.rank)
+    except AveragingFailed as error:
+        mine = error.rank in (None, spec.rank)
+        return _fail(events, EXIT_FAILED if mine else EXIT_PEER_LOST, str(error), error.rank)
     except (NoConnection, ArithmeticError, TimeoutError, OSError) as error:
         return _fail(events, EXIT_FAILED, str(error), None)
     return 0

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from containers.worker.arithmetic import Doubles, exp, log, product, tanh, total
+from containers.worker.averaged import Summed
+from containers.worker.pads import Fractions, Pad, WholeNumbers
 
 Array = npt.NDArray[np.float32]
 
@@ -26,7 +28,6 @@ PIXELS, HIDDEN, CLASSES = 64, 32, 10
 HELD_OUT = 297
 #: Parameters: two weight matrices and two bias vectors.
 PARAMETERS = PIXELS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
-PAD_PERIOD = 251
 
 
 @cache
@@ -117,19 +118,30 @@ def fingerprint(parameters: Array) -> str:
 class Replica:
     """One rank's part of a synchronous data-parallel training.
 
-    Its gradient buffer has ``gradient_bytes`` / 4 elements: the model's gradient, then a pad of whole
-    numbers different on each rank and in each iteration, whose sum every rank checks (all partial sums
-    are whole numbers below 2**24, so the expected sum is exact whatever the order).
+    Its gradient buffer has ``gradient_bytes`` / 4 elements: the model's gradient, then a pad (``pads``),
+    whose sum every rank checks. ``summed``: how the ranks' vectors are summed where sums are not exact.
     """
 
     def __init__(
-        self, rank: int, world_size: int, gradient_bytes: int, batch: int, seed: int, learning_rate: float
+        self,
+        rank: int,
+        world_size: int,
+        gradient_bytes: int,
+        batch: int,
+        seed: int,
+        learning_rate: float,
+        summed: Summed | None = None,
     ) -> None:
         self.rank, self.world_size, self.batch, self.seed = rank, world_size, batch, seed
         self.rate = np.float32(learning_rate / world_size)
         self.parameters = initial_parameters(seed)
         self.buffer: Array = np.zeros(gradient_bytes // 4, dtype=np.float32)
-        self._pad = (np.arange(len(self.buffer) - PARAMETERS) % PAD_PERIOD + 1).astype(np.float32)
+        padding = len(self.buffer) - PARAMETERS
+        self._pad: Pad = (
+            WholeNumbers(rank, world_size, padding)
+            if summed is None
+            else Fractions(rank, world_size, PARAMETERS, padding, summed)
+        )
         self._images, self._labels = training_set()
         self._epoch, self._order = -1, np.empty(0, dtype=np.intp)
 
@@ -137,19 +149,15 @@ class Replica:
         """Fill the buffer with this iteration's gradient and pad; returns the batch's mean loss."""
         chosen = self._batch(iteration)
         loss = gradient(self.parameters, self._images[chosen], self._labels[chosen], self.buffer)
-        np.add(self._pad, np.float32(self.rank + iteration % PAD_PERIOD), out=self.buffer[PARAMETERS:])
+        self._pad.fill(self.buffer[PARAMETERS:], iteration)
         return loss
 
     def update(self, iteration: int) -> None:
         """Apply the summed gradient in the buffer. Raises ArithmeticError when the pad's sum is wrong."""
-        n = self.world_size
-        offset = n * (n - 1) // 2 + n * (iteration % PAD_PERIOD)
-        expected = self._pad * np.float32(n) + np.float32(offset)
-        if not np.array_equal(self.buffer[PARAMETERS:], expected):
-            wrong = int(np.flatnonzero(self.buffer[PARAMETERS:] != expected)[0])
+        if (wrong := self._pad.wrong(self.buffer[PARAMETERS:], iteration)) is not None:
             raise ArithmeticError(
-                f"iteration {iteration}: all-reduce gave {self.buffer[PARAMETERS + wrong]}"
-                f" instead of {expected[wrong]} at pad element {wrong}"
+                f"iteration {iteration}: all-reduce gave {wrong.got}"
+                f" instead of {wrong.expected} at pad element {wrong.element}"
             )
         self.parameters -= self.rate * self.buffer[:PARAMETERS]
 

@@ -23,13 +23,18 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from containers.worker.gather import AllGather
+from containers.worker.peer import AveragingFailed
+from containers.worker.spec import AveragerPlace, WorkerSpec
+from containers.worker.stalls import Stalls
+from containers.worker.transport import Reduce, RunReport
 from fabric.optinc import wire
 from fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
 from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
@@ -45,14 +50,6 @@ _BUFFER_BYTES = 512 * 1024
 
 #: All ranks' messages in the order of ranks, for this rank's own.
 Gather = Callable[[bytes], Sequence[bytes]]
-
-
-class AveragingFailed(Exception):
-    """Nothing was averaged; one line. ``rank``: whose fault it is, None when that is not known."""
-
-    def __init__(self, rank: int | None, cause: str) -> None:
-        super().__init__(cause)
-        self.rank = rank
 
 
 class _Gone(AveragingFailed):
@@ -179,6 +176,8 @@ class Averaging:
         silence_s: float = 4.5,
     ) -> None:
         self.moved = Moved()
+        #: Since the owner last took them.
+        self.stalls = Stalls()
         self._address, self._place, self._gather = address, place, gather
         self._connect_timeout_s, self._silence_s = connect_timeout_s, silence_s
         self._buffer = memoryview(bytearray(_BUFFER_BYTES + 2 * wire.MOST_CODES + HEADER_BYTES))
@@ -380,6 +379,8 @@ class Averaging:
             if ready.pop(self._woken.fileno(), 0):
                 self._woken.recv(64)
                 moved = now if not waits else moved
+            if ready and waits:
+                self.stalls.note(moved, now)
             for seen in ready.values():
                 moved = now
                 if seen & ~select.POLLOUT:
@@ -496,6 +497,42 @@ class Averaging:
                     self._changed.notify()
         else:
             raise WireError(f"{head.kind.name} at a time when it cannot come")
+
+
+@contextlib.contextmanager
+def reducing_at(
+    place: AveragerPlace, spec: WorkerSpec, connections: Mapping[int, socket.socket]
+) -> Iterator[Reduce]:
+    """All-reduces of ``spec``'s job by its averagers; ``connections`` to the other ranks are for the scales.
+
+    Raises AveragingFailed, PeerLost, as do the all-reduces.
+    """
+    host, _, port = place.address.rpartition(":")
+    gather = AllGather(spec.rank, connections, spec.peer_timeout_s)
+    with Averaging(
+        (host, int(port)),
+        Place(spec.rank, spec.world_size, place.port, place.ports, place.bits),
+        gather,
+        connect_timeout_s=spec.connect_timeout_s,
+        silence_s=place.silence_s,
+    ) as averaging:
+
+        def moved() -> tuple[int, int]:
+            stream = averaging.moved
+            return stream.bytes_sent + gather.bytes_sent, stream.bytes_received + gather.bytes_received
+
+        def reduce(vector: NDArray[np.float32]) -> RunReport:
+            sent, received = moved()
+            mean = averaging.mean(vector)
+            # Sums, as all other collectives have them.
+            np.multiply(mean, np.float32(spec.world_size), out=vector)
+            sent, received = moved()[0] - sent, moved()[1] - received
+            waited = [averaging.stalls, gather.stalls]
+            averaging.stalls, gather.stalls = Stalls(), Stalls()
+            spans = sorted(span for one in waited for span in one.spans)
+            return RunReport(sent, received, 0, max(one.longest_s for one in waited), tuple(spans))
+
+        yield reduce
 
 
 def _nothing() -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""What connections to other ranks have in common, whatever goes over them.
+"""What connections to other ranks, and to an averager, have in common, whatever goes over them.
 
 Without numpy, which takes half of the time in which a link test's worker starts.
 """
@@ -15,6 +15,14 @@ class PeerLost(Exception):
         super().__init__(f"rank {rank} lost: {reason}")
         self.rank = rank
         self.reason = reason
+
+
+class AveragingFailed(Exception):
+    """Nothing was averaged (OptINC); one line. ``rank``: whose fault it is, None when that is not known."""
+
+    def __init__(self, rank: int | None, cause: str) -> None:
+        super().__init__(cause)
+        self.rank = rank
 
 
 def read_notes(connection: socket.socket) -> None:

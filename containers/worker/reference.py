@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from containers.worker.averaged import Summed, summed_by
 from containers.worker.model import Array, Replica, fingerprint
 from containers.worker.spec import WorkerSpec, read_spec
 from fabric.collectives import all_reduce, apply_schedule
@@ -25,9 +26,9 @@ Exchange = Callable[[Sequence[Array]], Sequence[Array]]
 def train_in_one_process(
     spec: WorkerSpec, segments: Sequence[Segment] | None = None, exchange: Exchange | None = None
 ) -> dict[str, object]:
-    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, or by ``exchange``
-    whatever ``spec.collective`` is. Sums that are not exact need ``gradient_bytes`` of 4 ``PARAMETERS``, so
-    without a pad.
+    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, of OptINC by
+    ``averaged.summed_by``, or by ``exchange`` whatever ``spec.collective`` is. Sums that are not exact need
+    ``gradient_bytes`` of 4 ``PARAMETERS``, so without a pad.
 
     ``segments``: how many ranks it has from which iteration on, the first from 0 on, none sooner than the one
     before; None: ``spec.world_size`` throughout. Returns ``parameters_sha256``, ``loss_first``, ``loss_last``
@@ -56,9 +57,10 @@ def _train(
     spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable[int], exchange: Exchange | None
 ) -> Array:
     """The parameters after these iterations on so many ranks."""
-    exchange = exchange or partial(apply_schedule, all_reduce(spec.collective, ranks))
+    summed = summed_by(spec.averager) if spec.averager is not None else None
+    exchange = exchange or _exchange(spec.collective, ranks, summed)
     replicas = [
-        Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
+        Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate, summed)
         for rank in range(ranks)
     ]
     for replica in replicas:
@@ -67,12 +69,18 @@ def _train(
         for replica in replicas:
             replica.compute(iteration)
         sums = exchange([replica.buffer for replica in replicas])
-        for replica, summed in zip(replicas, sums, strict=True):
-            replica.buffer[:] = summed
+        for replica, its in zip(replicas, sums, strict=True):
+            replica.buffer[:] = its
             replica.update(iteration)
     if len({fingerprint(replica.parameters) for replica in replicas}) != 1:
         raise ArithmeticError(f"collective {spec.collective!r} leaves the ranks with different parameters")
     return replicas[0].parameters
+
+
+def _exchange(collective: str, ranks: int, summed: Summed | None) -> Exchange:
+    if summed is None:
+        return partial(apply_schedule, all_reduce(collective, ranks))
+    return lambda vectors: [summed(vectors)] * ranks
 
 
 def main() -> None:

@@ -24,6 +24,26 @@ class LinkTest:
 
 
 @dataclass(frozen=True)
+class AveragerPlace:
+    """Who averages for a rank whose collective is ``optinc``.
+
+    address   of its averager, host:port
+    port      its own there, from 0, of ``ports``
+    bits      of a number that it sends
+    decimals  whether averagers of a first level leave their decimals to the one above (Eq. 10), or drop them
+    silence_s seconds that the averager may be silent; longer than the servers may be, so that it can say
+              whose fault it is
+    """
+
+    address: str
+    port: int
+    ports: int
+    bits: int
+    decimals: bool = True
+    silence_s: float = 4.5
+
+
+@dataclass(frozen=True)
 class WorkerSpec:
     """One rank of one job. Names end in their unit; ``gradient_bytes`` is what each rank all-reduces.
 
@@ -34,6 +54,7 @@ class WorkerSpec:
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
+    ``averager``: of the collective ``optinc``, and of no other.
     """
 
     job: str
@@ -60,6 +81,7 @@ class WorkerSpec:
     checkpoint_every: int = 1
     resume: int = 0
     posted: bool = False
+    averager: AveragerPlace | None = None
     linktest: LinkTest = LinkTest()
 
     @property
@@ -84,6 +106,8 @@ def parse_spec(raw: Any) -> WorkerSpec:
     if not isinstance(raw, dict):
         raise BadSpec("expected an object")
     values = {**raw, "linktest": _fill(LinkTest, raw.get("linktest") or {}, "linktest.")}
+    if raw.get("averager") is not None:
+        values["averager"] = _fill(AveragerPlace, raw["averager"], "averager.")
     spec: WorkerSpec = _fill(WorkerSpec, values, "")
     size, parameter_bytes = spec.world_size, 9640
     rules = [
@@ -120,18 +144,27 @@ def parse_spec(raw: Any) -> WorkerSpec:
         if not holds:
             raise BadSpec(message)
     if spec.workload == "train":
-        _check_collective(spec.collective, size)
+        _check_collective(spec, size)
     return spec
 
 
-def _check_collective(name: str, ranks: int) -> None:
+def _check_collective(spec: WorkerSpec, ranks: int) -> None:
     # Imported here, so that a link test, which has none, loads no numpy.
-    from fabric.schedules import steps_named
+    from fabric.schedules import parse_collective, steps_named
 
     try:
-        steps_named(name, ranks)
+        averaged = parse_collective(spec.collective).averaged
+        if not averaged:
+            steps_named(spec.collective, ranks)
     except ValueError as error:
         raise BadSpec(f"collective: {error}") from None
+    place = spec.averager
+    if averaged != (place is not None):
+        raise BadSpec(f"averager: collective {spec.collective} {'needs one' if averaged else 'has none'}")
+    if place is not None and not (0 <= place.port < place.ports and ranks % place.ports == 0):
+        raise BadSpec(f"averager: port {place.port} of {place.ports} for {ranks} ranks")
+    if averaged and spec.checkpoint is not None:
+        raise BadSpec(f"checkpoint: collective {spec.collective} keeps no state to go on from")
 
 
 def _fill(kind: Any, raw: Any, prefix: str) -> Any:
@@ -161,7 +194,7 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
         return None
     if annotation in ("str", "str | None") and isinstance(value, str):
         return value
-    if annotation == "LinkTest" and isinstance(value, LinkTest):
+    if isinstance(value, LinkTest | AveragerPlace):
         return value
     if (
         annotation.startswith("tuple")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from containers.worker.averaged import summed_by
 from containers.worker.beacon import Beacons
 from containers.worker.checkpoint import Checkpoint
 from containers.worker.events import EventLog
 from containers.worker.flows import Flows
 from containers.worker.model import Replica, fingerprint
+from containers.worker.nics import carried
+from containers.worker.optinc import reducing_at
 from containers.worker.posted import FILE, Posted, told
 from containers.worker.release import wait_for_release
 from containers.worker.rendezvous import Lines, connect_all, describe, listen, onic, part
 from containers.worker.spec import WorkerSpec
-from containers.worker.transport import RunReport, Transport, partners, retransmits
+from containers.worker.transport import Reduce, RunReport, Transport, partners, retransmits
 from fabric.collectives import all_reduce
 
 
@@ -23,17 +27,25 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     """Connect, wait for the release, train, and write the events.
 
     GPU time is emulated: the real gradient is computed, then the rank sleeps until ``compute_s`` after
-    the iteration began. Raises PeerLost, NoConnection, ArithmeticError (a wrong sum), TimeoutError (never
-    released), ConnectionError (no O-NIC's agent), BadCheckpoint, OSError (a checkpoint cannot be written).
+    the iteration began. Raises PeerLost, AveragingFailed, NoConnection, ArithmeticError (a wrong sum),
+    TimeoutError (never released), ConnectionError (no O-NIC's agent), BadCheckpoint, OSError (a checkpoint
+    cannot be written).
     """
     with onic(spec) as flows:
         _train(spec, directory, events, flows)
 
 
 def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | None) -> None:
-    schedule = all_reduce(spec.collective, spec.world_size)
+    averager = spec.averager
+    schedule = None if averager is not None else all_reduce(spec.collective, spec.world_size)
     replica = Replica(
-        spec.rank, spec.world_size, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate
+        spec.rank,
+        spec.world_size,
+        spec.gradient_bytes,
+        spec.batch,
+        spec.seed,
+        spec.learning_rate,
+        None if averager is None else summed_by(averager),
     )
     loss_first = replica.loss()
     checkpoint = None
@@ -43,26 +55,39 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
             replica.parameters = checkpoint.read(spec.resume)
     posted = Posted(directory / FILE, spec.world_size) if spec.posted else None
     deadline = time.monotonic() + spec.connect_timeout_s
-    lines = Lines.of(spec, *partners(schedule, spec.rank))
+    others = set(range(spec.world_size)) - {spec.rank}
+    lines = Lines.of(spec, *(partners(schedule, spec.rank) if schedule is not None else (others, others)))
     with listen(spec, deadline) as listener:
         wired = connect_all(spec, lines.sending(), listener)
     connections = [(line.peer, connection) for line, connection in wired.items()]
-    transport = Transport(
-        schedule,
-        spec.rank,
-        {peer: wired[line] for peer, line in lines.out.items()},
-        len(replica.buffer),
-        spec.peer_timeout_s,
-        flows,
-        spec.peers,
-        into={peer: wired[line] for peer, line in lines.into.items()},
-        on_begin=None if posted is None else posted.add,
-    )
-    with contextlib.closing(transport), Beacons(spec) as beacons:
+    to = {peer: wired[line] for peer, line in lines.out.items()}
+    reducing: contextlib.AbstractContextManager[Reduce]
+    if averager is not None:
+        reducing = reducing_at(averager, spec, to)
+    else:
+        assert schedule is not None
+        transport = Transport(
+            schedule,
+            spec.rank,
+            to,
+            len(replica.buffer),
+            spec.peer_timeout_s,
+            flows,
+            spec.peers,
+            into={peer: wired[line] for peer, line in lines.into.items()},
+            on_begin=None if posted is None else posted.add,
+        )
+        reducing = _by(transport)
+    with reducing as reduce, Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=describe(connections))
         started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
         events.write("started", at=started)
-        sent, received, lent = _iterate(spec, replica, transport, events, started, checkpoint)
+        wire = carried()
+        sent, received, lent = _iterate(spec, replica, reduce, events, started, checkpoint)
+        wire = {
+            name: [after - before for after, before in zip(now, wire[name], strict=True)]
+            for name, now in carried().items()
+        }
         loss_last = replica.loss()
         held = describe(connections)
         part(connections, spec.peer_timeout_s)
@@ -76,6 +101,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         bytes_received=received,
         bytes_lent=lent,
         connections=held,
+        wire_bytes=wire,
         retransmits=sum(retransmits(connection) for _, connection in connections),
         max_beacon_gap_s=beacons.max_gap_s,
         beacon_gaps=beacons.gaps,
@@ -85,10 +111,16 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         connection.close()
 
 
+@contextlib.contextmanager
+def _by(transport: Transport) -> Iterator[Reduce]:
+    with contextlib.closing(transport):
+        yield transport.run
+
+
 def _iterate(
     spec: WorkerSpec,
     replica: Replica,
-    transport: Transport,
+    reduce: Reduce,
     events: EventLog,
     started: float,
     checkpoint: Checkpoint | None,
@@ -102,7 +134,7 @@ def _iterate(
         while (left := compute_due - time.monotonic()) > 0:
             time.sleep(left)
         compute_end = time.monotonic()
-        report = transport.run(replica.buffer)
+        report = reduce(replica.buffer)
         allreduce_end = time.monotonic()
         # What follows takes its time from the next iteration's emulated compute.
         replica.update(iteration)

@@ -47,6 +47,7 @@ import numpy.typing as npt
 from containers.worker.flows import Flow, Flows
 from containers.worker.lending import Lender
 from containers.worker.peer import PeerLost, read_notes
+from containers.worker.stalls import Stalls
 from fabric.collectives import Schedule, Transfer, chunk_bounds, lendable
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
@@ -62,8 +63,6 @@ LEND_BYTES = 1024 * 1024
 LONG_BUFFER_BYTES = 3 * 1024 * 1024
 RECEIPT = b"\6"
 READY = b"\5"
-#: Shorter stalls are not reported one by one: queues alone make them.
-STALL_S = 0.02
 #: The kernel wakes us when a burst is acknowledged; were that lost, we would notice after so long.
 DRAIN_POLL_S = 0.01
 #: Bytes at a time that are received before they can be used.
@@ -93,6 +92,10 @@ class RunReport:
     flows: int = 0
     flow_wait_longest_s: float = 0.0
     flow_wait_sum_s: float = 0.0
+
+
+#: An all-reduce of a vector, in place.
+Reduce = Callable[[npt.NDArray[np.float32]], RunReport]
 
 
 class _Receive:
@@ -413,7 +416,7 @@ class Transport:
         poller = select.poll()
         link_of = {link.socket.fileno(): link for link in links}
         moved_at = time.monotonic()
-        max_stall_s, stalls = 0.0, []
+        stalls = Stalls()
         self._waits_s.clear()
         unfinished = [link for link in links if link.unfinished()]
         while unfinished:
@@ -434,9 +437,7 @@ class Transport:
                     changed |= self._switch(link, self._flows)
             if progress:
                 now = time.monotonic()
-                max_stall_s = max(max_stall_s, now - moved_at)
-                if now - moved_at >= STALL_S:
-                    stalls.append((moved_at, now))
+                stalls.note(moved_at, now)
                 moved_at = now
             if progress or changed:
                 unfinished = [link for link in unfinished if link.unfinished()]
@@ -454,8 +455,8 @@ class Transport:
             sum(send.end - send.start for send in sends),
             sum(receive.end - receive.start for receive in receives),
             sum(send.end - send.start for link in links if link.lender for send in link.sends if send.lent),
-            max_stall_s,
-            tuple(stalls),
+            stalls.longest_s,
+            tuple(stalls.spans),
             len(self._waits_s),
             max(self._waits_s, default=0.0),
             sum(self._waits_s),

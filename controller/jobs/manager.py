@@ -29,7 +29,8 @@ from controller.jobs.reservation import reserve, spares_for
 from controller.jobs.workloads import WorkloadFiles
 from controller.server_agent import AgentClient
 from controller.store import Store
-from fabric.schedules import steps_named
+from fabric.averagers import averaging_of
+from fabric.schedules import parse_collective, steps_named
 from fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -164,6 +165,7 @@ class JobManager:
         agent = self._need_agent()
         with self._submitting:
             holders = self.holders()
+            self._check_averaged(wanted, spec, on_loss)
             self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
             if (graph := spec.get("graph")) is not None:
                 self._check_graph(graph, wanted)
@@ -180,6 +182,19 @@ class JobManager:
                 if (gpu in self._fabric.onics) != (lit is not None):
                     raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
             return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
+
+    def _check_averaged(self, wanted: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str) -> None:
+        if spec.get("workload") != "train" or not parse_collective(spec.get("collective", "ring")).averaged:
+            return
+        what = f"collective {spec['collective']}"
+        if isinstance(wanted, int):
+            raise InvalidError(f"{what}: which averager a job has depends on its GPUs; give ranks")
+        if on_loss != "fail":
+            raise InvalidError(f"{what}: an averager waits for all its servers; on_loss must be fail")
+        try:
+            averaging_of(self._fabric, wanted)
+        except ValueError as error:
+            raise InvalidError(f"{what}: {error}") from None
 
     def _check_graph(self, graph: str, wanted: Sequence[str] | int) -> None:
         try:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from controller.jobs.light import KINDS, STANDING, Place
 from fabric.crossconnect import Mode
-from fabric.schedules import steps_named
+from fabric.schedules import parse_collective, steps_named
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
@@ -123,7 +123,8 @@ class Placement(Body):
         if len(self._places) > 1:
             raise ValueError(f"a job is on {' or on '.join(map(' '.join, self._places))}, not on both")
         # A name that there is not is told here, whatever the number of ranks.
-        steps_named(self.collective, 1)
+        if not parse_collective(self.collective).averaged:
+            steps_named(self.collective, 1)
         return self
 
     @property

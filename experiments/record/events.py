@@ -160,7 +160,8 @@ class CollectiveTimed(Record, event="collective"):
 
 
 class WorkerDone(Record, event="done"):
-    """What a rank ended with. Bytes are payload. ``parameters_sha256``: of what was trained;
+    """What a rank ended with. Bytes are payload; ``wire_bytes``: by NIC (``eth0``, …) what it has sent and
+    received while the job trained, with headers. ``parameters_sha256``: of what was trained;
     ``results_checked``: of a workload, the parts of results that were compared with what they must be, and
     were that. ``light``: where light stands, what it gave its O-NIC for each rank, bytes of payload and of
     framing. ``beacon_gaps``: long silences of a peer's beacons, each
@@ -176,6 +177,7 @@ class WorkerDone(Record, event="done"):
     bytes_sent: int = 0
     bytes_received: int = 0
     bytes_lent: int = 0
+    wire_bytes: Mapping[str, list[int]] = field(default_factory=dict)
     retransmits: int = 0
     light: Mapping[str, list[int]] = field(default_factory=dict)
     connections: list[dict[str, Any]] = field(default_factory=list)

@@ -15,6 +15,7 @@ Kind = Literal[
     "packet switch",
     "optical switch",
     "agent",
+    "averager",
     "worker",
     "server agent",
     "gpu",
@@ -24,8 +25,8 @@ Kind = Literal[
 #: At most so many names are told when one is wrong.
 _TOLD = 12
 _KNOWN = (
-    "'link PORT PORT', 'switch NAME', 'agent GPU', 'worker JOB RANK', 'server agent', 'gpu NAME', "
-    "'nic NAME' and 'control network'"
+    "'link PORT PORT', 'switch NAME', 'agent GPU', 'averager NAME', 'worker JOB RANK', 'server agent', "
+    "'gpu NAME', 'nic NAME' and 'control network'"
 )
 
 
@@ -111,6 +112,9 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
         case ["agent", name]:
             _allow(request, "kill", "an agent can be killed and restored")
             return _agent(fabric, name)
+        case ["averager", name]:
+            _allow(request, "kill", "an averager can be killed and restored")
+            return _averager(fabric, name)
         case ["server", "agent"]:
             _allow(request, "kill", "the server agent can be killed")
             return _server_agent(request)
@@ -174,6 +178,12 @@ def _agent(fabric: Fabric, gpu: str) -> Target:
         why = "has no O-NIC" if onic is None else "has an O-NIC without an agent: its lasers are not tunable"
         raise TargetError(409, f"GPU {gpu} {why}")
     return Target("agent", f"agent {gpu}", (gpu,))
+
+
+def _averager(fabric: Fabric, name: str) -> Target:
+    if name not in fabric.averagers:
+        raise TargetError(404, f"there is no averager {name}; there are {listed(fabric.averagers)}")
+    return Target("averager", f"averager {name}", (name,))
 
 
 def _server_agent(request: FaultRequest) -> Target:

@@ -233,7 +233,7 @@ class Faults:
                 return self._dead_switch(target.names[0], darken, lighten)
             case "optical switch" if self._fabric.optical_switches[target.names[0]].driver == "openflow":
                 return self._silent_switch(target.names[0])
-            case "optical switch" | "agent":
+            case "optical switch" | "agent" | "averager":
                 return self._dead_process(self._kept[target.kind], target.names[0])
             case "control network":
                 assert control is not None

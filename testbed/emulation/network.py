@@ -11,19 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from mininet.net import Mininet
 from pyroute2 import IPRoute
 
 from fabric.frames import choose_frames
-from fabric.topology import Fabric, Port
+from fabric.topology import Fabric, Link, Port
 from fabric.units import format_rate
-from testbed.emulation import netlink, openvswitch
+from testbed.emulation import averagers, netlink, openvswitch
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.nodes import (
     Cable,
     ControllerAddress,
+    DeviceNode,
     Jack,
     OpticalNode,
     PacketSwitch,
@@ -82,8 +84,6 @@ class Emulation:
 
 def check_fabric(fabric: Fabric) -> None:
     """Raises ValueError naming what this testbed cannot build."""
-    for name in fabric.averagers:
-        raise ValueError(f"averagers: {name} is only simulated; this testbed does not plug averagers in")
     for index, link in enumerate(fabric.links):
         if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
             raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
@@ -97,12 +97,13 @@ def check_fabric(fabric: Fabric) -> None:
 def check_rates(fabric: Fabric, emulation: Emulation) -> None:
     """Raises ValueError naming a link whose emulated rate the kernel's token buckets cannot have."""
     low, high = netlink.RATE_BOUNDS_BPS
-    for index, link in enumerate(fabric.links):
+    for index, link in enumerate((*fabric.links, *fabric.cables)):
         rate = emulation.rate_bps(link.rate_bps)
         if not low <= rate <= high:
             way = "raise" if rate > high else "lower"
+            where = f"links[{index}]" if index < len(fabric.links) else f"the link at {link.b}"
             raise ValueError(
-                f"links[{index}]: {format_rate(link.rate_bps)} is emulated at {format_rate(rate)}, outside "
+                f"{where}: {format_rate(link.rate_bps)} is emulated at {format_rate(rate)}, outside "
                 f"{format_rate(low)} to {format_rate(high)}; {way} the time or payload scale"
             )
 
@@ -140,7 +141,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.emulation = emulation
         self.target = controller
         self._nodes: dict[str, ShellLess] = {}
-        self._cables: dict[str, Cable] = {}
+        self._cables: dict[Port, Cable] = {}
         self._control: ControlNetwork | None = None
         self._qos: str | None = None
         self._held: frozenset[Port] = frozenset()
@@ -168,6 +169,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     netns=self.lab.namespace(optical.name),
                 )
                 self._nodes[optical.name] = node
+        for name in self.fabric.averagers:
+            self._nodes[name] = self.addHost(
+                f"{self.lab.prefix}{name}", cls=DeviceNode, lab=self.lab, netns=self.lab.namespace(name)
+            )
         for gpu in self.fabric.onics:
             self._nodes[gpu] = self.addHost(
                 f"{self.lab.prefix}onic-{gpu}",
@@ -201,12 +206,40 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             for bridge in self.switches:
                 bridge.qos = self._qos
         self._finish(ports)
+        self._start_averagers()
         self._start_onics()
 
     @property
     def onics(self) -> dict[str, OnicNode]:
         """The O-NICs by GPU."""
         return {gpu: node for gpu, node in self._nodes.items() if isinstance(node, OnicNode)}
+
+    def _start_averagers(self) -> None:
+        """Ready their namespaces, and plug in the cables between them."""
+        for name in self.fabric.averagers:
+            self._inside(
+                self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
+            )
+        for cable in self.fabric.cables:
+            if cable.a.node in self.fabric.averagers:
+                for end in self._connect(cable.a, cable.b):
+                    self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
+
+    def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
+        """One end of a cable of an averager: its rate and its address."""
+        emulation = self.emulation
+        shaped = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s)
+        ip = averagers.address_of(self.fabric, end)
+        assert namespace is not None
+        netlink.in_namespace(
+            namespace, partial(averagers.set_up, name, ip, shaped, rto_min_s=emulation.rto_min_s)
+        )
+
+    def namespace(self, name: str) -> int:
+        """Of a device that is a process."""
+        found = self._nodes[name].namespace
+        assert found is not None
+        return found
 
     def _start_onics(self) -> None:
         """Join the O-NICs by the control network and let them send."""
@@ -243,7 +276,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         node = self._nodes[port.node]
         return (
             f"p{port.number}"
-            if isinstance(node, OpticalNode | OnicNode)
+            if isinstance(node, DeviceNode | OnicNode)
             else self.lab.interface(port.node, port.number)
         )
 
@@ -369,7 +402,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             cable = self.addLink(
                 node, host, port1=number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
             )
-            self._cables[gpu.name] = cable
+            self._cables[near] = cable
         if onic:
             onic.plug_host()
         emulation = self.emulation
@@ -405,6 +438,19 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
         assert host.namespace is not None
         netlink.in_namespace(host.namespace, inside)
+        if (second := averagers.cable_at(self.fabric, gpu.name)) is not None:
+            self._plug_averager(host, second)
+
+    def _plug_averager(self, host: WorkerHost, cable: Link) -> None:
+        """A worker's cable to its averager, as ``eth1``."""
+        node, name = self._nodes[cable.b.node], self._interface(cable.b)
+        self._clear(node, name)
+        with self._lock:
+            self._cables[cable.a] = self.addLink(
+                node, host, port1=cable.b.number, port2=1, intfName1=name, intfName2=averagers.NIC
+            )
+        self._set_up_cable(cable, cable.b, node.namespace, name)
+        self._set_up_cable(cable, cable.a, host.namespace, averagers.NIC)
 
     def _clear(self, node: ShellLess, name: str) -> None:
         """Remove an interface that a worker which has just died left: the kernel takes its time."""
@@ -425,7 +471,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             node = self._nodes[far.node]
             if isinstance(node, PacketSwitch):
                 ports.append(far)
-                words += node.add_port_command(self._cables[name].intf1)
+                words += node.add_port_command(self._cables[near].intf1)
         if ports:
             openvswitch.vsctl(*words[1:])
             self._finish(ports)
@@ -435,8 +481,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         words: list[str] = []
         gone: list[tuple[ShellLess, str]] = []
         with self._lock:
-            for host in hosts:
-                cable = self._cables.pop(host.place.gpu, None)
+            for near in [Port(host.place.gpu, number) for host in hosts for number in (0, 1)]:
+                cable = self._cables.pop(near, None)
                 if cable is None:
                     continue
                 node, name = cable.intf1.node, cable.intf1.name

@@ -197,27 +197,33 @@ class ControllerAddress:
         return f"{self.protocol}:{self.host}:{self.port}"
 
 
-class OpticalNode(ShellLess):
-    """The network namespace of an optical switch; faceplate port p is the interface ``p<p>`` in it."""
+class DeviceNode(ShellLess):
+    """The network namespace of a device that is a process; its port p is the interface ``p<p>`` in it."""
 
     def __init__(self, name: str, *, lab: Lab, netns: str, **params: Any) -> None:
         self.lab = lab
         self.netns = netns
         self.namespace = netlink.create_namespace(netns)
-        #: Interfaces that are to stay down.
-        self.held: set[str] = set()
         super().__init__(name, **params)
 
-    def link_group(self, interface: str) -> int:
-        return HELD_GROUP if interface in self.held else super().link_group(interface)
-
     def terminate(self) -> None:
-        """Forget the namespace; it ends when the optical switch's process has."""
+        """Forget the namespace; it ends when the device's process has."""
         if self.namespace is not None:
             os.close(self.namespace)
             self.namespace = None
             netlink.delete_namespace(self.netns)
         super().terminate()
+
+
+class OpticalNode(DeviceNode):
+    """An optical switch. ``held``: interfaces that are to stay down."""
+
+    def __init__(self, name: str, **params: Any) -> None:
+        self.held: set[str] = set()
+        super().__init__(name, **params)
+
+    def link_group(self, interface: str) -> int:
+        return HELD_GROUP if interface in self.held else super().link_group(interface)
 
 
 def has_kernel_datapath() -> bool:

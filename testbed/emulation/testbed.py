@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from testbed.emulation.agent.http import AgentServer, make_app
 from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.agent.onics import Onics
 from testbed.emulation.agent.workers import Workers
+from testbed.emulation.averagers import Averagers
 from testbed.emulation.fault_targets import Kind
 from testbed.emulation.faults import Faults, Kept, fault_routes
 from testbed.emulation.netlink import NetworkError
@@ -60,6 +61,8 @@ log = logging.getLogger(__name__)
 Runtime = Literal["docker", "namespace"]
 #: Longest wait for the optical switches, and then for the O-NICs' agents, to answer, seconds.
 START_S = 30.0
+#: And for the averagers, whose tables may have millions of rows.
+TABLES_S = 120.0
 #: Where every O-NIC's agent listens on the control network.
 AGENT_PORT = 7900
 
@@ -106,6 +109,7 @@ class Testbed:
         self.network: LabNetwork | None = None
         self.agents: Supervisor | None = None
         self.switches: Supervisor | None = None
+        self.averagers: Supervisor | None = None
         self._addresses: dict[str, str] = {}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
@@ -168,6 +172,7 @@ class Testbed:
         network.start()
         self._go_on()
         self._launch_onics()
+        self._launch_averagers()
 
         def make_host(place: WorkerPlace) -> WorkerHost:
             if api is None:
@@ -197,6 +202,7 @@ class Testbed:
         server.start()
         self._await_optical()
         self._await_onics()
+        self._await_averagers()
         with self._inventory_lock:
             self.inventory = self._make_inventory()
             self._write_inventory()
@@ -303,7 +309,7 @@ class Testbed:
             if supervisor.lives()[name].has_died:
                 raise TestbedError(f"{supervisor.kind} {name} did not start: {last_line(log_file)}")
             if time.monotonic() > deadline:
-                raise TestbedError(f"{supervisor.kind} {name} was not ready within {START_S:.0f} s")
+                raise TestbedError(f"{supervisor.kind} {name} was not ready in time")
             time.sleep(0.01)
 
     def _await_optical(self) -> None:
@@ -379,6 +385,33 @@ class Testbed:
             ready = partial(answers, directory / "manage.sock")
             self._await(self.agents, gpu, ready, directory / "agent.log", deadline)
 
+    # -- averagers
+
+    def _launch_averagers(self) -> None:
+        settings = self.settings
+        self._averagers = Averagers(settings.fabric, settings.state, settings.emulation.rate_bps)
+        self._undo.callback(self._averagers.remove_files)
+
+        def start(command: Sequence[str], log_file: Path, name: str) -> subprocess.Popen[bytes]:
+            assert self.network is not None
+            # A child inherits the namespace of the thread that forks it.
+            return netlink.in_namespace(
+                self.network.namespace(name), partial(self._spawn, [*command], log_file)
+            )
+
+        if settings.fabric.averagers:
+            starts = self._averagers.starts(start)
+            self.averagers = Supervisor("averager", starts, partial(self._on_restart, "averagers"))
+            self._undo.callback(self.averagers.stop)
+
+    def _await_averagers(self) -> None:
+        """Until every averager listens, with its table made."""
+        deadline = time.monotonic() + TABLES_S
+        for name in self.settings.fabric.averagers:
+            assert self.averagers is not None
+            ready = partial(self._averagers.answers, name)
+            self._await(self.averagers, name, ready, self._averagers.log_file(name), deadline)
+
     def _kept(self) -> dict[Kind, Kept]:
         """The supervised processes, and whether one serves its clients."""
 
@@ -394,6 +427,8 @@ class Testbed:
             kept["optical switch"] = Kept(self.switches, optical)
         if self.agents is not None:
             kept["agent"] = Kept(self.agents, manages)
+        if self.averagers is not None:
+            kept["averager"] = Kept(self.averagers, self._averagers.answers)
         return kept
 
     def _disturbable(self) -> dict[str, Path] | None:
@@ -449,6 +484,11 @@ class Testbed:
                 "laser_ids": list(laser_ids(fabric, gpu)),
                 "pid": lives[gpu].pid,
             }
+        working = self.averagers.lives() if self.averagers else {}
+        averagers = {
+            name: {"pid": working[name].pid, "status": str(self._averagers.status_file(name))}
+            for name in fabric.averagers
+        }
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
         }
@@ -461,6 +501,7 @@ class Testbed:
             "packet_switches": packet,
             "optical_switches": optical,
             "onics": onics,
+            **({"averagers": averagers} if averagers else {}),
         }
 
     def _write_inventory(self) -> None:

@@ -32,7 +32,8 @@ import numpy as np
 import numpy.typing as npt
 from pyroute2 import IPRoute
 
-from containers.worker.optinc import Averaging, AveragingFailed, Place
+from containers.worker.optinc import Averaging, Place
+from containers.worker.peer import AveragingFailed
 from fabric.optinc import blocks, wire
 from fabric.optinc.averaging import Coding, goal, mean_of_means
 from testbed.emulation import netlink

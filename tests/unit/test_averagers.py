@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from ipaddress import ip_interface
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from fabric.optinc.wire import FRAME, HEADER_BYTES
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Averager, Fabric, Link, Port, electrical_graph
 from fabric.zoo.counts import of_fabric
-from testbed.emulation.network import check_fabric
+from testbed.emulation.averagers import PREFIX, address_of, place_of
+from testbed.emulation.network import Emulation, check_rates
 from testbed.simulation.networks import scaled
 
 RATE = "100 Gbit/s"
@@ -73,9 +75,37 @@ def test_rates_are_scaled_with_the_others() -> None:
     assert len(fabric.cables) == 16 + 4
 
 
-def test_a_testbed_says_that_it_has_none() -> None:
-    with pytest.raises(ValueError, match="averagers: avg0 is only simulated"):
-        check_fabric(built(one_level()))
+def test_a_cable_that_cannot_be_emulated_is_named() -> None:
+    raw = one_level()
+    raw["links"][5]["rate"] = "1 Mbit/s"
+    with pytest.raises(ValueError, match="the link at avg0:2: 1 Mbit/s is emulated at 1 kbit/s, outside"):
+        check_rates(built(raw), Emulation(time_dilation=1000))
+
+
+@given(st.sampled_from([one_level(), one_level(8), two_levels()]))
+def test_every_end_of_a_cable_has_an_address_of_its_own_and_both_share_a_network(raw: dict[str, Any]) -> None:
+    fabric = built(raw)
+    ends = [end for cable in fabric.cables for end in (cable.a, cable.b)]
+    assert len({address_of(fabric, end) for end in ends}) == len(ends)
+    nets = [
+        {ip_interface(f"{address_of(fabric, end)}/{PREFIX}").network for end in (cable.a, cable.b)}
+        for cable in fabric.cables
+    ]
+    assert all(len(net) == 1 for net in nets)
+    assert len(set().union(*nets)) == len(nets)
+
+
+def test_a_worker_is_told_its_averager_and_who_has_another_order_is_refused() -> None:
+    fabric = built(two_levels(decimals=False))
+    place = place_of(fabric, names(16), 6, lambda bps: bps / 1000)
+    assert place == {
+        "address": "10.84.0.25:7070", "port": 2, "ports": 4, "bits": 8, "decimals": False,
+        "silence_s": place["silence_s"],
+    }  # fmt: skip
+    # Four frames of an averager's decimals at 100 Mbit/s besides.
+    assert 4.5 < place["silence_s"] < 4.6
+    with pytest.raises(ValueError, match="ranks are in the order of the averagers' ports: g0, g1, g2"):
+        place_of(fabric, names(16)[::-1], 0, float)
 
 
 def test_cables_may_be_written_either_way_round_and_in_any_order() -> None:

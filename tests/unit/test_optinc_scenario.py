@@ -1,4 +1,4 @@
-"""The collective ``optinc`` in scenarios: refused by the emulation, and carried out in virtual time."""
+"""The collective ``optinc`` in scenarios: what is emulated, and carried out in virtual time."""
 
 from __future__ import annotations
 
@@ -46,13 +46,18 @@ def all_reduce_s(run: Run, job: str = "train") -> float:
     return found
 
 
-def test_the_bundled_scenario_is_only_simulated_and_says_so() -> None:
+def test_the_bundled_scenario_is_emulated_and_simulated() -> None:
     experiment = load(ROOT / "scenarios" / "optinc_4.yaml")
-    for plan in experiment.plans:
-        assert only_simulated(plan) == (
-            "fabric.averagers: avg0 is only simulated; the emulation does not plug averagers in"
-        )
+    assert not [only_simulated(plan) for plan in experiment.plans if only_simulated(plan) is not None]
     assert not choose(experiment, SimulationBackend()).refused
+
+
+def test_ranks_in_another_order_than_the_averagers_ports_are_not_emulated() -> None:
+    ranks = ["g1", "g0", "g2", "g3"]
+    (plan,) = plans_of(scenario(one_level(), jobs={"train": {"ranks": ranks}}))
+    assert only_simulated(plan) == (
+        "jobs.train.ranks: emulated in the order of the averagers' ports, g0, g1, g2, g3"
+    )
 
 
 def test_the_ring_takes_by_bytes_alone_half_as_long_again() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from containers.worker.optinc import Averaging, AveragingFailed, Place
+from containers.worker.optinc import Averaging, Place
+from containers.worker.peer import AveragingFailed
 from fabric.optinc import wire
 from fabric.optinc.averaging import Coding, goal
 from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position

@@ -41,6 +41,8 @@ from experiments.record.events import (
     record_of,
 )
 from experiments.record.writing import writing
+from fabric.averagers import averaging_of
+from fabric.schedules import parse_collective
 from testbed import load
 from testbed.faults import FaultClient
 from testbed.processes import LabProcesses
@@ -208,10 +210,19 @@ class EmulatedLab:
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
-                    sha256 = self._references.hash_of(self.processes.lab, job.request, job.segments)
+                    sha256 = self._references.hash_of(self.processes.lab, self._decisive(job), job.segments)
                     self._note(Reference, job=job.plan.name, sha256=sha256)
         self._now = None
         return self._taken()
+
+    def _decisive(self, job: _Job) -> Mapping[str, Any]:
+        """What decides what a training ends with: its request, and what averagers compute."""
+        if not parse_collective(job.plan.loop.collective).averaged:
+            return job.request
+        own = averaging_of(self.setting.fabric, job.plan.ranks).first[0]
+        facts = {"ports": own.ports, "bits": own.bits, "decimals": own.decimals}
+        # Where it is has no bearing on it.
+        return {**job.request, "averager": {"address": "", "port": 0, **facts}}
 
     def close(self) -> None:
         try:

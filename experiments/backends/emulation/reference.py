@@ -17,6 +17,8 @@ from testbed.processes import ROOT
 REFERENCE_S = 120.0
 #: What of a job's request decides its outcome.
 _DECISIVE = ("collective", "gradient_bytes", "iterations", "batch", "seed", "learning_rate")
+#: And where averagers work what they compute.
+_AVERAGER = "averager"
 
 
 class References:
@@ -35,10 +37,14 @@ class References:
         ``segments``: with how many ranks it went on, each from an iteration on; more than one where it lost
         GPUs.
         """
-        key = (*segments, *(request[name] for name in _DECISIVE))
+        key = (*segments, json.dumps(_decisive(request)))
         if key not in self._known:
             self._known[key] = _train(lab, request, segments)
         return self._known[key]
+
+
+def _decisive(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: request[name] for name in (*_DECISIVE, _AVERAGER) if name in request}
 
 
 def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
@@ -47,7 +53,7 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
     spec = {"job": job, "rank": 0, "world_size": ranks, "peers": ["10.0.0.1"] * ranks}
     path = lab.state_dir / "reference.json"
     with writing(path):
-        path.write_text(json.dumps({**spec, **{key: request[key] for key in _DECISIVE}}), encoding="utf-8")
+        path.write_text(json.dumps({**spec, **_decisive(request)}), encoding="utf-8")
     words = [f"{ranks}:{first}" for ranks, first in segments]
     try:
         done = subprocess.run(

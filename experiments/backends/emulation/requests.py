@@ -8,6 +8,7 @@ from typing import Any
 from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s, slowest_bps
 from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
+from fabric.averagers import averaging_of
 from fabric.interconnect import divided_anew
 from fabric.plugged import plugged
 from fabric.schedules import parse_collective, steps_named
@@ -16,6 +17,8 @@ from workloads.packed import pack
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0
+#: Where averagers work: who hangs is to be named within five seconds.
+AVERAGED_PATIENCE_S = 4.0
 #: And so many times the all-reduce: a rank may have nothing to do in most steps of a tree.
 EXCHANGE_PATIENCE = 2
 #: At least so long where something is made to go wrong, and after it is to be well again.
@@ -77,6 +80,8 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Emulated seconds that a worker waits for a peer before it takes it for lost."""
+    if job.workload is None and parse_collective(job.loop.collective).averaged:
+        return averaged_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
     patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan)
     harmful = [event for event in plan.events if event.do not in HARMLESS]
@@ -84,6 +89,13 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
         away_s = max((event.back_after_s for event in harmful), default=0.0)
         patience_s = max(patience_s, TROUBLE_PATIENCE_S, away_s + RETURN_PATIENCE_S)
     return min(patience_s, MOST_PATIENCE_S)
+
+
+def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
+    """Of OptINC ranks wait for each other only when they tell their scales: as long as the slowest computes
+    after the fastest, emulated seconds."""
+    factors = [job.stragglers.get(rank, 1.0) for rank in range(len(job.ranks))]
+    return min(AVERAGED_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
 
 
 def _turns_s(plan: RunPlan) -> float:
@@ -115,8 +127,6 @@ def only_simulated(plan: RunPlan) -> str | None:
         plugged(plan.setting.fabric)
     except ValueError as error:
         return f"fabric.{error}"
-    for name in plan.setting.fabric.averagers:
-        return f"fabric.averagers: {name} is only simulated; the emulation does not plug averagers in"
     if plan.setting.fabric.interconnect is not None and len(plan.jobs) > 1:
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if plan.costs != Costs():
@@ -128,6 +138,12 @@ def only_simulated(plan: RunPlan) -> str | None:
             if (most := max(map(len, job.workload.programs))) > MOST_OPERATIONS:
                 what = f"{most} operations of one rank"
                 return f"jobs.{job.name}.workload: {what}; a worker executes up to {MOST_OPERATIONS}"
+            continue
+        if parse_collective(job.loop.collective).averaged:
+            servers = averaging_of(plan.setting.fabric, job.ranks).servers
+            if job.ranks != servers:
+                order = ", ".join(servers)
+                return f"jobs.{job.name}.ranks: emulated in the order of the averagers' ports, {order}"
             continue
         if job.loop.synchronised and not plan.setting.fabric.rings:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"

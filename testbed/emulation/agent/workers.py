@@ -24,6 +24,7 @@ import docker.errors
 import requests
 from pydantic import BaseModel, ConfigDict, Field
 
+from fabric.schedules import parse_collective
 from fabric.topology import Fabric
 from testbed.emulation.agent.checkpoints import (
     checkpoint_directory,
@@ -34,6 +35,7 @@ from testbed.emulation.agent.checkpoints import (
 from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from testbed.emulation.agent.lightpaths import Lightpaths
+from testbed.emulation.averagers import place_of
 from testbed.emulation.netlink import NetworkError
 from testbed.emulation.network import LabNetwork
 from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
@@ -222,15 +224,23 @@ class Workers:
             if place.checkpoint is not None:
                 make_directory(place.checkpoint, worker.host.uid)
                 spec = spec | {"checkpoint": worker.host.checkpoint}
+            if parse_collective(str(spec.get("collective", "ring"))).averaged:
+                spec = spec | {"averager": self._averager(request)}
             graph = None if request.graph is None else (self._workloads / request.graph).read_bytes()
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
             if spec.get("posted"):
                 self._lightpaths.begin(place.gpu, place.directory, _addresses(spec))
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
-        except (AgentError, *Failures) as error:
+        except (AgentError, ValueError, *Failures) as error:
             return str(error)
         return None
+
+    def _averager(self, request: WorkerRequest) -> dict[str, Any]:
+        """Where a worker's gradients are averaged. Raises ValueError."""
+        found = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
+        gpus = [gpu.name for gpu in found if gpu is not None]
+        return place_of(self._fabric, gpus, request.rank, self._network.emulation.rate_bps)
 
     def _onic_directory(self, gpu: str) -> Path | None:
         onic = self._fabric.onics.get(gpu)

@@ -1,0 +1,177 @@
+"""The averagers of a fabric (OptINC) in a lab: their cables' addresses, their processes, and what a worker
+is told.
+
+Every cable is a network of its own, with an address at either end. What goes there is not a packet switch's:
+a GPU has its second NIC port for it, ``eth1`` of its worker.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from fabric.averagers import averaging_of, coding
+from fabric.optinc.designed import designed
+from fabric.optinc.structure import CASES
+from fabric.optinc.weights import pack
+from fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from fabric.topology import Averager, Fabric, Link, Port
+from testbed.emulation import netlink
+
+NIC = "eth1"
+#: Where every averager listens.
+TCP_PORT = 7070
+#: Of all cables, four addresses each; GPUs have 10.82 and O-NICs' agents 10.83.
+NETWORK = ipaddress.ip_network("10.84.0.0/16")
+PREFIX = 30
+#: Seconds that a server may be silent, besides what a few frames take; a worker gives the averager that much
+#: more.
+SILENCE_S, LONGER_S = 3.0, 1.5
+_FRAMES = 4
+Start = Callable[[Sequence[str], Path, str], "subprocess.Popen[bytes]"]
+
+
+def address_of(fabric: Fabric, port: Port) -> str:
+    """The IPv4 address at an end of a cable: the first of its network above, the second below."""
+    for index, cable in enumerate(fabric.cables):
+        if port in (cable.a, cable.b):
+            return str(NETWORK[4 * index + (1 if port == cable.b else 2)])
+    raise ValueError(f"{port} has no cable of an averager")
+
+
+def cable_at(fabric: Fabric, gpu: str) -> Link | None:
+    """The cable from a GPU's NIC to an averager, if it has one."""
+    return next((cable for cable in fabric.cables if cable.a.node == gpu), None)
+
+
+def set_up(name: str, ip: str, cable: tuple[float, float], *, rto_min_s: float | None) -> None:
+    """One end of a cable, in the thread's namespace. ``cable``: bit/s and the seconds of its queue, as
+    emulated."""
+    rate_bps, queue_s = cable
+    with IPRoute() as here:
+        index = netlink.index_of(here, name)
+        netlink.shape(here, index, rate_bps, queue_s)
+        netlink.set_up(here, name)
+        netlink.address(here, index, ip, PREFIX, rto_min_s=rto_min_s)
+
+
+def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:
+    """Seconds that a server of an averager may be silent: frames on a slow link take their time."""
+    slowest = min(rate_bps(cable.rate_bps) for cable in averager.cables)
+    frame_bytes = HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
+    return SILENCE_S + _FRAMES * 8 * frame_bytes / slowest
+
+
+def place_of(
+    fabric: Fabric, gpus: Sequence[str], rank: int, rate_bps: Callable[[float], float]
+) -> dict[str, Any]:
+    """What the worker of a rank is told of its averager (``containers.worker.spec``). ``rate_bps``: of a
+    link as emulated. Raises ValueError where the job cannot average here.
+    """
+    found = averaging_of(fabric, gpus)
+    if tuple(gpus) != found.servers:
+        raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(found.servers)}")
+    cable = cable_at(fabric, gpus[rank])
+    assert cable is not None
+    own = fabric.averagers[cable.b.node]
+    slowest = max(silence_s(one, rate_bps) for one in (*found.first, *([found.above] if found.above else [])))
+    return {
+        "address": f"{address_of(fabric, cable.b)}:{TCP_PORT}",
+        "port": cable.b.number - 1,
+        "ports": own.ports,
+        "bits": own.bits,
+        "decimals": own.decimals,
+        "silence_s": slowest + LONGER_S,
+    }
+
+
+class Averagers:
+    """The averagers' processes of a lab: how each is started, and what it tells. ``directory``: for their
+    files."""
+
+    def __init__(self, fabric: Fabric, directory: Path, rate_bps: Callable[[float], float]) -> None:
+        self._fabric, self._directory, self._rate_bps = fabric, directory, rate_bps
+
+    def status_file(self, name: str) -> Path:
+        """Written once it listens, and again every second."""
+        return self._directory / f"{name}.averager.json"
+
+    def log_file(self, name: str) -> Path:
+        return self._directory / f"{name}.averager.log"
+
+    def remove_files(self) -> None:
+        for name in self._fabric.averagers:
+            for path in (self.status_file(name), self.log_file(name), self._weights_file(name)):
+                with suppress(OSError):
+                    path.unlink()
+
+    def starts(self, start: Start) -> Mapping[str, Callable[[], subprocess.Popen[bytes]]]:
+        """By averager. ``start``: a command in the namespace of an averager, with a file for what it says."""
+        return {name: partial(self._start, name, start) for name in self._fabric.averagers}
+
+    def _start(self, name: str, start: Start) -> subprocess.Popen[bytes]:
+        self.status_file(name).unlink(missing_ok=True)
+        return start(self._command(name), self.log_file(name), name)
+
+    def answers(self, name: str) -> bool:
+        return self.status_file(name).exists()
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What it last told of itself. Raises OSError."""
+        found: dict[str, Any] = json.loads(self.status_file(name).read_text())
+        return found
+
+    def _command(self, name: str) -> list[str]:
+        fabric, averager = self._fabric, self._fabric.averagers[name]
+        below = [
+            fabric.averagers[cable.a.node] for cable in averager.cables if cable.a.node in fabric.averagers
+        ]
+        up = next((cable for cable in fabric.cables if cable.a.node == name), None)
+        above = None if up is None else fabric.averagers[up.b.node]
+        its = coding(averager, above, below[0] if below else None)
+        command = [
+            *(sys.executable, "-m", "testbed.emulation.averager", "--name", name),
+            *("--listen", f"0.0.0.0:{TCP_PORT}", "--status", str(self.status_file(name))),
+            *("--bits", str(its.bits), "--servers", str(its.servers), "--inputs", str(its.inputs)),
+            *("--arriving", str(its.arriving), "--leaving", str(its.leaving)),
+            *("--silence", repr(silence_s(averager, self._rate_bps))),
+            *("--weights", self._weights(averager)),
+        ]
+        if below:
+            command.append("--of-units")
+        elif above is None or up is None:
+            command += ["--first-rank", "0"]
+        else:
+            # Ranks are in the order of ports, first of the averager above.
+            command += ["--first-rank", str((up.b.number - 1) * averager.ports)]
+        if above is not None and up is not None:
+            command += ["--above", f"{address_of(fabric, up.b)}:{TCP_PORT}"]
+            command += ["--unit", str(up.b.number - 1), "--units", str(above.ports)]
+        return command
+
+    def _weights_file(self, name: str) -> Path:
+        return self._directory / f"{name}.averager.npz"
+
+    def _weights(self, averager: Averager) -> str:
+        if averager.network == "exact":
+            return "exact"
+        case = next(
+            name
+            for name, one in CASES.items()
+            if (one.coding.bits, one.coding.servers) == (averager.bits, averager.ports)
+        )
+        if averager.network == "trained":
+            return str(resources.files("fabric.optinc.weights") / f"{case}.npz")
+        path = self._weights_file(averager.name)
+        path.write_bytes(pack(designed(CASES[case])))
+        return str(path)
