@@ -9,6 +9,8 @@ schedule). Everything before it is finished, so its bytes are ready at the sende
 connection on both sides, and a receive that would overwrite unsent bytes copies them aside instead of
 waiting. So it can always move. (A word of ``step_by_step``, below, waits for earlier steps only.)
 
+A vector is of float32 values, or of other :class:`Elements` that are added in a way of their own.
+
 Where the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received
 all of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then
 they send nothing of it. That is MPI's Sendrecv of a large message (rendezvous). Without it a rank that is
@@ -39,7 +41,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +78,29 @@ _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I"
 
 
 @dataclass(frozen=True)
+class Elements:
+    """What a vector is made of.
+
+    ``add(into, what)`` adds in place; ``together``: elements of one item, which are never added apart.
+    """
+
+    kind: np.dtype[Any]
+    add: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object]
+    together: int = 1
+
+    @property
+    def item_bytes(self) -> int:
+        return self.kind.itemsize * self.together
+
+
+def _add(into: npt.NDArray[Any], what: npt.NDArray[Any]) -> None:
+    np.add(into, what, out=into)
+
+
+FLOATS = Elements(np.dtype(np.float32), _add)
+
+
+@dataclass(frozen=True)
 class RunReport:
     """What one run moved. ``bytes_lent``: those of ``bytes_sent`` that were not copied to be sent.
 
@@ -101,16 +126,22 @@ Reduce = Callable[[npt.NDArray[np.float32]], RunReport]
 class _Receive:
     """A transfer into this rank, at byte offsets of the vector; or a peer's READY (``is_word``), at 0."""
 
-    __slots__ = ("applied", "before", "end", "is_word", "previous", "reduce", "segment", "start")
+    __slots__ = ("applied", "before", "end", "is_word", "item", "previous", "reduce", "segment", "start")
 
     def __init__(
-        self, start: int, end: int, reduce: bool, previous: _Receive | None, is_word: bool = False
+        self,
+        start: int,
+        end: int,
+        reduce: bool,
+        previous: _Receive | None,
+        item: int = 1,
+        is_word: bool = False,
     ) -> None:
         self.start, self.end, self.reduce, self.previous = start, end, reduce, previous
-        self.is_word = is_word
+        self.item, self.is_word = item, is_word
         self.applied = start
-        share = -(-(end - start) // (SEGMENTS_PER_CHUNK * ITEM_BYTES)) * ITEM_BYTES
-        self.segment = min(SEGMENT_BYTES, share)
+        share = -(-(end - start) // (SEGMENTS_PER_CHUNK * item)) * item
+        self.segment = min(SEGMENT_BYTES // item * item, share)
         #: Sends that must take their bytes before this receive changes them.
         self.before: list[_Send] = []
 
@@ -129,11 +160,11 @@ class _Receive:
             return self.end
         begin = self.applied
         limit = self.end if self.previous is None else self.previous.applied
-        # Whole elements only; a ``replace`` may have stopped inside one.
-        limit = min(limit - limit % ITEM_BYTES, begin - begin % ITEM_BYTES + self.segment)
+        # Whole items only; a ``replace`` may have stopped inside one.
+        limit = min(limit - limit % self.item, begin - begin % self.item + self.segment)
         for send in self.before:
             free = max(send.sent, send.aside_end)
-            free -= free % ITEM_BYTES
+            free -= free % self.item
             if begin < free < limit:
                 limit = free
         return limit
@@ -202,14 +233,14 @@ class _Link:
         self.early = bytearray()
         self.ended = False
         self.lender: Lender | None = None
-        self.scratch_items = np.empty(0, dtype=np.float32)
+        self.scratch_items: npt.NDArray[Any] = np.empty(0, dtype=np.float32)
         self.scratch = memoryview(b"")
         self.rewind(by_flow=False)
 
-    def make_scratch(self) -> None:
+    def make_scratch(self, kind: np.dtype[Any]) -> None:
         """Room for the largest segment that is received to be added."""
         segments = [receive.segment for receive in self.receives if receive.reduce]
-        self.scratch_items = np.empty(max(segments, default=0) // ITEM_BYTES, dtype=np.float32)
+        self.scratch_items = np.empty(max(segments, default=0) // kind.itemsize, kind)
         self.scratch = memoryview(self.scratch_items).cast("B")  # type: ignore[arg-type]
 
     def longest(self) -> int:
@@ -277,12 +308,12 @@ class Transport:
 
     ``connections``: a connected stream socket for each of its :func:`partners`; they become
     non-blocking and stay the caller's to close, as does the transport. ``into``: those over which payload
-    comes, where these are others; ``connections`` then are those over which it goes. ``length``: elements
-    (float32) of the vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long.
+    comes, where these are others; ``connections`` then are those over which it goes. ``length``: ``elements``
+    of the vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long.
     ``flows``: the O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's.
     ``bounds``: of the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk
     is as long at every rank that transfers it. ``on_begin``: told of each transfer's peer and bytes before
-    the first one goes. Raises ValueError when a connection is missing or the bounds do not fit.
+    the first one goes. Raises ValueError when a connection is missing or the bounds do not fit, or cut items.
     """
 
     def __init__(
@@ -297,13 +328,14 @@ class Transport:
         bounds: Sequence[int] | None = None,
         into: Mapping[int, socket.socket] | None = None,
         on_begin: Callable[[int, int], None] | None = None,
+        elements: Elements = FLOATS,
     ) -> None:
         to, from_ = partners(schedule, rank)
         into = connections if into is None else into
         missing = (to - connections.keys()) | (from_ - into.keys())
         if missing:
             raise ValueError(f"rank {rank} has no connection to ranks {sorted(missing)}")
-        self._length = length
+        self._length, self._elements = length, elements
         self._peer_timeout_s = peer_timeout_s
         self._flows = flows
         self._addresses = addresses
@@ -322,7 +354,7 @@ class Transport:
         self._links = list(dict.fromkeys([*link_to.values(), *link_from.values()]))
         self._assign(schedule, rank, bounds, link_to, link_from)
         for link in self._links:
-            link.make_scratch()
+            link.make_scratch(elements.kind)
             link.socket.setblocking(False)
             if any(send.lent for send in link.sends):
                 link.lender = lender_for(link.socket)
@@ -341,8 +373,11 @@ class Transport:
         link_from: Mapping[int, _Link],
     ) -> None:
         """Give the links their transfers: for payload to each peer, and from it."""
-        elements = chunk_bounds(self._length, schedule.chunks, offsets)
-        bounds = [(a * ITEM_BYTES, b * ITEM_BYTES) for a, b in elements]
+        size, item = self._elements.kind.itemsize, self._elements.item_bytes
+        chunks = chunk_bounds(self._length, schedule.chunks, offsets)
+        bounds = [(a * size, b * size) for a, b in chunks]
+        if any(start % item for start, _ in bounds) or bounds[-1][1] % item:
+            raise ValueError(f"chunks that cut items of {self._elements.together} elements: {chunks}")
         steps = defaultdict(list)
         # A receipt would need light of its own.
         lent = lendable(schedule) if self._flows is None else [False] * len(schedule.transfers)
@@ -374,7 +409,8 @@ class Transport:
             for transfer, _ in steps[step]:
                 start, end = bounds[transfer.chunk]
                 if transfer.destination == rank and start < end:
-                    receive = _Receive(start, end, transfer.op == "reduce", last_receive.get(transfer.chunk))
+                    before = last_receive.get(transfer.chunk)
+                    receive = _Receive(start, end, transfer.op == "reduce", before, item)
                     receive.before = unguarded.pop(transfer.chunk, [])
                     link_from[transfer.source].receives.append(receive)
                     last_receive[transfer.chunk] = receive
@@ -397,8 +433,8 @@ class Transport:
             awaits[peer] = (*so_far, link_to[peer].receives[-1])
         return awaits
 
-    def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
-        """Run the schedule in place on ``vector``, a contiguous 1-D float32 array.
+    def run(self, vector: npt.NDArray[Any]) -> RunReport:
+        """Run the schedule in place on ``vector``, a contiguous 1-D array of the transport's elements.
 
         Returns when the peers have received what this rank sent (with an O-NIC: when their hosts have
         acknowledged it), as an RDMA send completes. It is the time that counts: a socket buffer is not scaled
@@ -406,8 +442,9 @@ class Transport:
         Raises PeerLost when a peer closes or is silent for ``peer_timeout_s``, ValueError for another
         shape or type, OSError when the O-NIC's agent was away for as long.
         """
-        if vector.dtype != np.float32 or vector.shape != (self._length,) or not vector.flags.c_contiguous:
-            raise ValueError(f"expected {self._length} contiguous float32, got {vector.dtype}{vector.shape}")
+        kind = self._elements.kind
+        if vector.dtype != kind or vector.shape != (self._length,) or not vector.flags.c_contiguous:
+            raise ValueError(f"expected {self._length} contiguous {kind}, got {vector.dtype}{vector.shape}")
         data = memoryview(vector).cast("B")  # type: ignore[arg-type]
         links = self._links
         for link in links:
@@ -654,7 +691,7 @@ class Transport:
                 break
         return progress
 
-    def _read(self, link: _Link, data: memoryview, vector: npt.NDArray[np.float32]) -> bool:
+    def _read(self, link: _Link, data: memoryview, vector: npt.NDArray[Any]) -> bool:
         """One receive of up to a segment, applied or kept for later; False when nothing could be read."""
         receive = link.receives[link.next_receive] if link.next_receive < len(link.receives) else None
         begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
@@ -685,10 +722,10 @@ class Transport:
             link.can_read = False
         if receive.reduce:
             filled = link.filled + count
-            whole = filled - filled % ITEM_BYTES
-            first = begin // ITEM_BYTES
-            part = vector[first : first + whole // ITEM_BYTES]
-            np.add(part, link.scratch_items[: whole // ITEM_BYTES], out=part)
+            whole, size = filled - filled % receive.item, vector.itemsize
+            part = vector[begin // size : (begin + whole) // size]
+            if whole:
+                self._elements.add(part, link.scratch_items[: whole // size])
             link.scratch[: filled - whole] = link.scratch[whole:filled]
             link.filled = filled - whole
             receive.applied = begin + whole

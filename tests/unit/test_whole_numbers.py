@@ -1,0 +1,128 @@
+"""A worker's ring of whole numbers: the mean is OptINC's, bit by bit, and the bytes are the simulator's."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from containers.worker import whole_numbers
+from containers.worker.peer import PeerLost
+from containers.worker.transport import RunReport
+from containers.worker.whole_numbers import WholeNumbers
+from fabric.collectives import all_reduce
+from fabric.optinc import sums
+from fabric.optinc.averaging import Coding
+from fabric.optinc.gradients import exact, mean_by
+from fabric.schedules import steps_named
+from tests.unit.test_transport import connected
+
+Vectors = list[npt.NDArray[np.float32]]
+
+
+def gradients(seed: int, ranks: int, size: int) -> Vectors:
+    """Values of scales far apart, blocks of zeros among them."""
+    random = np.random.default_rng(seed)
+    scales = np.repeat(2.0 ** random.integers(-30, 10, -(-size // 300)), 300)[:size]
+    scales *= np.repeat(random.random(-(-size // 1024)) < 0.8, 1024)[:size]
+    return [(random.normal(size=size) * scales).astype(np.float32) for _ in range(ranks)]
+
+
+def run(
+    bits: int, vectors: Vectors, buffer_bytes: int = 0, rounds: int = 1
+) -> tuple[Vectors, list[RunReport]]:
+    """One thread per rank. What each holds after so many rounds, and the reports of the last."""
+    ranks = len(vectors)
+    held = [vector.copy() for vector in vectors]
+    reports: list[RunReport | None] = [None] * ranks
+    errors: dict[int, BaseException] = {}
+
+    def work(rank: int, own: dict[int, socket.socket]) -> None:
+        try:
+            with closing(WholeNumbers(bits, rank, ranks, own, len(held[rank]), 5.0)) as ring:
+                for _ in range(rounds):
+                    reports[rank] = ring.run(held[rank])
+        except BaseException as error:  # noqa: BLE001
+            errors[rank] = error
+            for connection in own.values():
+                connection.close()
+
+    with connected(all_reduce("ring", ranks), buffer_bytes) as connections:
+        threads = [threading.Thread(target=work, args=pair) for pair in enumerate(connections)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+    if errors:
+        # who failed for a reason of his own, not by another
+        raise next((e for e in errors.values() if not isinstance(e, PeerLost)), errors[min(errors)])
+    return held, [report for report in reports if report is not None]
+
+
+def mean_of(vectors: Sequence[npt.NDArray[np.float32]], bits: int) -> npt.NDArray[np.float32]:
+    return mean_by(exact(Coding(bits, len(vectors))), vectors, bits)
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**32 - 1), bits=st.sampled_from([8, 16]), ranks=st.integers(2, 5),
+    size=st.integers(1, 3000), rounds=st.integers(1, 2), buffer_bytes=st.sampled_from([0, 700]),
+)  # fmt: skip
+def test_all_ranks_have_optincs_mean(
+    seed: int, bits: int, ranks: int, size: int, rounds: int, buffer_bytes: int
+) -> None:
+    vectors = gradients(seed, ranks, size)
+    held, _ = run(bits, vectors, buffer_bytes, rounds)
+    for _ in range(rounds):
+        vectors = [mean_of(vectors, bits) * np.float32(ranks)] * ranks
+    for found in held:
+        assert found.tobytes() == vectors[0].tobytes()
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_many_ranks_and_values(ranks: int) -> None:
+    """Vectors of several segments, whose numbers are on their way before all of a chunk is there."""
+    vectors = gradients(ranks, ranks, 150_001)
+    held, reports = run(8, vectors)
+    expected = mean_of(vectors, 8) * np.float32(ranks)
+    assert {found.tobytes() for found in held} == {expected.tobytes()}
+    payload = 150_001
+    for report in reports:
+        raw = (ranks - 1) / ranks * (2 * 8 + (ranks - 1).bit_length()) / 8
+        assert report.bytes_sent / payload == pytest.approx(raw + 2 * (ranks - 1) / ranks / 512, rel=0.01)
+
+
+@pytest.mark.parametrize(("bits", "ranks"), [(8, 2), (8, 3), (8, 4), (11, 4), (16, 4), (8, 8)])
+def test_the_bytes_are_the_simulators(bits: int, ranks: int) -> None:
+    """Exactly so, where the vector is whole blocks for each rank."""
+    size = 1024 * ranks * 3
+    vectors = gradients(1, ranks, size)
+    _, reports = run(bits, vectors)
+    steps = steps_named(f"ring-bits-{bits}", ranks)
+    simulated = sum(4 * size * int(step.count[0]) / steps.chunks for step in steps)
+    assert [report.bytes_sent for report in reports] == [simulated] * ranks
+    assert [report.bytes_received for report in reports] == [simulated] * ranks
+
+
+def test_a_sum_that_is_off_by_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: each sum one too large, which changes a quarter of the means."""
+    plain = sums.mean
+    monkeypatch.setattr(whole_numbers.sums, "mean", lambda own, *more: plain(own + own.dtype.type(1), *more))
+    vectors = gradients(3, 4, 4096)
+    held, _ = run(8, vectors)
+    assert held[0].tobytes() == held[3].tobytes() != (mean_of(vectors, 8) * np.float32(4)).tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_ends_it_with_its_rank(bad: float) -> None:
+    vectors = gradients(4, 3, 2000)
+    vectors[1][1500] = bad
+    with pytest.raises(ArithmeticError, match=f"rank 1: value 1500 is {bad}: only finite"):
+        run(8, vectors)
