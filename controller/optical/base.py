@@ -741,9 +741,9 @@ class OpticalSwitchDriver(ABC):
 
         try:
             if refusal is not None:
-                after = self._reading(deadline)
-            else:
-                after = self._settled(plan, deadline, lit_by, settle, told) if batches else before
+                # A part may have been done, and gets the time that it needs; the rest is not waited for.
+                told, lit_by = self._reading(deadline), 0.0
+            after = self._settled(plan, deadline, lit_by, settle, told) if batches else before
         except OpticalError as error:
             raise self._unknown(f"written, but the read-back failed: {error}") from error
         self._remember_names(plan, after)

@@ -245,7 +245,7 @@ def quoted(text: str) -> str:
     """A value, in quotes where TL1 needs them. Raises Tl1Error for what cannot be a value."""
     if '"' in text or "\\" in text or not text.isascii() or not text.isprintable():
         raise Tl1Error("a value has characters that TL1 has no place for")
-    return text if re.fullmatch(r"[A-Za-z0-9_.!#$%*+/?@^|~-]+", text) else f'"{text}"'
+    return text if re.fullmatch(r"[A-Za-z0-9_.!#$%*+/?@^|~>-]+", text) else f'"{text}"'
 
 
 def unquoted(text: str) -> str:

@@ -101,7 +101,7 @@ class Tl1Session(ABC):
 
     def __init__(self, switch: Switch, offset_ns: int) -> None:
         self.switch, self.device = switch, switch.device
-        self._sid = switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
+        self.sid = switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
         self._offset_ns = offset_ns
         self._framer = CommandFramer()
         self._commands: deque[str | None] = deque()
@@ -247,7 +247,7 @@ class Tl1Session(ABC):
             rows = answer.rows[start : start + self.page_rows]
             more = start != pages[-1]
             comments = () if more else answer.comments
-            out += format_reply(Reply(ctag, answer.outcome, rows, comments, more, self._sid), when)
+            out += format_reply(Reply(ctag, answer.outcome, rows, comments, more, self.sid), when)
         return out + self.prompt
 
     def when(self, now_ns: int) -> str:
@@ -301,7 +301,7 @@ class Tl1Session(ABC):
         place = self.port_name(alarm.port)
         happened = f"{level},{alarm.kind},SA,{day[3:]},{time.replace(':', '-')}"
         row = f'{place}:{happened},,:\\"{_plain(alarm.reason)}\\"'
-        report = Report("A" if over else "**", str(self._atag), "REPT ALM PORT", (row,), (), self._sid)
+        report = Report("A" if over else "**", str(self._atag), "REPT ALM PORT", (row,), (), self.sid)
         return format_report(report, when)
 
 
