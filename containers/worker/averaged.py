@@ -1,4 +1,5 @@
-"""What a job with averagers must end with, computed in one place: OptINC's numbers without any network.
+"""What a job with averagers, or with a ring of whole numbers, must end with, computed in one place: OptINC's
+numbers without any network.
 
 A rank compares the pad of every result with that, and the reference all of them.
 """
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.worker.spec import AveragerPlace
+from containers.worker.spec import AveragerPlace, WorkerSpec
 from fabric.optinc.averaging import Coding, mean_of_means
 from fabric.optinc.gradients import Unit, exact, mean_by
+from fabric.optinc.sums import mean
+from fabric.schedules import parse_collective
 
 Array = NDArray[np.float32]
 #: What all ranks hold after an all-reduce, from the ranks' vectors in order of rank.
@@ -35,10 +38,26 @@ def unit_of(place: AveragerPlace, ranks: int) -> Unit:
 
 def summed_by(place: AveragerPlace) -> Summed:
     """``ranks`` times the mean by the averagers at ``place``, as an all-reduce of sums has it."""
+    return lambda vectors: _times_ranks(unit_of(place, len(vectors)), vectors, place.bits)
 
-    def summed(vectors: Sequence[Array]) -> Array:
-        ranks = len(vectors)
-        mean = mean_by(unit_of(place, ranks), vectors, place.bits)
-        return np.multiply(mean, np.float32(ranks), out=mean)
 
-    return summed
+def summed_in(bits: int) -> Summed:
+    """``ranks`` times the exact mean of codes of ``bits``, as a ring of whole numbers has it."""
+
+    def exact_mean(codes: NDArray[Any]) -> NDArray[Any]:
+        return mean(codes.sum(axis=0, dtype=np.uint32), bits, len(codes))
+
+    return lambda vectors: _times_ranks(exact_mean, vectors, bits)
+
+
+def summed_of(spec: WorkerSpec) -> Summed | None:
+    """How the vectors of a job's ranks are summed; None where they are added as float32 values."""
+    if spec.averager is not None:
+        return summed_by(spec.averager)
+    bits = parse_collective(spec.collective).bits
+    return None if bits is None else summed_in(bits)
+
+
+def _times_ranks(unit: Unit, vectors: Sequence[Array], bits: int) -> Array:
+    found = mean_by(unit, vectors, bits)
+    return np.multiply(found, np.float32(len(vectors)), out=found)

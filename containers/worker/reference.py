@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from containers.worker.averaged import Summed, summed_by
+from containers.worker.averaged import Summed, summed_of
 from containers.worker.model import Array, Replica, fingerprint
 from containers.worker.spec import WorkerSpec, read_spec
 from fabric.collectives import all_reduce, apply_schedule
@@ -26,9 +26,9 @@ Exchange = Callable[[Sequence[Array]], Sequence[Array]]
 def train_in_one_process(
     spec: WorkerSpec, segments: Sequence[Segment] | None = None, exchange: Exchange | None = None
 ) -> dict[str, object]:
-    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, of OptINC by
-    ``averaged.summed_by``, or by ``exchange`` whatever ``spec.collective`` is. Sums that are not exact need
-    ``gradient_bytes`` of 4 ``PARAMETERS``, so without a pad.
+    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, of OptINC and of
+    whole numbers by ``averaged.summed_of``, or by ``exchange`` whatever ``spec.collective`` is. Sums that are
+    not exact need ``gradient_bytes`` of 4 ``PARAMETERS``, so without a pad.
 
     ``segments``: how many ranks it has from which iteration on, the first from 0 on, none sooner than the one
     before; None: ``spec.world_size`` throughout. Returns ``parameters_sha256``, ``loss_first``, ``loss_last``
@@ -57,7 +57,7 @@ def _train(
     spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable[int], exchange: Exchange | None
 ) -> Array:
     """The parameters after these iterations on so many ranks."""
-    summed = summed_by(spec.averager) if spec.averager is not None else None
+    summed = summed_of(spec)
     exchange = exchange or _exchange(spec.collective, ranks, summed)
     replicas = [
         Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate, summed)

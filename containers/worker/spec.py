@@ -153,11 +153,16 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
     from fabric.schedules import parse_collective, steps_named
 
     try:
-        averaged = parse_collective(spec.collective).averaged
+        found = parse_collective(spec.collective)
+        averaged = found.averaged
         if not averaged:
             steps_named(spec.collective, ranks)
     except ValueError as error:
         raise BadSpec(f"collective: {error}") from None
+    if found.bits is not None and spec.onic is not None:
+        raise BadSpec(f"collective: {spec.collective} cannot ask an O-NIC for light")
+    if found.bits is not None and ranks < 2:
+        raise BadSpec(f"collective: {spec.collective} of {ranks} rank: at least 2")
     place = spec.averager
     if averaged != (place is not None):
         raise BadSpec(f"averager: collective {spec.collective} {'needs one' if averaged else 'has none'}")

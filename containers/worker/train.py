@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from containers.worker.averaged import summed_by
+from containers.worker.averaged import summed_of
 from containers.worker.beacon import Beacons
 from containers.worker.checkpoint import Checkpoint
 from containers.worker.events import EventLog
@@ -18,9 +18,11 @@ from containers.worker.optinc import reducing_at
 from containers.worker.posted import FILE, Posted, told
 from containers.worker.release import wait_for_release
 from containers.worker.rendezvous import Lines, connect_all, describe, listen, onic, part
+from containers.worker.ring_of_bits import RingOfBits
 from containers.worker.spec import WorkerSpec
 from containers.worker.transport import Reduce, RunReport, Transport, partners, retransmits
 from fabric.collectives import all_reduce
+from fabric.schedules import parse_collective
 
 
 def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
@@ -37,7 +39,10 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 
 def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | None) -> None:
     averager = spec.averager
-    schedule = None if averager is not None else all_reduce(spec.collective, spec.world_size)
+    bits = parse_collective(spec.collective).bits
+    schedule = None
+    if averager is None:
+        schedule = all_reduce("ring" if bits is not None else spec.collective, spec.world_size)
     replica = Replica(
         spec.rank,
         spec.world_size,
@@ -45,7 +50,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         spec.batch,
         spec.seed,
         spec.learning_rate,
-        None if averager is None else summed_by(averager),
+        summed_of(spec),
     )
     loss_first = replica.loss()
     checkpoint = None
@@ -66,18 +71,26 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
         reducing = reducing_at(averager, spec, to)
     else:
         assert schedule is not None
-        transport = Transport(
-            schedule,
-            spec.rank,
-            to,
-            len(replica.buffer),
-            spec.peer_timeout_s,
-            flows,
-            spec.peers,
-            into={peer: wired[line] for peer, line in lines.into.items()},
-            on_begin=None if posted is None else posted.add,
-        )
-        reducing = _by(transport)
+        length, into = len(replica.buffer), {peer: wired[line] for peer, line in lines.into.items()}
+        begins = None if posted is None else posted.add
+        if bits is not None:
+            reducing = _by(
+                RingOfBits(bits, spec.rank, spec.world_size, to, length, spec.peer_timeout_s, into, begins)
+            )
+        else:
+            reducing = _by(
+                Transport(
+                    schedule,
+                    spec.rank,
+                    to,
+                    length,
+                    spec.peer_timeout_s,
+                    flows,
+                    spec.peers,
+                    into=into,
+                    on_begin=begins,
+                )
+            )
     with reducing as reduce, Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=describe(connections))
         started = wait_for_release(directory / "go", connections, spec.go_timeout_s)
@@ -112,7 +125,7 @@ def _train(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | N
 
 
 @contextlib.contextmanager
-def _by(transport: Transport) -> Iterator[Reduce]:
+def _by(transport: Transport | RingOfBits) -> Iterator[Reduce]:
     with contextlib.closing(transport):
         yield transport.run
 

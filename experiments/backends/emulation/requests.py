@@ -149,8 +149,6 @@ def only_simulated(plan: RunPlan) -> str | None:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
-        if parse_collective(job.loop.collective).bits is not None:
-            return f"jobs.{job.name}.training.collective: whole numbers are only simulated so far"
     return None
 
 

@@ -27,7 +27,7 @@ def _larger(into: npt.NDArray[np.int16], what: npt.NDArray[np.int16]) -> None:
     np.maximum(into, what, out=into)
 
 
-class WholeNumbers:
+class RingOfBits:
     """Runs it again and again over the connections of a ring. Arguments are those of :class:`Transport`.
 
     ``ranks``: at least 2, the connections those to the next rank and ``into`` those from the one before.

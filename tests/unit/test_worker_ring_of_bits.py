@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker import whole_numbers
+from containers.worker import ring_of_bits
 from containers.worker.peer import PeerLost
+from containers.worker.reference import train_in_one_process
+from containers.worker.ring_of_bits import RingOfBits
+from containers.worker.spec import BadSpec, parse_spec
 from containers.worker.transport import RunReport
-from containers.worker.whole_numbers import WholeNumbers
 from fabric.collectives import all_reduce
 from fabric.optinc import sums
 from fabric.optinc.averaging import Coding
 from fabric.optinc.gradients import exact, mean_by
 from fabric.schedules import steps_named
+from tests.unit.test_training import crew, of_kind
 from tests.unit.test_transport import connected
 
 Vectors = list[npt.NDArray[np.float32]]
@@ -46,7 +50,7 @@ def run(
 
     def work(rank: int, own: dict[int, socket.socket]) -> None:
         try:
-            with closing(WholeNumbers(bits, rank, ranks, own, len(held[rank]), 5.0)) as ring:
+            with closing(RingOfBits(bits, rank, ranks, own, len(held[rank]), 5.0)) as ring:
                 for _ in range(rounds):
                     reports[rank] = ring.run(held[rank])
         except BaseException as error:  # noqa: BLE001
@@ -114,7 +118,7 @@ def test_the_bytes_are_the_simulators(bits: int, ranks: int) -> None:
 def test_a_sum_that_is_off_by_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: each sum one too large, which changes a quarter of the means."""
     plain = sums.mean
-    monkeypatch.setattr(whole_numbers.sums, "mean", lambda own, *more: plain(own + own.dtype.type(1), *more))
+    monkeypatch.setattr(ring_of_bits.sums, "mean", lambda own, *more: plain(own + own.dtype.type(1), *more))
     vectors = gradients(3, 4, 4096)
     held, _ = run(8, vectors)
     assert held[0].tobytes() == held[3].tobytes() != (mean_of(vectors, 8) * np.float32(4)).tobytes()
@@ -126,3 +130,55 @@ def test_a_value_that_is_no_number_ends_it_with_its_rank(bad: float) -> None:
     vectors[1][1500] = bad
     with pytest.raises(ArithmeticError, match=f"rank 1: value 1500 is {bad}: only finite"):
         run(8, vectors)
+
+
+def test_workers_train_with_it(tmp_path: Path) -> None:
+    """Processes end as one does, and as that would by way of an averager; each counts the bytes it must."""
+    size, iterations = 4 * 4 * 1024 * 3, 6
+    values = {"collective": "ring-bits-8", "gradient_bytes": size, "iterations": iterations}
+    with crew(tmp_path, 60, 4, **values) as workers:
+        workers.wait_for("ready")
+        workers.release()
+        assert workers.exit_codes() == [0] * 4
+        done = [of_kind(workers.events(rank), "done")[0] for rank in range(4)]
+    expected = train_in_one_process(parse_spec(workers.specs[0]))
+    place = {"address": "10.84.0.1:7070", "port": 0, "ports": 4, "bits": 8}
+    averaged = parse_spec(workers.specs[0] | {"collective": "optinc", "averager": place})
+    assert train_in_one_process(averaged) == expected
+    for its in done:
+        assert {key: its[key] for key in expected} == expected
+        # sums of 10 bits and means of 8, and a scale of 16 bits for 1,024 values both ways
+        assert its["bytes_sent"] == iterations * size / 4 * 0.75 * (10 + 8 + 2 / 64) / 8
+    assert expected["loss_last"] < expected["loss_first"]
+
+
+def test_a_killed_rank_is_named(tmp_path: Path) -> None:
+    with crew(tmp_path, 61, 3, collective="ring-bits-8", compute_s=0.05, iterations=400) as workers:
+        workers.wait_for("ready")
+        workers.release()
+        workers.wait_for("iteration")
+        workers.processes[2].kill()
+        assert workers.exit_codes()[:2] == [3, 3]
+        failures = [of_kind(workers.events(rank), "failed")[0] for rank in (0, 1)]
+        assert min(failures, key=lambda event: event["t"])["peer"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"onic": "/run/onic"}, "collective: ring-bits-8 cannot ask an O-NIC for light"),
+        ({"world_size": 1, "peers": ["10.0.0.1"]}, "collective: ring-bits-8 of 1 rank: at least 2"),
+        ({"collective": "ring-bits-1"}, "1 bits: 2 to 16 are possible"),
+        ({"collective": "halving-doubling-bits-8"}, "halving-doubling has no bits"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    raw = {
+        "job": "a",
+        "rank": 0,
+        "world_size": 2,
+        "peers": ["10.0.0.1", "10.0.0.2"],
+        "collective": "ring-bits-8",
+    }
+    with pytest.raises(BadSpec, match=said):
+        parse_spec(raw | change)
