@@ -13,6 +13,7 @@ from fabric.crossconnect import CrossConnect
 from fabric.optical_profiles import IDEAL, Profile
 from testbed.emulation.optical.device import OpticalDevice
 from testbed.emulation.optical.session import Session, Switch, personality
+from tests.http_script import request
 
 #: How often a session without a word from its client is asked what it has to say, seconds.
 _TURN_S = 0.002
@@ -112,3 +113,30 @@ class ModelSwitch:
             due = [at for at in (self.device.next_ns, session.next_ns) if at is not None]
             if not due or min(due) > time.monotonic_ns():
                 return out
+
+
+class Talk:
+    """A web client that speaks to a session without sockets, at a time that passes only while it waits."""
+
+    def __init__(self, protocol: str, device: OpticalDevice, users: Mapping[str, str] | None = None) -> None:
+        self.device = device
+        self.session = personality(protocol)(Switch("ocs0", device, users or {}))
+        self.now_ns = 0
+        self.headers: dict[str, str] = {}
+
+    def send(self, method: str, target: str, body: object = None, **headers: str) -> None:
+        """A request; ``body`` is JSON unless it is bytes."""
+        self.session.feed(request(method, target, body, **self.headers, **headers))
+
+    def hear(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in lower case) and body of the answer."""
+        out = self.session.advance(self.now_ns)
+        while not out:
+            assert self.device.next_ns is not None, "no answer"
+            self.now_ns = max(self.now_ns, self.device.next_ns)
+            self.device.advance(self.now_ns)
+            out = self.session.advance(self.now_ns)
+        head, _, body = out.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        pairs = [line.split(": ", 1) for line in lines]
+        return int(first.split()[1]), {name.lower(): value for name, value in pairs}, body

@@ -242,6 +242,8 @@ class OpticalDevice:
         }
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
+        #: Grows whenever a port is enabled, disabled, labelled or breaks.
+        self.ports_revision = 0
         self._received: dict[int, bool] = {}
         #: Power (dBm) that comes in at an ingress on a wavelength, None for none; told by who knows the lab.
         self.arriving_dbm: Callable[[int, int | None], float | None] = lambda *_: profile.launch_dbm
@@ -421,6 +423,7 @@ class OpticalDevice:
                 light, at = self._tune(wire, now_ns)
                 effects.append(light)
                 tuned = max(tuned, at)
+        self.ports_revision += 1
         for port in changed:
             self._admin[port] = wanted
             effects.append(Gate(port, wanted))
@@ -433,6 +436,7 @@ class OpticalDevice:
                 Fault.RANGE, f"label of port {command.port} is longer than {MAX_LABEL_BYTES} bytes"
             )
         self._labels[command.port] = command.label
+        self.ports_revision += 1
         return [Label(command.port, command.label)]
 
     # What happens to the device from outside
@@ -445,6 +449,7 @@ class OpticalDevice:
         """A port breaks; it stays broken."""
         self._check_port(port)
         self._admin[port] = Admin.FAILED
+        self.ports_revision += 1
         return [Gate(port, Admin.FAILED)]
 
     # Reading
