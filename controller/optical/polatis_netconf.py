@@ -1,0 +1,650 @@
+"""Polatis (HUBER+SUHNER) series 6000/7000 over NETCONF: XML on SSH, port 830.
+
+The upper half turns values into XML and XML into values, without I/O; the lower half is a client over
+ncclient that never repeats a write.
+
+The model is the vendor's ``optical-switch``. What its revisions changed is chosen by the revision that the
+switch announces, and the newest is taken where it announces none:
+
+===================  ==========================  ==============================
+revision             list of cross-connects      state of the ports
+===================  ==========================  ==============================
+before 2017-08-04    ``cross-connects/pairs``    ``ports/port/port-status``
+from then on         ``cross-connects/pair``     ``port-config/port/status``
+===================  ==========================  ==============================
+
+The model does not say that an egress may be used once only; nor does ``merge`` refuse to move a circuit. So a
+pair is added with ``create`` and removed with ``delete``, which fail if someone else was there first; that no
+egress is wanted twice is checked before anything is written, and that the switch shows none twice after it.
+In REPLACE mode the whole list is replaced in one edit. A switch with a candidate datastore gets its edits
+there, under a lock, and then one commit, so that whatever goes wrong before it has changed nothing; another
+one gets them in its running datastore, and is asked to undo an edit that fails half-way if it says that it
+can.
+
+Tested against Debian's netconfd (yuma123), not against a switch. Not verified on one, and not relied on
+further than the read-back reaches: that it takes ``create``; that a pair which stays in a replaced list keeps
+its light; that ports of the old revision are enabled by writing ``ports/port/port-state``; which
+notifications it sends (none is subscribed to).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import ncclient.transport.session
+import paramiko
+from lxml import etree
+from ncclient import NCClientError, manager
+from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
+from ncclient.transport import AuthenticationError, SSHUnknownHostError
+
+from controller.optical.base import (
+    Alarm,
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+    los_alarms,
+)
+from controller.optical.credentials import Credentials, read_credentials
+from controller.optical.errors import (
+    AuthFailed,
+    DeadlineExceeded,
+    Indeterminate,
+    OpticalError,
+    PermissionDenied,
+    ProtocolError,
+    Refused,
+    StaleRevision,
+    Unreachable,
+)
+from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+
+log = logging.getLogger(__name__)
+
+# A session's thread looks this often for something to send, seconds; ncclient's own 0.1 is most of the
+# time that a change of light takes.
+ncclient.transport.session.TICK = 0.01
+
+PORT = 830
+#: Cross-connects per edit. The protocol has no limit; 512 pairs are 60 kB.
+MAX_BATCH = 512
+#: Longest wait for a session and for the answer to a question, seconds.
+CONNECT_S, REPLY_S = 5.0, 5.0
+#: Longest that ending a session politely may take, seconds.
+CLOSE_S = 1.0
+#: The revision of the model that renamed the list of cross-connects.
+RENAMED = "2017-08-04"
+
+BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
+MODEL = "http://www.polatis.com/yang/optical-switch"
+SYSTEM = "http://www.polatis.com/yang/polatis-switch"
+
+_ENABLED = {
+    "": True,
+    "UNSUPPORTED": True,
+    "ENABLED": True,
+    "PO_ENABLED": True,
+    "DISABLED": False,
+    "PO_DISABLED": False,
+}
+_FAILED = ("FAILED", "PO_FAILED")
+
+
+# XML and values
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What depends on the revision: the name of the list of cross-connects; where the ports are (container
+    and leaf of their state); whether the system's alarms can be asked for."""
+
+    pair: str = "pair"
+    ports: str = "port-config"
+    status: str = "status"
+    alarms: bool = False
+
+    @property
+    def old(self) -> bool:
+        return self.pair == "pairs"
+
+
+def choose_dialect(capabilities: Iterable[str]) -> Dialect:
+    """From what the switch announces. Raises ProtocolError if it does not have the model at all."""
+    modules = {one.partition("?")[0]: one for one in capabilities}
+    announced = modules.get(MODEL)
+    if announced is None:
+        raise ProtocolError(f"the switch does not announce the model {MODEL}")
+    revision = parse_qs(urlsplit(announced).query).get("revision", [RENAMED])[0]
+    alarms = SYSTEM in modules
+    # ISO dates compare as text.
+    return Dialect("pairs", "ports", "port-status", alarms) if revision < RENAMED else Dialect(alarms=alarms)
+
+
+def _model(inside: str) -> str:
+    return f'<config xmlns="{BASE}" xmlns:nc="{BASE}">{inside}</config>'
+
+
+def _pairs(batch: Iterable[CrossConnect], dialect: Dialect, operation: str = "") -> str:
+    told = f' nc:operation="{operation}"' if operation else ""
+    return "".join(
+        f"<{dialect.pair}{told}><ingress>{xc.ingress}</ingress><egress>{xc.egress}</egress></{dialect.pair}>"
+        for xc in batch
+    )
+
+
+def add_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
+    """An edit that makes these and fails if one of their ingresses is in use."""
+    return _model(f'<cross-connects xmlns="{MODEL}">{_pairs(batch, dialect, "create")}</cross-connects>')
+
+
+def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
+    """An edit that removes these and fails if one of their ingresses carries nothing."""
+    told = "".join(
+        f'<{dialect.pair} nc:operation="delete"><ingress>{xc.ingress}</ingress></{dialect.pair}>'
+        for xc in batch
+    )
+    return _model(f'<cross-connects xmlns="{MODEL}">{told}</cross-connects>')
+
+
+def replace_config(whole: Iterable[CrossConnect], dialect: Dialect) -> str:
+    """An edit after which exactly these stand."""
+    inside = _pairs(whole, dialect)
+    return _model(f'<cross-connects xmlns="{MODEL}" nc:operation="replace">{inside}</cross-connects>')
+
+
+def port_config(port: int, enabled: bool) -> str:
+    """An edit of the old revision that enables or disables a port."""
+    state = "PC_ENABLED" if enabled else "PC_DISABLED"
+    leaves = f"<port-id>{port}</port-id><port-state>{state}</port-state>"
+    return _model(f'<ports xmlns="{MODEL}"><port>{leaves}</port></ports>')
+
+
+def port_rpc(port: int, enabled: bool) -> str:
+    """The operation of the new revision that enables or disables a port."""
+    leaf = "port-enab" if enabled else "port-disab"
+    return f'<port-set-state xmlns="{MODEL}"><{leaf}>{port}</{leaf}></port-set-state>'
+
+
+def state_filter(dialect: Dialect) -> list[str]:
+    """Everything that a reading holds."""
+    leaves = f"<port-id/><{dialect.status}/>"
+    return [
+        f'<cross-connects xmlns="{MODEL}"/>',
+        f'<{dialect.ports} xmlns="{MODEL}"><port>{leaves}</port></{dialect.ports}>',
+    ]
+
+
+def _line(error: BaseException) -> str:
+    """What it says, in one line: a parser repeats what it was given."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _data(text: str) -> list[etree._Element]:
+    """The containers in an ``rpc-reply``. Raises ProtocolError."""
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
+    try:
+        root = etree.fromstring(text.encode(), parser)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise ProtocolError(f"not XML: {_line(error)}", text) from None
+    if root.tag != f"{{{BASE}}}rpc-reply":
+        raise ProtocolError("not a reply", text)
+    data = root.findall(f"{{{BASE}}}data")
+    if len(data) != 1:
+        raise ProtocolError("a reply without its data", text)
+    return [child for child in data[0] if isinstance(child.tag, str)]
+
+
+def _containers(text: str, name: str, namespace: str = MODEL) -> list[etree._Element]:
+    return [child for child in _data(text) if child.tag == f"{{{namespace}}}{name}"]
+
+
+def _entries(containers: Iterable[etree._Element], name: str) -> Iterator[dict[str, str]]:
+    """The entries of a list, each as its leaves. Raises ProtocolError if there is anything else."""
+    for container in containers:
+        for entry in container:
+            if not isinstance(entry.tag, str):
+                continue
+            if entry.tag != f"{{{MODEL}}}{name}":
+                raise ProtocolError(f"there is something else than {name}", str(entry.tag))
+            leaves: dict[str, str] = {}
+            for leaf in entry:
+                if isinstance(leaf.tag, str):
+                    key = etree.QName(leaf).localname
+                    if key in leaves:
+                        raise ProtocolError(f"{name} has {key} twice")
+                    leaves[key] = (leaf.text or "").strip()
+            yield leaves
+
+
+def _port(leaves: Mapping[str, str], key: str) -> int:
+    text = leaves.get(key, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
+        raise ProtocolError(f"{key} is not a port", text)
+    return int(text)
+
+
+def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
+    """The cross-connects of a reply. Raises ProtocolError, also if an ingress or egress is there twice: the
+    model allows the latter, one fibre cannot."""
+    found: list[CrossConnect] = []
+    ingresses: set[int] = set()
+    egresses: set[int] = set()
+    for leaves in _entries(_containers(text, "cross-connects"), dialect.pair):
+        one = CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress"))
+        if one.ingress in ingresses or one.egress in egresses:
+            raise ProtocolError(f"a port is connected twice: {one}")
+        ingresses.add(one.ingress)
+        egresses.add(one.egress)
+        found.append(one)
+    return tuple(found)
+
+
+def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
+    """The state of every port in the switch's words, empty where it tells none. Raises ProtocolError."""
+    found: dict[int, str] = {}
+    for leaves in _entries(_containers(text, dialect.ports), "port"):
+        port, status = _port(leaves, "port-id"), leaves.get(dialect.status, "")
+        if port in found:
+            raise ProtocolError(f"port {port} is told twice")
+        found[port] = status
+    return found
+
+
+def port_status(status: str, connected: bool) -> PortStatus:
+    """What a port is, from the switch's word for it; UNKNOWN where the word is."""
+    if status in _FAILED:
+        return PortStatus(PortState.FAILED)
+    if status not in _ENABLED:
+        return PortStatus(PortState.UNKNOWN)
+    enabled = _ENABLED[status]
+    return PortStatus(PortState.TUNED if connected and enabled else PortState.BLOCKED, enabled)
+
+
+def parse_powers(text: str) -> dict[int, float]:
+    """The dBm that the ports with a meter read. Raises ProtocolError."""
+    found: dict[int, float] = {}
+    for leaves in _entries(_containers(text, "opm-power"), "port"):
+        port, power = _port(leaves, "port-id"), leaves.get("power")
+        if power is None:
+            continue
+        if re.fullmatch(r"[+-]?\d{1,6}(\.\d{1,6})?", power, re.ASCII) is None:
+            raise ProtocolError(f"port {port}: not an optical power", power)
+        found[port] = float(power)
+    return found
+
+
+def parse_identity(text: str) -> Identity:
+    """Who the switch says it is. Raises ProtocolError."""
+    leaves: dict[str, str] = {}
+    for container in _containers(text, "product-information"):
+        leaves |= {
+            etree.QName(x).localname: (x.text or "").strip() for x in container if isinstance(x.tag, str)
+        }
+    if not leaves.get("model-name"):
+        raise ProtocolError("no product information", text)
+    keys = ("manufacturer", "model-name", "serial-number", "software-version")
+    return Identity(*(leaves.get(key, "") for key in keys))
+
+
+def check_size(model: str, size: int) -> None:
+    """Raises ProtocolError if a model's name, ``N-VST-16x16-LA1-DMHNV-701``, tells another size than the
+    fabric's. A single-sided ``32xCC`` has the ports of a dual-sided 16x16."""
+    match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
+    if match is None:
+        return
+    told = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
+    if told != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
+        raise ProtocolError(f"the switch is {match[0]}, the fabric says {size}x{size}")
+
+
+def parse_system_alarms(text: str) -> Iterator[Alarm]:
+    """What the switch itself complains about. Raises ProtocolError."""
+    for container in _containers(text, "system-alarms", SYSTEM):
+        for entry in container:
+            if not isinstance(entry.tag, str) or etree.QName(entry).localname != "alarm":
+                continue
+            told = {etree.QName(x).localname: (x.text or "").strip() for x in entry if isinstance(x.tag, str)}
+            words = " ".join(told[key] for key in ("alarm-type", "alarm-message") if told.get(key))
+            yield Alarm("SWITCH", None, words[:200] or "an alarm without words")
+
+
+# The client
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to get in. ``host_key``: the switch's public key as in a known_hosts file, ``type base64``; else it
+    is looked for in ``known_hosts``. ``verify``: False takes any."""
+
+    host: str
+    port: int
+    credentials: Credentials
+    key_file: str | None = None
+    host_key: str | None = None
+    known_hosts: Path = Path("~/.ssh/known_hosts")
+    verify: bool = True
+
+    def expected_key(self) -> str | None:
+        """The public key in base64 that the switch must have; None: any will do. Raises Unreachable."""
+        if not self.verify:
+            return None
+        if self.host_key is not None:
+            return self.host_key.split()[-1]
+        path = self.known_hosts.expanduser()
+        keys = paramiko.HostKeys()
+        try:
+            keys.load(str(path))
+        except FileNotFoundError:
+            pass
+        except (OSError, paramiko.SSHException, ValueError) as error:
+            raise Unreachable(f"{path}: {_line(error)}") from None
+        names = (self.host, f"[{self.host}]:{self.port}")
+        known = {kind: key for name in names for kind, key in (keys.lookup(name) or {}).items()}
+        for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", *sorted(known)):
+            if kind in known:
+                return str(known[kind].get_base64())
+        raise Unreachable(f"the host key of {names[1]} is not in {path}; nothing was sent")
+
+
+class NetconfClient:
+    """One session, made when it is needed and made anew after trouble. Not for several threads."""
+
+    def __init__(self, name: str, access: Access) -> None:
+        self.name = name
+        self._access = access
+        self._manager: Any = None
+        self.dialect = Dialect()
+
+    def close(self) -> None:
+        """End the session."""
+        ended, self._manager = self._manager, None
+        if ended is None:
+            return
+        session = ended._session
+        ended.timeout = CLOSE_S
+        with contextlib.suppress(NCClientError, etree.LxmlError, OSError, EOFError):
+            if session.connected:
+                ended.close_session()
+        with contextlib.suppress(NCClientError, OSError, EOFError):
+            session.close()
+
+    def _abandon(self) -> None:
+        """Give the session up, without asking the switch for anything."""
+        ended, self._manager = self._manager, None
+        if ended is not None:
+            with contextlib.suppress(NCClientError, OSError, EOFError):
+                ended._session.close()
+
+    def _connect(self, deadline: Deadline) -> Any:
+        """The session. Raises Unreachable, AuthFailed, DeadlineExceeded, ProtocolError."""
+        if self._manager is not None and self._manager.connected:
+            return self._manager
+        self._abandon()
+        access = self._access
+        expected = access.expected_key()
+        limit_s = min(CONNECT_S, deadline.check())
+        try:
+            connection = socket.create_connection((access.host, access.port), timeout=limit_s)
+        except OSError as error:
+            raise Unreachable(f"no connection to {access.host}:{access.port}: {error}") from None
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        limit = Deadline(limit_s)
+
+        def cut() -> None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+        # A peer that speaks no SSH is waited for longer than this in several places.
+        alarm = threading.Timer(limit_s, cut)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            made = manager.connect_ssh(
+                host=access.host,
+                port=access.port,
+                username=access.credentials.username,
+                password=access.credentials.password or None,
+                key_filename=access.key_file,
+                allow_agent=False,
+                look_for_keys=False,
+                hostkey_verify=access.verify,
+                hostkey_b64=expected,
+                timeout=limit_s,
+                sock=connection,
+            )
+        except AuthenticationError:
+            connection.close()
+            raise AuthFailed(f"user {access.credentials.username} was not let in") from None
+        except SSHUnknownHostError:
+            connection.close()
+            raise Unreachable(
+                f"{access.host}:{access.port} has another host key than the known one"
+            ) from None
+        except (NCClientError, paramiko.SSHException, OSError, EOFError, ValueError) as error:
+            connection.close()
+            if deadline.left_s <= 0:
+                raise DeadlineExceeded(f"no session with {access.host}:{access.port} in time") from None
+            told = "no greeting in time" if limit.left_s <= 0 else _line(error)
+            raise Unreachable(f"no session with {access.host}:{access.port}: {told}") from None
+        finally:
+            alarm.cancel()
+            alarm.join()
+        made.raise_mode = RaiseMode.ERRORS
+        self._manager = made
+        try:
+            self.dialect = choose_dialect(list(made.server_capabilities))
+        except ProtocolError:
+            self.close()
+            raise
+        return made
+
+    def ask(self, question: Callable[[], list[str]], deadline: Deadline) -> str:
+        """The ``rpc-reply`` to subtree filters, of a session that the switch has ended since it was used
+        last made anew, once. ``question`` is called once the dialect is known.
+
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
+        """
+        fresh = self._manager is None or not self._manager.connected
+        try:
+            return self._get(question, deadline)
+        except Unreachable:
+            if fresh:
+                raise
+            return self._get(question, deadline)
+
+    def _get(self, question: Callable[[], list[str]], deadline: Deadline) -> str:
+        session = self._connect(deadline)
+        try:
+            reply = self._call(lambda: session.get(filter=question()), deadline, REPLY_S)
+        except (Refused, StaleRevision) as error:
+            raise ProtocolError(f"the switch does not let itself be read: {error}") from None
+        return str(reply.xml)
+
+    def _call(self, operation: Callable[[], Any], deadline: Deadline, most_s: float | None = None) -> Any:
+        """One operation of the session. Raises Unreachable if the session is lost, DeadlineExceeded,
+        ProtocolError, PermissionDenied, StaleRevision, Refused; the first three end the session."""
+        left_s = deadline.check()
+        self._manager.timeout = left_s if most_s is None else min(left_s, most_s)
+        try:
+            return operation()
+        except RPCError as error:
+            text = " ".join(str(error.message or error.tag or "no reason").split())
+            if error.tag == "access-denied":
+                raise PermissionDenied(text) from None
+            if error.tag in ("data-exists", "data-missing"):
+                raise StaleRevision(f"someone else was faster: {text}") from None
+            raise Refused(f"{error.tag}: {text}" if error.tag else text) from None
+        except TimeoutExpiredError:
+            self._abandon()
+            raise DeadlineExceeded("no reply in time") from None
+        except etree.LxmlError as error:
+            self._abandon()
+            raise ProtocolError(f"a reply that is not XML: {_line(error)}") from None
+        except (NCClientError, OSError, EOFError) as error:
+            self._abandon()
+            raise Unreachable(f"session lost: {_line(error)}") from None
+
+    def edit(self, config: Callable[[], str], deadline: Deadline) -> None:
+        """Change the configuration, whole or not at all where the switch can.
+
+        Raises Unreachable or DeadlineExceeded if nothing was changed, Refused, StaleRevision or
+        PermissionDenied if the switch said no, Indeterminate in every other case of trouble.
+        """
+        session = self._connect(deadline)
+        if ":candidate" in session.server_capabilities:
+            self._commit(session, config(), deadline)
+            return
+        undo = "rollback-on-error" if ":rollback-on-error" in session.server_capabilities else None
+        self._surely(
+            lambda: session.edit_config(config=config(), target="running", error_option=undo), deadline
+        )
+
+    def _commit(self, session: Any, config: str, deadline: Deadline) -> None:
+        # Under the lock nobody else's edits are committed with ours; and the switch itself undoes ours when
+        # the session ends before the commit.
+        self._call(lambda: session.lock("candidate"), deadline)
+        try:
+            self._call(lambda: session.edit_config(config=config, target="candidate"), deadline)
+            self._surely(session.commit, deadline)
+        except OpticalError:
+            if self._manager is not None:
+                self._release(session, deadline, undo=True)
+            raise
+        self._release(session, deadline, undo=False)
+
+    def _release(self, session: Any, deadline: Deadline, undo: bool) -> None:
+        """Unlock; a session that cannot be unlocked is given up, which does the same."""
+        try:
+            if undo:
+                self._call(session.discard_changes, deadline)
+            self._call(lambda: session.unlock("candidate"), deadline)
+        except OpticalError as error:
+            log.info("%s: the session is ended to free its lock: %s", self.name, error)
+            self._abandon()
+
+    def call(self, rpc: str, deadline: Deadline) -> None:
+        """An operation of the model. Raises as :meth:`edit`."""
+        session = self._connect(deadline)
+        self._surely(lambda: session.dispatch(etree.fromstring(rpc)), deadline)
+
+    def _surely(self, operation: Callable[[], Any], deadline: Deadline) -> None:
+        """An operation that changes light. Raises DeadlineExceeded if it was not sent, Refused,
+        PermissionDenied, or Indeterminate."""
+        deadline.check()
+        try:
+            self._call(operation, deadline)
+        except (Unreachable, DeadlineExceeded, ProtocolError) as error:
+            raise Indeterminate(f"no end of the edit seen: {error}") from error
+
+
+# The driver
+
+
+class NetconfDriver(OpticalSwitchDriver):
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+
+    def __init__(self, name: str, access: Access, size: int, timing: Timing = Timing()) -> None:
+        ingress, egress = dual_sided(size)
+        capabilities = Capabilities(
+            ingress,
+            egress,
+            MAX_BATCH,
+            timing,
+            max_replace=MAX_BATCH,
+            power=ingress | egress,
+            port_admin=True,
+        )
+        super().__init__(name, capabilities, secrets=[access.credentials.password])
+        self.size = size
+        self._client = NetconfClient(name, access)
+
+    def _open(self, deadline: Deadline) -> Identity:
+        told = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
+        identity = parse_identity(told)
+        check_size(identity.model, self.size)
+        return identity
+
+    def _close(self) -> None:
+        self._client.close()
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        client = self._client
+        told = client.ask(lambda: state_filter(client.dialect), deadline)
+        pairs = parse_pairs(told, client.dialect)
+        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
+        states = parse_ports(told, client.dialect)
+        ports = {port: port_status(status, port in used) for port, status in states.items()}
+        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._client.edit(lambda: remove_config(batch, self._client.dialect), deadline)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._client.edit(lambda: add_config(batch, self._client.dialect), deadline)
+
+    def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._client.edit(lambda: replace_config(whole, self._client.dialect), deadline)
+
+    def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        if self._client.dialect.old:
+            self._client.edit(lambda: port_config(port, enabled), deadline)
+        else:
+            self._client.call(port_rpc(port, enabled), deadline)
+
+    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+        found = parse_powers(self._client.ask(lambda: [f'<opm-power xmlns="{MODEL}"/>'], deadline))
+        return {port: found.get(port) for port in ports}
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
+        yield from los_alarms(snapshot, self._power(used, deadline) if used else {})
+        if self._client.dialect.alarms:
+            yield from parse_system_alarms(
+                self._client.ask(lambda: [f'<system-alarms xmlns="{SYSTEM}"/>'], deadline)
+            )
+
+
+def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> NetconfDriver:
+    """From ``{"address": "host:port", "username": …, "password_env": …}``; port 830 unless told.
+
+    ``key_file`` is a private key to log in with (the password then opens it). The switch's own key is looked
+    for in ``known_hosts``, a file (default the user's), unless ``host_key`` is that key or ``verify`` is
+    false.
+    """
+
+    def wrong(key: str, text: str) -> ValueError:
+        return ValueError(f"optical switch {name}: {key}: {text}")
+
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d{1,5}))?", str(entry["address"]))
+    if match is None or not 0 < int(match[2] or PORT) < 1 << 16:
+        raise wrong("address", f"{entry['address']!r} is not host:port")
+    credentials = read_credentials(name, entry)
+    if credentials is None:
+        raise wrong("username", "is missing")
+    verify = entry.get("verify", True)
+    if not isinstance(verify, bool):
+        raise wrong("verify", f"{verify!r} is neither true nor false")
+    access = Access(
+        match[1].strip("[]"),
+        int(match[2] or PORT),
+        credentials,
+        key_file=None if entry.get("key_file") is None else str(entry["key_file"]),
+        host_key=None if entry.get("host_key") is None else str(entry["host_key"]),
+        known_hosts=Path(str(entry.get("known_hosts", "~/.ssh/known_hosts"))),
+        verify=verify,
+    )
+    return NetconfDriver(name, access, size, Timing.from_profile(entry.get("profile", {})))
