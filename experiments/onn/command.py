@@ -21,7 +21,7 @@ from fabric.optinc.structure import CASES, Structure
 from fabric.optinc.weights import Note, note_of, pack, unpack
 
 #: Epochs after which scenario 1 is exact with each of the seeds in docs/optinc.md.
-EPOCHS = {"exact": 140, "projection": 250}
+EPOCHS = {"exact": 140, "retraction": 140, "projection": 250}
 
 app = typer.Typer(
     help="Train the optical neural network of an OptINC unit, and check it on every input there is.",
@@ -35,6 +35,7 @@ class Method(StrEnum):
     """How a layer's squares come to be Sigma U."""
 
     EXACT = "exact"
+    RETRACTION = "retraction"
     PROJECTION = "projection"
 
 
@@ -43,6 +44,13 @@ class Second(StrEnum):
 
     LIGHT = "light"
     RECEIVED = "received"
+
+
+class Start(StrEnum):
+    """How the first layer begins: its units see all inputs, or one each."""
+
+    SPREAD = "spread"
+    GRID = "grid"
 
 
 class Biases(StrEnum):
@@ -57,11 +65,11 @@ def train(
     out: Annotated[Path, typer.Option(help="Where the weights go (.npz); a note (.json) comes beside.")],
     scenario: Annotated[int, typer.Option(min=1, max=len(CASES), help="Row of the paper's Table I.")] = 1,
     method: Annotated[
-        Method, typer.Option(help="Sigma U at each step, or the paper's projection now and then.")
+        Method, typer.Option(help="Sigma U at each step, almost, or by the paper's projection now and then.")
     ] = Method.EXACT,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over all inputs; 140 if exact, else 250.")
+        int | None, typer.Option(min=1, help="Passes over all inputs; 140, with projection 250.")
     ] = None,
     first: Annotated[
         int | None, typer.Option(min=0, help="E1 of Eq. 7: epochs of its first stage; all.")
@@ -76,6 +84,12 @@ def train(
     batch: Annotated[int, typer.Option(min=1, help="Inputs in a step.")] = 512,
     rate: Annotated[float, typer.Option(min=0, help="Largest learning rate of the cycle.")] = 6e-3,
     project_every: Annotated[int, typer.Option(min=1, help="Steps between two projections.")] = 28,
+    start: Annotated[
+        Start, typer.Option(help="First layer: all inputs for each unit, or one, its values as kinks.")
+    ] = Start.SPREAD,
+    spared: Annotated[
+        float, typer.Option(min=0, help="Levels that an output may be off, as the training goes on.")
+    ] = 0.0,
     threads: Annotated[int, typer.Option(min=1, help="Of torch; two are slow on a busy machine.")] = 1,
 ) -> None:
     """Train a network, check every input, write weights and note. Exit code 1 where an answer is wrong."""
@@ -96,8 +110,9 @@ def train(
     passes = epochs or EPOCHS[method]
     stage = passes if first is None else first
     recipe = Recipe(
-        method.value, seed, passes, stage, weights, second.value, biases.value, batch, rate, project_every
-    )
+        method.value, seed, passes, stage, weights, second.value, biases.value, batch, rate, project_every,
+        start.value, spared,
+    )  # fmt: skip
     reporter = Reporter()
     reporter.start_run(f"scenario {scenario} ({name}), {method}, seed {seed}", {"epoch": passes})
     began, processor = time.monotonic(), _processor_s()

@@ -1,8 +1,8 @@
 """Layers whose matrix is cut into squares Sigma U: U orthogonal, Sigma diagonal (OptINC, section III).
 
 How a matrix is cut is ``fabric.optinc.approximation``'s. :class:`Exact` has the form at every step, because
-U is made by Cayley's map, which is ours; :class:`Projected` is the paper's: any matrix, now and then replaced
-by its Sigma_a U_a.
+U is made by Cayley's map, which is ours; :class:`Retracted` nears it after every step, for half of the
+time; :class:`Projected` is the paper's: any matrix, now and then replaced by its Sigma_a U_a.
 """
 
 from __future__ import annotations
@@ -65,6 +65,30 @@ class Projected(Layer):
 
     def final(self) -> Tensor:
         return torch.from_numpy(approximated(self.weight.detach().double().numpy()))
+
+
+class Retracted(Layer):
+    """Squares Sigma U with Sigma and U trained apart: U is any matrix, which :meth:`project` brings towards
+    the next orthogonal one by a step of Newton and Schulz, U (3 - U^T U) / 2; the end is that one.
+    """
+
+    def make(self) -> None:
+        self.turned = nn.Parameter(self.start.float())
+        self.factors = nn.Parameter(torch.full((*self.start.shape[:2], 1), self.gain))
+
+    def matrix(self) -> Tensor:
+        return joined(self.factors * self.turned, self.shape)
+
+    def scale(self, factor: float) -> None:
+        self.factors.data.mul_(factor)
+
+    def project(self) -> None:
+        now = self.turned.data
+        self.turned.data = torch.baddbmm(now, torch.bmm(now, now.mT), now, beta=1.5, alpha=-0.5)
+
+    def final(self) -> Tensor:
+        left, _, right = torch.linalg.svd(self.turned.detach().double())
+        return joined(self.factors.detach().double() * (left @ right), self.shape)
 
 
 class Exact(Layer):

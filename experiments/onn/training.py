@@ -9,7 +9,7 @@ is where outputs are no whole numbers; both readings unlearn symbols that were r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.onn.layers import Exact, Layer, Projected, layers_of
+from experiments.onn.layers import Exact, Layer, Projected, Retracted, layers_of
 from fabric.optinc.averaging import combination, goals, to_outputs
 from fabric.optinc.network import Network, light
 from fabric.optinc.pam4 import LEVELS
 from fabric.optinc.structure import Structure
 
+FORMS: Mapping[str, type[Layer]] = {"exact": Exact, "retraction": Retracted, "projection": Projected}
 #: Inputs come as light of 0 to 4^g - 1. Training has them from -SPAN to SPAN; shift and scale become part of
 #: the first layer in the end.
 SPAN = 1.5
@@ -32,8 +33,8 @@ SPAN = 1.5
 class Recipe:
     """How to train.
 
-    method          ``exact``: Sigma U at each step; ``projection``: every ``project_every`` steps, and when
-                    training ends
+    method          ``exact``: Sigma U at each step; ``retraction``: almost; ``projection``: every
+                    ``project_every`` steps; all of them when training ends
     seed            of the drawn weights and of the order of inputs
     epochs          passes over all inputs
     first           E1, epochs of the first stage of the loss
@@ -42,10 +43,14 @@ class Recipe:
                     reads them (``received``: an input that is read right teaches nothing, one that is not has
                     the gradient of its error in G through every output)
     biases          which layers have one: a bias is light that always shines
+    start           of the first layer: ``spread``, all units see all inputs, or ``grid``, each sees one input
+                    and its ReLU begins at one of the values that this has
+    spared          levels: by how much less outputs are off in the first stage's loss, at least 0; it grows
+                    from 0 in the first half of the training, so that what is read right teaches less
     rate            the largest of Adam's, which goes up to it and down again (one cycle)
     """
 
-    method: Literal["exact", "projection"]
+    method: Literal["exact", "retraction", "projection"]
     seed: int
     epochs: int
     first: int
@@ -55,6 +60,8 @@ class Recipe:
     batch: int = 512
     rate: float = 6e-3
     project_every: int = 28
+    start: Literal["spread", "grid"] = "spread"
+    spared: float = 0.0
 
 
 def dataset(structure: Structure) -> tuple[Tensor, Tensor]:
@@ -65,9 +72,9 @@ def dataset(structure: Structure) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(inputs).float(), torch.from_numpy(symbols).float()
 
 
-def symbol_loss(outputs: Tensor, goal: Tensor, weights: Tensor) -> Tensor:
-    """Eq. 7, first stage: outputs (n, M) beside their symbols, W_T (M,)."""
-    return ((outputs - goal) ** 2 @ weights).mean()
+def symbol_loss(outputs: Tensor, goal: Tensor, weights: Tensor, spared: float = 0.0) -> Tensor:
+    """Eq. 7, first stage: outputs (n, M) beside their symbols, W_T (M,); each off by ``spared`` less."""
+    return (nn.functional.softshrink(outputs - goal, spared) ** 2 @ weights).mean()
 
 
 def value_loss(outputs: Tensor, goal: Tensor, received: bool) -> Tensor:
@@ -82,7 +89,7 @@ def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], N
     """The trained network, float32, its matrices in the structure's form.
 
     ``report`` gets epochs done and the last one's mean loss. Raises ValueError for weights of another number
-    than outputs, or a matrix that cannot be cut into squares.
+    than outputs, a matrix that cannot be cut into squares, or a start that the first layer cannot have.
     """
     if len(recipe.symbol_weights) != structure.coding.symbols:
         raise ValueError(f"{len(recipe.symbol_weights)} weights for {structure.coding.symbols} symbols")
@@ -90,21 +97,25 @@ def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], N
     inputs, goal = dataset(structure)
     middle = float(inputs.max()) / 2
     inputs = (inputs - middle) * (SPAN / middle)
-    form = Exact if recipe.method == "exact" else Projected
-    layers = layers_of(structure, form, recipe.biases, generator)
-    _spread(layers[0], generator)
+    layers = layers_of(structure, FORMS[recipe.method], recipe.biases, generator)
+    if recipe.start == "grid":
+        _on_grid(layers[0], structure, generator)
+    else:
+        _spread(layers[0], generator)
     model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))[:-1]
     steps = recipe.epochs * math.ceil(len(inputs) / recipe.batch)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.rate)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.rate, total_steps=steps, pct_start=0.1)
     weights = torch.tensor(recipe.symbol_weights)
+    project_every = 1 if recipe.method == "retraction" else recipe.project_every
     step = 0
     for epoch in range(recipe.epochs):
         total = 0.0
         for chosen in torch.randperm(len(inputs), generator=generator).split(recipe.batch):
             outputs = model(inputs[chosen])
             if epoch < recipe.first:
-                loss = symbol_loss(outputs, goal[chosen], weights)
+                spared = recipe.spared * min(1.0, 2 * step / steps)
+                loss = symbol_loss(outputs, goal[chosen], weights, spared)
             else:
                 loss = value_loss(outputs, goal[chosen], recipe.second == "received")
             optimiser.zero_grad()
@@ -113,7 +124,7 @@ def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], N
             cycle.step()
             total += loss.item() * len(chosen)
             step += 1
-            if step % recipe.project_every == 0:
+            if step % project_every == 0:
                 for layer in layers:
                     layer.project()
         report(epoch + 1, total / len(inputs))
@@ -125,6 +136,29 @@ def _spread(first: Layer, generator: torch.Generator) -> None:
     first.scale(0.7)
     assert first.bias is not None
     first.bias.data = (torch.rand(first.shape[0], generator=generator) - 0.5) * 3.5
+
+
+def _on_grid(first: Layer, structure: Structure, generator: torch.Generator) -> None:
+    """Each unit of the first layer sees one input. Its ReLU begins at one of this input's values, evenly from
+    the first to the last, and goes up or down. The first input has the most units: most depends on it.
+    """
+    if 1 in structure.approximated:
+        raise ValueError("the first layer is approximated: its units cannot see one input each")
+    assert first.bias is not None
+    outputs, inputs = first.shape
+    shares = np.full(inputs, outputs * 3 // 16)
+    shares[0] = outputs - shares[1:].sum()
+    seen = torch.from_numpy(np.repeat(np.arange(inputs), shares))
+    values = structure.coding.input_values
+    begins = np.concatenate(
+        [
+            np.linspace(0, many - 1, share).round() / (many - 1)
+            for many, share in zip(values, shares, strict=True)
+        ]
+    )
+    signs = torch.randint(0, 2, (outputs,), generator=generator) * 2.0 - 1
+    first.weight.data = nn.functional.one_hot(seen, inputs) * signs[:, None]
+    first.bias.data = -signs * torch.from_numpy((2 * begins - 1) * SPAN).float()
 
 
 def _network(layers: list[Layer], middle: float) -> Network:

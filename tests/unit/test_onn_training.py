@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed; it is the e
 from typer.testing import CliRunner  # noqa: E402
 
 from experiments.onn.command import app  # noqa: E402
-from experiments.onn.layers import Exact, Layer, Projected  # noqa: E402
+from experiments.onn.layers import Exact, Layer, Projected, Retracted  # noqa: E402
 from experiments.onn.training import Recipe, dataset, symbol_loss, train, value_loss  # noqa: E402
 from fabric.optinc.approximation import squares  # noqa: E402
 from fabric.optinc.averaging import Coding  # noqa: E402
@@ -38,7 +39,7 @@ def losses(recipe: Recipe, structure: Structure = SMALL) -> tuple[Network, list[
     return train(structure, recipe, lambda epoch, loss: found.append(loss)), found
 
 
-@pytest.mark.parametrize("method", ["exact", "projection"])
+@pytest.mark.parametrize("method", ["exact", "retraction", "projection"])
 def test_loss_falls_and_every_layer_keeps_its_form(method: str) -> None:
     network, found = losses(replace(QUICK, method=method, first=40))
     assert len(found) == 40
@@ -77,8 +78,43 @@ def test_a_layer_that_left_its_form_is_brought_back(shape: tuple[int, int]) -> N
     assert torch.allclose(layer.matrix().double(), final, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(16, 4), (4, 16), (8, 8)])
+def test_a_retracted_layer_nears_its_form_with_every_step(shape: tuple[int, int]) -> None:
+    layer = Retracted(*shape, True, torch.Generator().manual_seed(0))
+    layer.turned.data += torch.randn(layer.turned.shape, generator=torch.Generator().manual_seed(1)) / 20
+    final, off = layer.final(), []
+    for _ in range(4):
+        off.append(off_form(layer.matrix().detach().numpy()))
+        layer.project()
+    assert off[0] > 1e-2
+    assert off[3] < 1e-4
+    assert all(after < before for before, after in pairwise(off))
+    assert off_form(final.numpy()) < 1e-12
+    # the next orthogonal matrix is where the steps lead
+    assert torch.allclose(layer.matrix().double(), final, atol=1e-5)
+
+
+def test_units_on_the_grid_see_one_input_each_and_begin_at_its_values() -> None:
+    structure = replace(SMALL, approximated=frozenset({2}))
+    still = replace(QUICK, rate=1e-12, epochs=1, start="grid")
+    network, _ = losses(still, structure)
+    # a step of Adam is the rate, however small the gradient
+    first = network.weights[0].round(6)
+    assert [int(np.count_nonzero(first[:, column])) for column in (0, 1)] == [13, 3]
+    assert (np.count_nonzero(first, axis=1) == 1).all()
+    assert network.biases is not None
+    kinks = -network.biases[0] / first.sum(axis=1)
+    values = np.arange(7) / 2
+    assert sorted(set(kinks[:13].round(4))) == pytest.approx(values, abs=1e-4)
+    assert kinks[13:] == pytest.approx([0, 1.5, 3], abs=1e-4)
+    with pytest.raises(ValueError, match="the first layer is approximated"):
+        losses(still)
+
+
 def test_exact_and_projected_layers_start_alike() -> None:
-    made = [form(16, 4, True, torch.Generator().manual_seed(3)) for form in (Exact, Projected, Layer)]
+    made = [
+        form(16, 4, True, torch.Generator().manual_seed(3)) for form in (Exact, Retracted, Projected, Layer)
+    ]
     for other in made[1:]:
         assert torch.allclose(made[0].matrix(), other.matrix(), atol=1e-6)
 
@@ -93,6 +129,7 @@ def test_the_two_stages_of_the_loss() -> None:
     outputs = goal + torch.tensor([[0.5, -0.2], [0.0, 0.7]])
     weights = torch.tensor([3.0, 1.0])
     assert symbol_loss(outputs, goal, weights).item() == pytest.approx((3 * 0.25 + 0.04 + 0.49) / 2)
+    assert symbol_loss(outputs, goal, weights, 0.3).item() == pytest.approx((3 * 0.04 + 0 + 0.16) / 2)
     assert value_loss(outputs, goal, received=False).item() == pytest.approx((1.8**2 + 0.7**2) / 2)
     # 1.5 is read as 2, 1.8 as 2; 0.7 as 1.
     assert value_loss(outputs, goal, received=True).item() == pytest.approx((4**2 + 1**2) / 2)
