@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from controller.openflow.errors import SwitchTimeoutError
 from controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
@@ -36,6 +36,8 @@ SIZE = 8
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
 HOSTS = 5
 PROFILE = "mems"
+#: Who may use the switch, by protocols with a login.
+USER, PASSWORD = "ann", "s3cr:t"
 START_S = 30.0
 
 
@@ -67,6 +69,10 @@ class Rig(ABC):
     @abstractmethod
     def unreachable(self) -> OpticalSwitchDriver:
         """A driver of a switch that is not there."""
+
+    def locked_out(self) -> OpticalSwitchDriver | None:
+        """A driver with a wrong password; None for a switch without a login."""
+        return None
 
     @abstractmethod
     def truth(self) -> set[CrossConnect]:
@@ -187,19 +193,39 @@ class Proxy:
         return bool(reply)
 
 
+class AnyProxy(Protocol):
+    """Between the clients of a switch and its port. ``seen``: the writes. ``lose``: whether the next one is
+    lost, True after it has had its effect. ``garble``: readings are spoilt."""
+
+    port: int
+    seen: list[str]
+    lose: bool | None
+    garble: bool
+
+    def close(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+
 class ScpiRig(Rig):
-    """The emulated optical switch process, its faceplate in a namespace, a proxy before its SCPI port."""
+    """The emulated optical switch process, its faceplate in a namespace, a proxy before its SCPI port.
+
+    A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
+    """
 
     failed_port = 2 * SIZE
     profile: ClassVar[str] = PROFILE
     wavelengths: ClassVar[int] = 0
+    #: What the switch calls the protocol; the driver has the same name.
+    protocol: ClassVar[str] = "scpi"
+    proxy_of: ClassVar[Callable[[tuple[str, int]], AnyProxy]] = Proxy
 
     def __init__(self) -> None:
         self._lab = new_lab()
         self._held = self._lab.hold()
         self._network: Network | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._proxy: Proxy | None = None
+        self._proxy: AnyProxy | None = None
         self._maps: Datapath | None = None
         self._pins = self._lab.bpf_dir / "ocs0"
         try:
@@ -214,7 +240,13 @@ class ScpiRig(Rig):
 
     def _arguments(self) -> list[str]:
         """What the switch is told besides."""
-        return []
+        if self.protocol == "scpi":
+            return []
+        users = self._lab.state_dir / "users"
+        users.write_text(f"{USER}:{PASSWORD}\n")
+        (self._lab.state_dir / "password").write_text(f"{PASSWORD}\n")
+        (self._lab.state_dir / "wrong").write_text("wr0ng\n")
+        return ["--serve", f"{self.protocol}=127.0.0.1:0", "--users", str(users)]
 
     def _start(self, namespace: str) -> None:
         ready = self._lab.state_dir / "ocs0.ready"
@@ -225,7 +257,7 @@ class ScpiRig(Rig):
                     *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self._lab.id, "--size", str(SIZE), "--listen", "127.0.0.1:0"),
                     *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
-                    *("--failed-port", str(self.failed_port), "--ready", str(ready), "--seed", "1"),
+                    *("--failed-port", str(2 * SIZE), "--ready", str(ready), "--seed", "1"),
                     *self._arguments(),
                 ],
                 env=self._lab.environment(),
@@ -238,9 +270,10 @@ class ScpiRig(Rig):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
             time.sleep(0.01)
-        self.address = str(json.loads(ready.read_text())["address"])
+        addresses = json.loads(ready.read_text())["addresses"]
+        self.scpi_address, self.address = str(addresses["scpi"]), str(addresses[self.protocol])
         host, port = self.address.split(":")
-        self._proxy = Proxy((host, int(port)))
+        self._proxy = type(self).proxy_of((host, int(port)))
         self._maps = Datapath.resume(self._pins)
 
     def close(self) -> None:
@@ -262,7 +295,7 @@ class ScpiRig(Rig):
         self._held.close()
 
     @property
-    def proxy(self) -> Proxy:
+    def proxy(self) -> AnyProxy:
         assert self._proxy is not None
         return self._proxy
 
@@ -271,9 +304,11 @@ class ScpiRig(Rig):
         assert self._maps is not None
         return self._maps
 
-    def _make(self, address: str) -> OpticalSwitchDriver:
+    def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
         profile = PROFILES[self.profile].declared()
-        entry: dict[str, Any] = {"driver": "scpi", "address": address, "profile": profile}
+        entry: dict[str, Any] = {"driver": self.protocol, "address": address, "profile": profile}
+        if self.protocol != "scpi":
+            entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}
         if self.wavelengths:
             entry["wavelengths"] = self.wavelengths
         return make_driver("ocs0", entry, SIZE)
@@ -286,6 +321,9 @@ class ScpiRig(Rig):
             port = closed.getsockname()[1]
         return self._make(f"127.0.0.1:{port}")
 
+    def locked_out(self) -> OpticalSwitchDriver | None:
+        return None if self.protocol == "scpi" else self._make(self.address, "wrong")
+
     def truth(self) -> set[CrossConnect]:
         return {CrossConnect(i, lit.egress, w) for (i, w), lit in self.maps.cross_connects().items()}
 
@@ -297,7 +335,7 @@ class ScpiRig(Rig):
         return self.maps.counters(cross_connect.egress).tx_packets
 
     def _tell(self, command: str) -> None:
-        host, port = self.address.split(":")
+        host, port = self.scpi_address.split(":")
         with socket.create_connection((host, int(port)), timeout=5) as other:
             other.sendall(f"{command};*opc?\n".encode())
             assert other.recv(100) == b"1\n"
