@@ -50,8 +50,8 @@ def main(directory: Path) -> int:
     except PeerLost as error:
         return _fail(events, EXIT_PEER_LOST, str(error), error.rank)
     except AveragingFailed as error:
-        mine = error.rank in (None, spec.rank)
-        return _fail(events, EXIT_FAILED if mine else EXIT_PEER_LOST, str(error), error.rank)
+        # Who says so knows whose fault it is: there is no other cause to wait for.
+        return _fail(events, EXIT_FAILED, str(error), error.rank)
     except (NoConnection, ArithmeticError, TimeoutError, OSError) as error:
         return _fail(events, EXIT_FAILED, str(error), None)
     return 0

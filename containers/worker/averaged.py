@@ -7,6 +7,7 @@ A rank compares the pad of every result with that, and the reference all of them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,33 @@ def unit_of(place: AveragerPlace, ranks: int) -> Unit:
     return means
 
 
-def summed_by(place: AveragerPlace) -> Summed:
-    """``ranks`` times the mean by the averagers at ``place``, as an all-reduce of sums has it."""
-    return lambda vectors: _times_ranks(unit_of(place, len(vectors)), vectors, place.bits)
+@dataclass
+class Answers:
+    """How many there were, and how many were not the mean of all ranks' numbers (Eq. 8)."""
+
+    all: int = 0
+    unlike: int = 0
+
+
+def summed_by(place: AveragerPlace, counted: Answers | None = None) -> Summed:
+    """``ranks`` times the mean by the averagers at ``place``, as an all-reduce of sums has it; answers are
+    added to ``counted``.
+    """
+
+    def summed(vectors: Sequence[Array]) -> Array:
+        ranks = len(vectors)
+        unit = unit_of(place, ranks)
+
+        def watched(codes: NDArray[Any]) -> NDArray[Any]:
+            answers = unit(codes)
+            if counted is not None:
+                counted.all += answers.size
+                counted.unlike += int((answers != exact(Coding(place.bits, ranks))(codes)).sum())
+            return answers
+
+        return _times_ranks(watched, vectors, place.bits)
+
+    return summed
 
 
 def summed_in(bits: int) -> Summed:
@@ -50,10 +75,12 @@ def summed_in(bits: int) -> Summed:
     return lambda vectors: _times_ranks(exact_mean, vectors, bits)
 
 
-def summed_of(spec: WorkerSpec) -> Summed | None:
-    """How the vectors of a job's ranks are summed; None where they are added as float32 values."""
+def summed_of(spec: WorkerSpec, counted: Answers | None = None) -> Summed | None:
+    """How the vectors of a job's ranks are summed; None where they are added as float32 values. Averagers'
+    answers are added to ``counted``.
+    """
     if spec.averager is not None:
-        return summed_by(spec.averager)
+        return summed_by(spec.averager, counted)
     bits = parse_collective(spec.collective).bits
     return None if bits is None else summed_in(bits)
 

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Mapping
 
-from containers.worker.peer import PeerLost
+from containers.worker.peer import AveragingFailed, PeerLost
 from containers.worker.stalls import Stalls
 
 _LENGTH = struct.Struct("!I")
@@ -75,7 +75,10 @@ class AllGather:
             connection.setblocking(False)
 
     def __call__(self, message: bytes) -> list[bytes]:
-        """All ranks' messages in the order of ranks, for this rank's own. Raises PeerLost."""
+        """All ranks' messages in the order of ranks, for this rank's own.
+
+        Raises PeerLost where one has gone, AveragingFailed where one is silent.
+        """
         whole = _LENGTH.pack(len(message)) + message
         talks = {peer: _Talk(peer, connection, whole) for peer, connection in self._connections.items()}
         by_descriptor = {talk.socket.fileno(): talk for talk in talks.values()}
@@ -87,7 +90,9 @@ class AllGather:
             left_s = moved_at + self._timeout_s - time.monotonic()
             ready = poller.poll(max(0.0, left_s) * 1000 + 1)
             if not ready and time.monotonic() - moved_at > self._timeout_s:
-                raise PeerLost(min(waiting), f"silent for {self._timeout_s:g} s while others wait")
+                silent = min(waiting)
+                cause = f"rank {silent}: silent for {self._timeout_s:g} s while others tell their scales"
+                raise AveragingFailed(silent, cause)
             now = time.monotonic()
             self.stalls.note(moved_at, now)
             moved_at = now

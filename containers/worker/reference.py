@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from containers.worker.averaged import Summed, summed_of
+from containers.worker.averaged import Answers, Summed, summed_of
 from containers.worker.model import Array, Replica, fingerprint
 from containers.worker.spec import WorkerSpec, read_spec
 from fabric.collectives import all_reduce, apply_schedule
@@ -32,7 +32,8 @@ def train_in_one_process(
 
     ``segments``: how many ranks it has from which iteration on, the first from 0 on, none sooner than the one
     before; None: ``spec.world_size`` throughout. Returns ``parameters_sha256``, ``loss_first``, ``loss_last``
-    (nats, whole training set) and ``accuracy`` (held-out images, 0..1). ``spec.rank`` does not matter.
+    (nats, whole training set) and ``accuracy`` (held-out images, 0..1); of OptINC also ``unlike``, the share
+    of the averagers' answers that are not the mean of all ranks' numbers. ``spec.rank`` does not matter.
     Raises ValueError for segments that cannot be, ArithmeticError when ranks end with different parameters.
     """
     parts = [(spec.world_size, 0)] if segments is None else list(segments)
@@ -41,24 +42,32 @@ def train_in_one_process(
         raise ValueError(
             f"segments begin at {firsts}: expected 0 first, then up to {spec.iterations} in order"
         )
+    answers = Answers()
     whole = Replica(0, 1, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
     loss_first = whole.loss()
     for (ranks, first), last in zip(parts, [*firsts[1:], spec.iterations], strict=True):
-        whole.parameters = _train(spec, ranks, whole.parameters, range(first, last), exchange)
+        whole.parameters = _train(spec, ranks, whole.parameters, range(first, last), exchange, answers)
+    unlike = {"unlike": answers.unlike / answers.all} if answers.all else {}
     return {
         "parameters_sha256": fingerprint(whole.parameters),
         "loss_first": loss_first,
         "loss_last": whole.loss(),
         "accuracy": whole.accuracy(),
+        **unlike,
     }
 
 
 def _train(
-    spec: WorkerSpec, ranks: int, parameters: Array, iterations: Iterable[int], exchange: Exchange | None
+    spec: WorkerSpec,
+    ranks: int,
+    parameters: Array,
+    iterations: Iterable[int],
+    exchange: Exchange | None,
+    answers: Answers,
 ) -> Array:
     """The parameters after these iterations on so many ranks."""
     summed = summed_of(spec)
-    exchange = exchange or _exchange(spec.collective, ranks, summed)
+    exchange = exchange or _exchange(spec.collective, ranks, summed_of(spec, answers))
     replicas = [
         Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate, summed)
         for rank in range(ranks)

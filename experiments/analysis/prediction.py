@@ -132,6 +132,10 @@ def predict_jobs(
                 job.loop.gradient_bytes * setting.scale.rate,
             )
             all_reduce_s = steps_time(fabric, light, gpus[name], steps, sent)
+        elif _averaged(job):
+            # An averager hands a frame on when it has all of it.
+            averaging = averaging_of(fabric, gpus[name])
+            all_reduce_s = averaging.stream_s(job.loop.gradient_bytes) * setting.scale.rate
         else:
             all_reduce_s = ideal_all_reduce_s(setting, job, gpus[name])
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)

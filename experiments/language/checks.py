@@ -34,7 +34,7 @@ from workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
-    "kill": ("controller", "switch", "agent", "server agent", "worker"),
+    "kill": ("controller", "switch", "agent", "averager", "server agent", "worker"),
     "cut": ("link",),
     "restore": ("link", "gpu", "nic"),
     "lose": ("gpu", "nic"),
@@ -383,6 +383,8 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     elif target.kind == "agent":
         if target.names[0] not in agents(fabric):
             raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
+    elif target.kind == "averager":
+        _known(where, "averager", target.names[0], fabric.averagers)
     elif target.kind in ("gpu", "nic"):
         _known(where, "GPU", target.names[0], fabric.gpus)
         if event.then is not None and target.kind == "nic":

@@ -201,6 +201,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "controller": (),
     "switch": ("NAME",),
     "agent": ("GPU",),
+    "averager": ("NAME",),
     "server agent": (),
     "worker": ("JOB", "RANK"),
     "link": ("PORT", "PORT"),

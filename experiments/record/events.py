@@ -341,11 +341,23 @@ class Repeated(Record, event="repeated"):
     set_aside: str | None = None
 
 
+class AveragersCounted(Record, event="averagers"):
+    """What the averagers' processes told after a run, by name: the ``table`` of the unit (``inputs``,
+    ``wrong``, ``worst``), and since the run began ``frames``, ``codes``, ``bytes_in`` and ``bytes_out`` by
+    port, ``cpu_s``, ``sessions``, ``resets`` and answers ``checked``. ``latency_s``: of the latest frames,
+    from their last byte to the first of the answer. ``restarted``: it was started again meanwhile, and its
+    counters begin there."""
+
+    averagers: Mapping[str, Mapping[str, Any]]
+
+
 class Reference(Record, event="reference"):
-    """SHA-256 of the parameters that the same training gives in one process."""
+    """SHA-256 of the parameters that the same training gives in one process. ``unlike``: where averagers
+    work, the share of their answers that are not the mean of all ranks' numbers (OptINC's Eq. 9 has such)."""
 
     job: str
     sha256: str
+    unlike: float | None = None
 
 
 class SwitchRestarted(Record, event="switch_restarted"):

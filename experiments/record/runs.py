@@ -48,7 +48,7 @@ class JobRun:
     ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
     ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
-    process.
+    process; ``unlike``: the share of averagers' answers there that are not the mean of all.
     """
 
     plan: JobPlan
@@ -64,6 +64,7 @@ class JobRun:
     ready: Mapping[int, WorkerReady]
     done: Mapping[int, WorkerDone]
     reference: str | None
+    unlike: float | None
     losses: tuple[WorkerLost, ...]
     recoveries: tuple[JobRecovered, ...]
     timed: CollectiveTimed | None = None
@@ -226,6 +227,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
             f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"
         )
     ended = (record.t for record in states if record.state in ENDED)
+    reference = next(iter(_all(Reference, mine)), None)
     return JobRun(
         plan=plan,
         gpus=tuple(gpus),
@@ -239,7 +241,8 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         redone=tuple(it for it in iterations if any(_again(it, back) for back in recoveries)),
         ready={record.rank: record for record in _all(WorkerReady, mine)},
         done={record.rank: record for record in _all(WorkerDone, mine)},
-        reference=next((record.sha256 for record in _all(Reference, mine)), None),
+        reference=None if reference is None else reference.sha256,
+        unlike=None if reference is None else reference.unlike,
         losses=_all(WorkerLost, mine),
         recoveries=recoveries,
         timed=timed,

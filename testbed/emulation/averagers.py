@@ -38,6 +38,8 @@ PREFIX = 30
 #: more.
 SILENCE_S, LONGER_S = 3.0, 1.5
 _FRAMES = 4
+#: Of the kernel's longest, 64 KiB each.
+BURSTS_BYTES = 3 * 65536
 Start = Callable[[Sequence[str], Path, str], "subprocess.Popen[bytes]"]
 
 
@@ -54,15 +56,20 @@ def cable_at(fabric: Fabric, gpu: str) -> Link | None:
     return next((cable for cable in fabric.cables if cable.a.node == gpu), None)
 
 
-def set_up(name: str, ip: str, cable: tuple[float, float], *, rto_min_s: float | None) -> None:
-    """One end of a cable, in the thread's namespace. ``cable``: bit/s and the seconds of its queue, as
-    emulated."""
-    rate_bps, queue_s = cable
+def set_up(name: str, ip: str, rate_bps: float, queue_s: float) -> None:
+    """One end of a cable, in the thread's namespace: bit/s and the seconds of its queue, as emulated.
+
+    TCP has two bursts in its own queue. Where these do not fit it hands single frames, and room for six is
+    the least; or it would lose the end of a frame of codes and wait for its time-out. That one is the
+    kernel's own: a scenario's may be longer than an averager waits.
+    """
     with IPRoute() as here:
         index = netlink.index_of(here, name)
-        netlink.shape(here, index, rate_bps, queue_s)
+        if netlink.queue_bytes(rate_bps, queue_s) < BURSTS_BYTES:
+            netlink.set_single_frames(here, index)
+        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=6 * netlink.FRAME_BYTES)
         netlink.set_up(here, name)
-        netlink.address(here, index, ip, PREFIX, rto_min_s=rto_min_s)
+        netlink.address(here, index, ip, PREFIX, rto_min_s=None)
 
 
 def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:

@@ -18,7 +18,7 @@ from containers.worker.averaged import summed_by
 from containers.worker.gather import AllGather
 from containers.worker.model import PARAMETERS
 from containers.worker.pads import Fractions
-from containers.worker.peer import PeerLost
+from containers.worker.peer import AveragingFailed, PeerLost
 from containers.worker.reference import train_in_one_process
 from containers.worker.spec import AveragerPlace, BadSpec, WorkerSpec, parse_spec
 from fabric.optinc.blocks import BLOCK
@@ -118,7 +118,7 @@ def gathered(
         try:
             for messages in rounds:
                 got[rank].append(gather(messages[rank]))
-        except PeerLost as error:
+        except (PeerLost, AveragingFailed) as error:
             got[rank] = error
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(ends)) if rank != absent]
@@ -140,8 +140,8 @@ def test_all_ranks_get_all_messages_of_any_length(lengths: list[list[int]]) -> N
 def test_whoever_is_silent_or_gone_is_named_by_all() -> None:
     with mesh(4) as ends:
         errors = gathered(ends, [[b"x"] * 4], absent=2)
-        assert {(error.rank, error.reason) for rank, error in enumerate(errors) if rank != 2} == {
-            (2, "silent for 0.5 s while others wait")
+        assert {(error.rank, str(error)) for rank, error in enumerate(errors) if rank != 2} == {
+            (2, "rank 2: silent for 0.5 s while others tell their scales")
         }
     with mesh(4) as ends:
         for connection in ends[2].values():

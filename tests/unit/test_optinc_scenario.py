@@ -72,13 +72,14 @@ def test_the_ring_takes_by_bytes_alone_half_as_long_again() -> None:
     models = {
         plan.arm: predict_jobs(plan, {"train": names(4)})["train"].all_reduce_s for plan in experiment.plans
     }
-    assert models["ring"] / models["optinc"] == pytest.approx(1.5, rel=1e-3)
+    # Frames that are handed on whole make it a little less.
+    assert 1.47 < models["ring"] / models["optinc"] < 1.5
     # sums of 10 bits, and scales
-    assert models["ring-bits"] / models["optinc"] == pytest.approx(1.6875 + 1.5 / 512, rel=1e-6)
+    assert models["ring-bits"] / models["ring"] == pytest.approx((1.6875 + 1.5 / 512) / 1.5, rel=1e-6)
     assert took["ring-bits"] / took["ring"] == pytest.approx(1.6904 / 1.5, rel=5e-3)
     for plan in experiment.plans:
         assert models[plan.arm] < took[plan.arm] < 1.05 * models[plan.arm]
-        assert expected_s(plan)["train"] == pytest.approx(8 * models[plan.arm])
+        assert expected_s(plan)["train"] == pytest.approx(8 * (0.1 + models[plan.arm]))
         # The numbers pass no packet switch.
         assert bool(runs[plan.arm].jobs["train"].iterations[0].stalls) is False
 

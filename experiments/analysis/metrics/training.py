@@ -8,7 +8,9 @@ from experiments.analysis.metrics import Context, metric
 from experiments.analysis.prediction import ideal_all_reduce_s
 from experiments.analysis.statistics import median
 from experiments.record.runs import JobRun
+from fabric.averagers import averaging_of
 from fabric.kinds import bus_factor
+from fabric.schedules import parse_collective
 
 
 @metric("", of="job")
@@ -102,6 +104,12 @@ def algbw(context: Context, job: JobRun) -> float | None:
 
 @metric("bit/s", of="job")
 def busbw(context: Context, job: JobRun) -> float | None:
-    """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks."""
-    found, n = algbw(context, job), len(job.gpus)
+    """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks; of averagers their codes'
+    bytes."""
+    found: float | None = algbw(context, job)
+    n = len(job.gpus)
+    if found is not None and parse_collective(job.plan.loop.collective).averaged:
+        # A port carries each code once.
+        size = job.plan.loop.gradient_bytes
+        return found * averaging_of(context.run.plan.setting.fabric, job.gpus).code_bytes(size) / size
     return bus_factor("all-reduce", n) * found if found is not None else None

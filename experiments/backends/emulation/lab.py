@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from experiments.backends.emulation.actions import Actions
+from experiments.backends.emulation.averagers import AveragerLog
 from experiments.backends.emulation.flows import FlowLog
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.reference import References
@@ -23,6 +24,7 @@ from experiments.client import Api, ApiError, Unreachable
 from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from experiments.record.events import (
     ENDED,
+    AveragersCounted,
     Circuits,
     ControllerRestarted,
     Divisions,
@@ -83,6 +85,7 @@ class _Job:
 class _Run:
     plan: RunPlan
     flows: FlowLog
+    averagers: AveragerLog
     load: load.ProcessorLoad
     jobs: dict[str, _Job] = field(default_factory=dict)
     #: Jobs to release together, tried until then.
@@ -140,7 +143,8 @@ class EmulatedLab:
             # An interconnect has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
-            self._now = _Run(plan, flows, load.ProcessorLoad(self.processes.lab.id))
+            averagers = AveragerLog(self.processes.inventory.get("averagers", {}))
+            self._now = _Run(plan, flows, averagers, load.ProcessorLoad(self.processes.lab.id))
             self._light("before")
 
     def submit(self, job: JobPlan) -> bool:
@@ -207,11 +211,14 @@ class EmulatedLab:
                 ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
                 self._note(RingSetUps, ring=ring, set_ups=set_ups)
             self._divisions()
+            if counted := run.averagers.counted():
+                self._note(AveragersCounted, averagers=counted)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
-                    sha256 = self._references.hash_of(self.processes.lab, self._decisive(job), job.segments)
-                    self._note(Reference, job=job.plan.name, sha256=sha256)
+                    lab, segments = self.processes.lab, job.segments
+                    outcome = self._references.outcome_of(lab, self._decisive(job), segments)
+                    self._note(Reference, job=job.plan.name, **outcome)
         self._now = None
         return self._taken()
 

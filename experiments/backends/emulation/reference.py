@@ -29,10 +29,13 @@ class References:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], str] = {}
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def hash_of(self, lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
-        """SHA-256 of the parameters after the training of a ``POST /v1/jobs`` request. Raises BackendError.
+    def outcome_of(
+        self, lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]
+    ) -> dict[str, Any]:
+        """``sha256`` of the parameters after the training of a ``POST /v1/jobs`` request, and where averagers
+        work ``unlike``, the share of their answers that are not the mean. Raises BackendError.
 
         ``segments``: with how many ranks it went on, each from an iteration on; more than one where it lost
         GPUs.
@@ -47,7 +50,7 @@ def _decisive(request: Mapping[str, Any]) -> dict[str, Any]:
     return {name: request[name] for name in (*_DECISIVE, _AVERAGER) if name in request}
 
 
-def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> str:
+def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> dict[str, Any]:
     job, ranks = request["name"], segments[0][0]
     # Where the ranks are has no bearing on it.
     spec = {"job": job, "rank": 0, "world_size": ranks, "peers": ["10.0.0.1"] * ranks}
@@ -72,4 +75,5 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise BackendError(f"the one-process reference of job {job} failed: {last}")
-    return str(json.loads(done.stdout)["parameters_sha256"])
+    outcome = json.loads(done.stdout)
+    return {"sha256": str(outcome["parameters_sha256"]), "unlike": outcome.get("unlike")}

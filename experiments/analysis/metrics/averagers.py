@@ -1,0 +1,79 @@
+"""What averagers did (OptINC), and what their jobs' bytes were. An emulated averager is a process: what it
+takes of a processor is its own, and no light's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments.analysis.metrics import Context, metric
+from experiments.analysis.metrics.training import exchanges
+from experiments.record.events import AveragersCounted
+from experiments.record.runs import SUCCEEDED, JobRun
+from fabric.averagers import averaging_of
+from fabric.schedules import parse_collective
+
+_TAKEN = {
+    "averager_cpu_share": "Of one processor, what an averager took during the all-reduces, the most of all"
+}
+_LATENCY = {
+    "averager_latency": "From a frame's last byte to its answer's first, median, the most of all averagers"
+}
+_WRONG = {
+    "averager_inputs": "Inputs of the tables of all averagers",
+    "averager_inputs_wrong": "Of these the ones whose answer is not the exact mean",
+    "averager_checked": "Answers compared with the network itself while jobs ran",
+    "averager_restarts": "Averagers that were started again meanwhile",
+}
+
+
+@metric("%", makes=_TAKEN)
+@metric("s", makes=_LATENCY)
+@metric("count", makes=_WRONG)
+def averagers(context: Context) -> Mapping[str, float]:
+    """Of the averagers' processes, apart from what jobs took."""
+    told = [one for record in context.run.of(AveragersCounted) for one in record.averagers.values()]
+    used = [one for one in told if one["frames"]]
+    if not used:
+        return {}
+    busy_s = sum(took for job in context.run.jobs.values() if averaged(job) for took in exchanges(job))
+    found = {
+        "averager_inputs": sum(one["table"]["inputs"] for one in used),
+        "averager_inputs_wrong": sum(one["table"]["wrong"] for one in used),
+        "averager_checked": sum(one["checked"] for one in used),
+        "averager_restarts": sum(bool(one["restarted"]) for one in used),
+        "averager_latency": max(one["latency_s"]["median"] for one in used),
+    }
+    # Of one that was started again the processor time before is not known.
+    if busy_s and not any(one["restarted"] for one in used):
+        found["averager_cpu_share"] = 100 * max(one["cpu_s"] for one in used) / busy_s
+    return found
+
+
+def averaged(job: JobRun) -> bool:
+    return job.plan.training is not None and parse_collective(job.plan.loop.collective).averaged
+
+
+@metric("1", of="job")
+def wire_over_payload(context: Context, job: JobRun) -> float | None:
+    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most."""
+    # The gradient once: codes of B bits where whole numbers are sent, else float32.
+    if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
+        return None
+    counts = [count for done in job.done.values() for nic in done.wire_bytes.values() for count in nic]
+    if not counts:
+        return None
+    size = float(job.plan.loop.gradient_bytes)
+    if averaged(job):
+        size = averaging_of(context.run.plan.setting.fabric, job.gpus).code_bytes(
+            job.plan.loop.gradient_bytes
+        )
+    elif (bits := parse_collective(job.plan.loop.collective).bits) is not None:
+        size *= bits / 32
+    return max(counts) / (size * job.plan.iterations)
+
+
+@metric("%", of="job")
+def answers_unlike_mean(_: Context, job: JobRun) -> float | None:
+    """Of all answers of the averagers, those that are not the mean of all (Eq. 8), in the reference
+    process."""
+    return None if job.unlike is None else 100 * job.unlike

@@ -1,0 +1,61 @@
+"""What a lab's averagers did during a run, as their processes tell it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+#: An averager tells it every second; so long is it waited for, seconds.
+FRESH_S = 3.0
+_POLL_S = 0.05
+#: Counted from the process's start, as whole numbers or seconds, and lists by port.
+_COUNTED = ("cpu_s", "frames", "codes", "sessions", "resets", "checked", "bytes_in", "bytes_out")
+#: As it is: of all inputs of the table, and of the latest frames.
+_TOLD = ("bits", "servers", "weights", "table", "latency_s", "errors")
+
+
+class AveragerLog:
+    """From its making to :meth:`counted`. ``entries``: of the testbed's inventory, by averager."""
+
+    def __init__(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        self._files = {name: Path(entry["status"]) for name, entry in entries.items()}
+        self._before = {name: _read(path) for name, path in self._files.items()}
+
+    def counted(self, clock: Callable[[], float] = time.time) -> dict[str, dict[str, Any]]:
+        """By averager what it told, with the counters since the beginning; of one that was started again
+        meanwhile since then, with ``restarted``. An averager that is not back has nothing."""
+        asked = clock()
+        found = {}
+        for name, path in self._files.items():
+            after = _read(path)
+            while (after is None or path.stat().st_mtime < asked) and clock() < asked + FRESH_S:
+                time.sleep(_POLL_S)
+                after = _read(path)
+            if after is not None:
+                found[name] = _since(self._before[name], after)
+        return found
+
+
+def _since(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
+    again = before is None or before["pid"] != after["pid"]
+    counted = {
+        key: after[key] if again or before is None else _less(after[key], before[key]) for key in _COUNTED
+    }
+    return {key: after[key] for key in _TOLD} | counted | {"restarted": again}
+
+
+def _less(after: Any, before: Any) -> Any:
+    if isinstance(after, list):
+        return [a - b for a, b in zip(after, before, strict=True)]
+    return after - before
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return found
