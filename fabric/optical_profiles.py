@@ -9,12 +9,19 @@ JOCN 16(3), 2024, abstract: the grid's wavelength-selective switches (WSS) are l
 milliseconds is common knowledge, not a figure of [ODDL]. [ring]: later public code of WRHT's first author for
 another optical network sets 25 us for setting up light with micro-ring resonators and a loss of 1 dB at the
 ring that drops it; the WRHT paper's own figures could not be read. [assumed]: our choice, within what the
-source allows.
+source allows. [TL1]: public TL1 clients of an S320 name ports such as 5.8.6 and 1.1.4; 5 shelves of 8
+modules of 8 ports are 320, which is our conclusion; those of other Calient switches count modules in another
+way.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+#: How a switch whose management protocol names ports (Calient's) does that: by number, or by places, with 8
+#: ports in a module, and 8 modules in a shelf where shelves are counted.
+PortNames = Literal["number", "1.module.port", "shelf.module.port"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Profile:
     launch_dbm: float = 0.0
     dark_dbm: float = -60.0
     los_dbm: float = -30.0
+    port_names: PortNames = "1.module.port"
 
     def dark_bounds_s(self, cross_connects: int = 1, commands: int = 1) -> tuple[float, float, float]:
         """Least, typical and most seconds without packets on the wire while cross-connects are moved.
@@ -141,7 +149,21 @@ MRR = Profile(
     repeatability_db=0.1,
 )
 
+#: Calient S320: the class above, whose whole-fabric figure it is; ports named as in [TL1]. Unverified: no
+#: switch was at hand, and its loss is that of [SONiC].
+CALIENT_S320 = replace(MEMS, name="calient-s320", port_names="shelf.module.port")
+
+#: Polatis 7000: [Polatis], the class above; ports are numbers. Unverified as above.
+POLATIS_7000 = replace(PIEZO, name="polatis-7000", port_names="number")
+
+#: Polatis 6000: no figure of it was found; those of the 7000, which does the same by the same means, are
+#: [assumed].
+POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
+
 #: No delay and no loss: what is left is the emulator's own time.
 IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-PROFILES = {profile.name: profile for profile in (MEMS, PIEZO, LCOS, MRR, IDEAL)}
+PROFILES = {
+    profile.name: profile
+    for profile in (MEMS, PIEZO, LCOS, MRR, CALIENT_S320, POLATIS_7000, POLATIS_6000, IDEAL)
+}

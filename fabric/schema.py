@@ -99,7 +99,7 @@ class OpticalSwitchSpec(Strict):
 
     size: int = Field(ge=1, le=4096)
     driver: Literal["scpi", "openflow"] = "scpi"
-    profile: Literal["mems", "piezo", "ideal"] = "mems"
+    profile: Literal["mems", "piezo", "calient-s320", "polatis-6000", "polatis-7000", "ideal"] = "mems"
     loss_db: Loss | None = None
     dark: Duration | None = None
 

@@ -129,6 +129,7 @@ class CalientProxy(Tl1Proxy):
 
 class PolatisTl1Rig(ScpiRig):
     protocol = "polatis-tl1"
+    profile = "polatis-7000"
     proxy_of = PolatisProxy
     #: Of a port the dialect tells no more than whether its shutter is open.
     failed_port = None
@@ -136,4 +137,5 @@ class PolatisTl1Rig(ScpiRig):
 
 class CalientTl1Rig(ScpiRig):
     protocol = "calient-tl1"
+    profile = "calient-s320"
     proxy_of = CalientProxy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,8 @@ from controller.optical.errors import PartialApply, ProtocolError, Refused
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect as XC
 from fabric.crossconnect import CrossConnectState, Mode, PortState
-from fabric.optical_profiles import IDEAL, MEMS
+from fabric.optical_profiles import CALIENT_S320, IDEAL, MEMS, Profile
+from testbed.emulation.optical.calient import CircuitError, port_number
 from testbed.emulation.optical.calient_tl1 import PAGE_ROWS, CalientTl1Session
 from testbed.emulation.optical.device import NS, Connect, OpticalDevice, SetAdmin
 from testbed.emulation.optical.session import Switch
@@ -199,6 +201,33 @@ def test_ports_powers_and_what_it_is(wire: Wire) -> None:
         '"S320:SERIALNUMBER=S320,SWPACKAGE=6.0-3,STATUS=OK,CHASSISTYPE=S16,PLATFORM=VERSION2"',
     ]
     assert wire.ask("RTRV-PORT::1.1.9;")[0] == "M  0 DENY"
+
+
+@pytest.mark.parametrize(
+    ("profile", "names"),
+    [
+        (CALIENT_S320, ["1.1.1", "1.1.8", "1.2.1", "2.1.1", "5.8.8"]),
+        (MEMS, ["1.1.1", "1.1.8", "1.2.1", "1.9.1", "1.40.8"]),
+        (replace(MEMS, port_names="number"), ["1", "8", "9", "65", "320"]),
+    ],
+    ids=["shelves", "modules", "numbers"],
+)
+def test_ports_are_named_as_the_profile_says(profile: Profile, names: list[str]) -> None:
+    ports = (1, 8, 9, 65, 320)
+    with ModelSwitch("calient-tl1", 320, profile, lit=320) as model:
+        entry = {"driver": "calient-tl1", "address": model.address, "username": "ann"}
+        driver = make_driver("ocs0", entry, 320)
+        try:
+            driver.open()
+            wanted = {XC(port, 320 + port) for port in ports}
+            converge(driver, wanted, settle=False)
+            assert model.cross_connects() == wanted
+        finally:
+            driver.close()
+        circuits = "&".join(f"{name}>{name}" for name in names)
+        assert f"ENT-CRS-BULK::{circuits}:".encode() in model.heard
+    with pytest.raises(CircuitError):
+        port_number("1.41.1" if profile is MEMS else "6.1.1", 320, profile.port_names)
 
 
 def test_a_long_listing_has_pages() -> None:

@@ -8,9 +8,9 @@ Light that another protocol has set shows up as a one-way circuit of the group `
 whose light another protocol takes away is gone. Names and groups live in this process: after a restart all
 that has light is such a one-way circuit.
 
-Unverified, so chosen here: shelf 1 holds all modules; a port that is busy, unknown, disabled or broken is
-refused with the one text ``Invalid Connection`` that public client code looks for; the state words while
-mirrors move (:class:`Condition`).
+Unverified, so chosen here: which shelf a port is in (the profile's ``port_names``); a port that is busy,
+unknown, disabled or broken is refused with the one text ``Invalid Connection`` that public client code looks
+for; the state words while mirrors move (:class:`Condition`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fabric.optical_profiles import PortNames
 from testbed.emulation.optical.device import (
     Admin,
     Connect,
@@ -32,6 +33,7 @@ from testbed.emulation.optical.device import (
 )
 
 PORTS_PER_MODULE = 8
+MODULES_PER_SHELF = 8
 GROUP = "SYSTEM"
 MAX_NAME = 80
 INVALID = "Invalid Connection"
@@ -42,17 +44,25 @@ class CircuitError(Exception):
     """A circuit is refused, and nothing has changed. The message is what the switch says."""
 
 
-def port_name(port: int) -> str:
-    """``1.2.1`` of faceplate port 9: shelf, module, port."""
+def port_name(port: int, names: PortNames = "1.module.port") -> str:
+    """``1.2.1`` of faceplate port 9: shelf, module, port; or ``9``, where ports go by number."""
+    if names == "number":
+        return str(port)
     module, place = divmod(port - 1, PORTS_PER_MODULE)
-    return f"1.{module + 1}.{place + 1}"
+    shelf, module = divmod(module, MODULES_PER_SHELF) if names == "shelf.module.port" else (0, module)
+    return f"{shelf + 1}.{module + 1}.{place + 1}"
 
 
-def port_number(text: str, size: int) -> int:
-    """The faceplate port of ``1.2.1`` or of a plain number. Raises CircuitError."""
+def port_number(text: str, size: int, names: PortNames = "1.module.port") -> int:
+    """The faceplate port of its name or of a plain number. Raises CircuitError."""
     match = _TRIPLET.fullmatch(text)
-    if match is not None and match[1] == "1":
-        port = (int(match[2]) - 1) * PORTS_PER_MODULE + int(match[3])
+    if match is not None:
+        shelf, module, place = (int(part) for part in match.groups())
+        if names == "shelf.module.port":
+            module += (shelf - 1) * MODULES_PER_SHELF
+        port = (module - 1) * PORTS_PER_MODULE + place
+        if port_name(port, names) != text:
+            raise CircuitError(INVALID)
     elif re.fullmatch(r"[1-9]\d{0,4}", text):
         port = int(text)
     else:
@@ -96,11 +106,13 @@ class Circuit:
     #: What it is once the command under way is done, and if that is refused.
     after: Phase = "reserved"
     otherwise: Phase = "reserved"
+    names: PortNames = "1.module.port"
 
     @property
     def conn(self) -> str:
         """Its identifier, ``1.1.1>1.2.1`` or, two-way, ``1.1.1-1.2.1``."""
-        return f"{port_name(self.source)}{'-' if self.two_way else '>'}{port_name(self.destination)}"
+        source, destination = (port_name(port, self.names) for port in (self.source, self.destination))
+        return f"{source}{'-' if self.two_way else '>'}{destination}"
 
     def halves(self) -> list[tuple[int, int]]:
         """IN and OUT port of each direction."""
@@ -120,6 +132,7 @@ class Circuits:
     def __init__(self, device: OpticalDevice) -> None:
         self._device = weakref.proxy(device)
         self._size = device.size
+        self.names = device.profile.port_names
         self._known: list[Circuit] = []
 
     @classmethod
@@ -129,6 +142,14 @@ class Circuits:
         if found is None:
             found = _of_device[device] = cls(device)
         return found
+
+    def number(self, text: str) -> int:
+        """The faceplate port of a name. Raises CircuitError."""
+        return port_number(text, self._size, self.names)
+
+    def name(self, port: int) -> str:
+        """The name of a faceplate port."""
+        return port_name(port, self.names)
 
     def all(self) -> list[Circuit]:
         """Every circuit, as the light is now, in order of their ports."""
@@ -149,7 +170,9 @@ class Circuits:
                 circuit.active = True
             kept.append(circuit)
         explained = {wire for circuit in kept for wire in circuit.wires(self._size)}
-        kept += [Circuit(w.ingress, w.egress - self._size, active=True) for w in sorted(lit - explained)]
+        for wire in sorted(lit - explained):
+            ends = wire.ingress, wire.egress - self._size
+            kept.append(Circuit(*ends, active=True, names=self.names))
         self._known = kept
         return sorted(kept, key=lambda circuit: (circuit.source, circuit.destination))
 
@@ -165,7 +188,7 @@ class Circuits:
         for conn in conns:
             source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
             try:
-                ends = port_number(source, self._size), port_number(destination, self._size)
+                ends = self.number(source), self.number(destination)
             except CircuitError:
                 found.append(None)
             else:

@@ -34,6 +34,7 @@ import json
 import weakref
 from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -43,8 +44,6 @@ from testbed.emulation.optical.calient import (
     Circuit,
     CircuitError,
     Circuits,
-    port_name,
-    port_number,
 )
 from testbed.emulation.optical.device import (
     NS,
@@ -234,11 +233,19 @@ class CalientRestSession(HttpSession):
         into, out, conn = _text(item, "in"), _text(item, "out"), _text(item, "conn")
         group, name = _text(item, "group", GROUP), _text(item, "name")
         try:
-            source, destination = (port_number(text, self._device.size) for text in (into, out))
+            source, destination = (self._circuits.number(text) for text in (into, out))
         except CircuitError:
             return None
         nolight = _yes(item, "nolight") or _yes(item, "deadreckon")
-        made = Circuit(source, destination, direction == "bi", group or GROUP, name, nolight)
+        made = Circuit(
+            source,
+            destination,
+            direction == "bi",
+            group or GROUP,
+            name,
+            nolight,
+            names=self._circuits.names,
+        )
         # The identifier says what ``in``, ``out`` and ``dir`` say, in either way of naming ports.
         plain = f"{source}{'-' if made.two_way else '>'}{destination}"
         return made if direction in ("uni", "bi") and conn in ("", made.conn, plain) else None
@@ -293,7 +300,7 @@ class CalientRestSession(HttpSession):
             wire = Wire(into, self._device.size + out)
             lossy = circuit.active and self._device.is_tuned(wire, now_ns) and "NONE" not in (inp, outp)
             row[f"half{number}"] = {
-                "conn": circuit.conn if number == 1 else Circuit(into, out, True).conn,
+                "conn": circuit.conn if number == 1 else replace(circuit, source=into, destination=out).conn,
                 "inp": inp,
                 "outp": outp,
                 "loss": f"{self._device.loss_db(wire):.2f}"
@@ -320,7 +327,7 @@ class CalientRestSession(HttpSession):
         size = self._device.size
         return [
             {
-                "port": port_name(port),
+                "port": self._circuits.name(port),
                 "conn": ",".join(of_port.get(port, [])) or "NONE",
                 "connid": ",".join(of_port.get(port, [])) or "NONE",
                 "power": f"{self._power(port, now_ns)},{self._power(size + port, now_ns)}",
@@ -333,7 +340,7 @@ class CalientRestSession(HttpSession):
     def _configure(self, request: Request, now_ns: int) -> Answer:
         item = self._items(request, False)[0]
         try:
-            port = port_number(_text(item, "port"), self._device.size)
+            port = self._circuits.number(_text(item, "port"))
         except CircuitError:
             return _reply(_status(False, "Invalid Port"))
         commands: list[Command] = []

@@ -36,8 +36,6 @@ from testbed.emulation.optical.calient import (
     Circuit,
     CircuitError,
     Circuits,
-    port_name,
-    port_number,
 )
 from testbed.emulation.optical.device import Admin, OpticalDevice, Ticket
 from testbed.emulation.optical.session import Switch
@@ -96,7 +94,8 @@ class CalientTl1Session(Tl1Session):
 
     def port_name(self, port: int) -> str:
         size = self.device.size
-        return f"{port_name(port)}-IN" if port <= size else f"{port_name(port - size)}-OUT"
+        name = self._circuits.name
+        return f"{name(port)}-IN" if port <= size else f"{name(port - size)}-OUT"
 
     def greeting(self, user: str) -> Answer:
         return Answer((f"{user}:{user},2",), (_NOTICE,))
@@ -123,7 +122,7 @@ class CalientTl1Session(Tl1Session):
 
     def _number(self, text: str) -> int:
         try:
-            return port_number(text.strip(), self.device.size)
+            return self._circuits.number(text.strip())
         except CircuitError as error:
             raise Denial("IIAC", str(error)) from None
 
@@ -136,7 +135,14 @@ class CalientTl1Session(Tl1Session):
             raise Denial("IDNV", "1WAY or 2WAY is wanted")
         two_way = way.strip().upper() == "2WAY"
         source, destination = (self._number(end) for end in ends)
-        circuit = Circuit(source, destination, two_way, group.strip() or GROUP, name.strip())
+        circuit = Circuit(
+            source,
+            destination,
+            two_way,
+            group.strip() or GROUP,
+            name.strip(),
+            names=self._circuits.names,
+        )
         if not self._circuits.provision([circuit])[0]:
             raise Denial("IIAC", INVALID)
         return DONE
@@ -179,10 +185,10 @@ class CalientTl1Session(Tl1Session):
         for conn in conns:
             source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
             try:
-                ends = [port_number(end.strip(), self.device.size) for end in (source, destination)]
+                ends = [self._circuits.number(end.strip()) for end in (source, destination)]
             except CircuitError:
                 continue
-            wanted.append(Circuit(ends[0], ends[1], way == "-"))
+            wanted.append(Circuit(ends[0], ends[1], way == "-", names=self._circuits.names))
         done = self._circuits.provision(wanted)
         made = [circuit for circuit, fine in zip(wanted, done, strict=True) if fine]
         return self._begin_bulk(self._circuits.make(now_ns, made), len(conns), len(made))
@@ -214,7 +220,7 @@ class CalientTl1Session(Tl1Session):
     def _row(self, circuit: Circuit, now_ns: int) -> str:
         state = self._circuits.condition(circuit, now_ns)
         return (
-            f"{circuit.conn}:SRCPORT={port_name(circuit.source)},DSTPORT={port_name(circuit.destination)},"
+            f"{circuit.conn}:SRCPORT={self._circuits.name(circuit.source)},DSTPORT={self._circuits.name(circuit.destination)},"
             f"GRPNAME={circuit.group},CONNNAME={circuit.name or circuit.conn},"
             f"CONNTYPE={'2WAY' if circuit.two_way else '1WAY'},"
             f"AS={state.admin},OS={state.operation},OC={state.capability},PS=UPR,AL=CL"
@@ -234,7 +240,7 @@ class CalientTl1Session(Tl1Session):
         for port in self._asked(command):
             halves = (("IN", port), ("OUT", port + self.device.size))
             states = ",".join(self._port_state(side, half, used[half]) for side, half in halves)
-            rows.append(f"{port_name(port)}:WX,NONE,NONE:{states}")
+            rows.append(f"{self._circuits.name(port)}:WX,NONE,NONE:{states}")
         return Answer(tuple(rows))
 
     def _port_state(self, side: str, port: int, used: bool) -> str:
@@ -262,11 +268,11 @@ class CalientTl1Session(Tl1Session):
         conns = [(one.conn, "ACT" if one.active else "NONE") for one in circuits] + 2 * [("NONE", "NONE")]
         told = [f"CONNNAME{i}={conn},CONNSTATE{i}={state}" for i, (conn, state) in enumerate(conns[:2], 1)]
         received, sent = powers
-        return f"{port_name(port)}:ALIAS={label},INPWR={received},OUTPWR={sent},{','.join(told)}"
+        return f"{self._circuits.name(port)}:ALIAS={label},INPWR={received},OUTPWR={sent},{','.join(told)}"
 
     def _power(self, port: int, now_ns: int) -> str:
         power = self.device.power_dbm(port, now_ns)
-        return "NONE" if power <= self.device.profile.dark_dbm else f"{power:.2f}"
+        return f"{power:.2f}" if power >= self.device.profile.los_dbm else "NONE"
 
     def _element(self, command: Command, now_ns: int) -> Answer:
         told = (
