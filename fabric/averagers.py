@@ -9,11 +9,11 @@ of the first level leaves its decimals for the one above (Eq. 10), or drops them
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fabric.optinc.averaging import Coding
 from fabric.optinc.blocks import block_count
-from fabric.optinc.structure import CASES
+from fabric.optinc.structure import CASES, Structure, mzis
 from fabric.optinc.wire import FRAME, HEADER_BYTES, Form
 from fabric.topology import Averager, Fabric, Link
 
@@ -102,6 +102,19 @@ def coding(averager: Averager, above: Averager | None = None, below: Averager | 
     return Coding(averager.bits, averager.ports, arriving=arriving, leaving=leaving)
 
 
+def structure_of(averager: Averager) -> Structure | None:
+    """The layers of its network, ``approximated`` as it has them; None where none is known for its bits and
+    ports. Raises ValueError for a layer that is not there, or that cannot be cut into squares.
+    """
+    for found in CASES.values():
+        if found.coding == Coding(averager.bits, averager.ports):
+            if averager.approximated is None:
+                return found
+            first, last = averager.approximated
+            return replace(found, approximated=frozenset(range(first, last + 1)))
+    return None
+
+
 def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
     """The averagers of a job on GPUs ``ranks``. Raises ValueError naming what they lack."""
     if not fabric.averagers:
@@ -162,6 +175,10 @@ def check_averagers(fabric: Fabric) -> None:
 
 def _check_network(where: str, one: Averager, its: Coding) -> None:
     """Whether there is a network with such weights."""
+    if not one.imperfect.ideal and one.network == "exact":
+        raise ValueError(f"{where}.imperfect: the exact mean has no light; network is trained or designed")
+    if one.approximated is not None:
+        _check_layers(f"{where}.approximated", one)
     if one.network == "trained" and its not in [CASES[case].coding for case in TRAINED]:
         raise ValueError(
             f"{where}.network: no trained weights for {_said(its)}; there are those for "
@@ -171,6 +188,16 @@ def _check_network(where: str, one: Averager, its: Coding) -> None:
     if one.network == "designed" and (its.bits, its.servers) not in cases:
         there = ", ".join(f"{bits} bits on {servers} ports" for bits, servers in sorted(cases))
         raise ValueError(f"{where}.network: no network is designed for {_said(its)}; there are {there}")
+
+
+def _check_layers(where: str, one: Averager) -> None:
+    try:
+        structure = structure_of(one)
+        if structure is None:
+            raise ValueError(f"no layers are known for {one.bits} bits on {one.ports} ports")
+        mzis(structure)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _said(its: Coding) -> str:

@@ -6,6 +6,7 @@ several entries (a port plugged twice, an end that does not exist) is checked in
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -33,6 +34,7 @@ from fabric.topology import (
     Fabric,
     Gpu,
     Grid,
+    Imperfect,
     Link,
     Onic,
     OpticalSwitch,
@@ -112,14 +114,42 @@ class OpticalSwitchSpec(Strict):
         return self
 
 
-class AveragerSpec(Strict):
-    """``ports``: 1, 2, … for NIC port 1 of GPUs, or for port 0 of averagers of the first level. ``bits`` of a
-    number. ``network``: what it computes. ``decimals``: of the first level, whether they go on (Eq. 10)."""
+def _layers(value: object) -> object:
+    """``4-7`` as the first and the last layer."""
+    found = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ValueError(f"{value!r} are no layers; write the first and the last, such as '4-6'")
+    return int(found[1]), int(found[2])
 
-    ports: int = Field(ge=2, le=64)
+
+class ImperfectSpec(Strict):
+    """An averager's light that is not ideal: ``phase_bits`` of a phase, ``phase_error`` in radians,
+    ``loss_db`` of each interferometer, ``noise`` of detectors in levels; errors are normal, drawn from
+    ``seed``."""
+
+    phase_bits: int | None = Field(default=None, ge=1, le=52)
+    phase_error: float = Field(default=0.0, ge=0, le=10)
+    loss_db: Loss = 0.0
+    noise: float = Field(default=0.0, ge=0, le=10)
+    seed: int = Field(default=0, ge=0)
+
+
+class _UnitSpec(Strict):
+    """Common to an averager and the short form of several. ``bits`` of a number. ``network``: what it
+    computes; ``approximated``: which of its layers, ``4-6``, in place of the usual ones. ``decimals``: of the
+    first level, whether they go on (Eq. 10)."""
+
     bits: Literal[8, 16]
     network: AveragerNetwork = "exact"
     decimals: bool = True
+    approximated: Annotated[tuple[int, int], BeforeValidator(_layers)] | None = None
+    imperfect: ImperfectSpec = ImperfectSpec()
+
+
+class AveragerSpec(_UnitSpec):
+    """``ports``: 1, 2, … for NIC port 1 of GPUs, or for port 0 of averagers of the first level."""
+
+    ports: int = Field(ge=2, le=64)
 
 
 class LinkSpec(Strict):
@@ -250,6 +280,42 @@ class LeafSpineSpec(_TreeSpec):
                 queue_s=self.queue,
             )
         )
+
+
+class AveragingSpec(_UnitSpec):
+    """Short for ``servers`` GPUs that are each on one packet switch and on averagers: on one, or with two
+    ``levels`` on as many as each has ports, and one more above. ``rate``: of every link and cable."""
+
+    servers: int = Field(ge=2, le=4096)
+    levels: Literal[1, 2] = 1
+    gpu: str = Field(default="gpu", min_length=1)
+    rate: Rate
+    queue: Duration = QUEUE_S
+
+    def tree(self) -> Tree:
+        """The packet switch with the servers' links."""
+        return leaf_spine(1, self.servers, self.rate, queue_s=self.queue)
+
+    def written(self) -> tuple[dict[str, AveragerSpec], tuple[LinkSpec, ...]]:
+        """The averagers and their cables, as they would be written out: the servers in order, the averager
+        above the others last. Raises ValueError where the servers do not fill two levels.
+        """
+        ports = round(self.servers ** (1 / self.levels))
+        if ports**self.levels != self.servers:
+            raise ValueError(
+                f"servers: {self.servers}; two levels have a square number of them, 16 or 64 say"
+            )
+        unit = {key: getattr(self, key) for key in _UnitSpec.model_fields}
+        made = {"ports": ports, **unit}
+        averagers = {f"avg{k}": AveragerSpec.model_construct(**made) for k in range(self.servers // ports)}
+        if self.levels > 1:
+            # There is none above it that could have its decimals.
+            averagers[f"avg{ports}"] = AveragerSpec.model_construct(**{**made, "decimals": True})
+        ends = [(f"g{k}:1", f"avg{k // ports}:{k % ports + 1}") for k in range(self.servers)]
+        if self.levels > 1:
+            ends += [(f"avg{k}:0", f"avg{ports}:{k + 1}") for k in range(ports)]
+        cables = (LinkSpec.model_construct(ends=pair, rate=self.rate, queue=self.queue) for pair in ends)
+        return averagers, tuple(cables)
 
 
 #: Wavelengths in each direction of a ring, as simulated; far fewer are emulated (:mod:`fabric.plugged`).
@@ -428,9 +494,10 @@ InterconnectSpec = Annotated[
 class FabricSpec(Strict):
     """``servers`` and ``packet_switches`` may be left out where there is a grid, a ring or a short form.
 
-    ``fat_tree`` and ``leaf_spine`` are short forms: servers, packet switches and links are added before what
-    is written out. ``paths``: how one of several shortest paths is chosen (``fabric.paths``). ``light``: a
-    path that leaves less power than its receiver's sensitivity carries nothing (``fabric.light``).
+    ``fat_tree``, ``leaf_spine`` and ``averaging`` are short forms: servers, switches, averagers and links are
+    added before what is written out. ``paths``: how one of several shortest paths is chosen
+    (``fabric.paths``). ``light``: a path that leaves less power than its receiver's sensitivity carries
+    nothing (``fabric.light``).
     ``interconnect``: all of the fabric, described as a whole (``fabric.interconnect``), in place of the rest.
     """
 
@@ -442,6 +509,7 @@ class FabricSpec(Strict):
     rings: dict[Name, RingSpec] = Field(default_factory=dict)
     fat_tree: FatTreeSpec | None = None
     leaf_spine: LeafSpineSpec | None = None
+    averaging: AveragingSpec | None = None
     interconnect: InterconnectSpec | None = None
     paths: PathChoice = "hash"
     light: LightSpec = LightSpec()
@@ -455,7 +523,7 @@ class FabricSpec(Strict):
             if more:
                 raise ValueError(f"{min(more)}: interconnect is all of a fabric, and has no such thing")
             return self
-        if not (self.grids or self.rings or self.fat_tree or self.leaf_spine):
+        if not (self.grids or self.rings or self.fat_tree or self.leaf_spine or self.averaging):
             for key in ("servers", "packet_switches", "links"):
                 # An empty list of links is a fabric with nothing plugged in, which may be meant.
                 if key not in self.model_fields_set or (key != "links" and not getattr(self, key)):
@@ -463,7 +531,7 @@ class FabricSpec(Strict):
                         f"{key} is missing; only a fabric with grids, rings or a tree may do without"
                     )
         for key in ("grids", "rings"):
-            if self.averagers and getattr(self, key):
+            if (self.averagers or self.averaging) and getattr(self, key):
                 raise ValueError(f"averagers: their servers have NICs for packets, and {key} have O-NICs")
         return self
 
@@ -471,7 +539,8 @@ class FabricSpec(Strict):
     def trees(self) -> dict[str, Tree]:
         """What the short forms stand for, by key. Raises ValueError that begins with the key."""
         found = {}
-        for key, short in (("fat_tree", self.fat_tree), ("leaf_spine", self.leaf_spine)):
+        shorts = {"fat_tree": self.fat_tree, "leaf_spine": self.leaf_spine, "averaging": self.averaging}
+        for key, short in shorts.items():
             if short is not None:
                 try:
                     found[key] = short.tree()
@@ -490,6 +559,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     """
     if spec.interconnect is not None:
         return _interconnected(spec.interconnect)
+    averagers, written = _with_short_form(spec)
     gpus: dict[str, Gpu] = {}
     for server, entry in spec.servers.items():
         for name, model in entry.gpus.items():
@@ -523,7 +593,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         wss += ring_switches(ring, kind.driver, kind.profile, kind.loss_db, kind.dark)
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
-    names += spec.averagers
+    names += averagers
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"the name {name} is used by two nodes")
@@ -536,11 +606,11 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     }
     onics |= {onic.gpu: onic for ring in rings.values() for onic in ring_onics(ring)}
     # NIC port 1 is there where something is that it may lead to.
-    limits = dict.fromkeys(gpus, (0, 1 if spec.averagers else 0))
+    limits = dict.fromkeys(gpus, (0, 1 if averagers else 0))
     limits |= {gpu: (0, onic.ports - 1) for gpu, onic in onics.items()}
     limits |= {s.name: (1, s.ports) for s in packet.values()}
     limits |= {s.name: (1, s.size) for s in optical.values()}
-    limits |= {name: (0, averager.ports) for name, averager in spec.averagers.items()}
+    limits |= {name: (0, averager.ports) for name, averager in averagers.items()}
     links: list[Link] = []
     cables: list[Link] = []
     used: dict[Port, str] = {}
@@ -551,8 +621,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     for where, group in made.items():
         links += group
         used |= {port: where for link in group for port in (link.a, link.b)}
-    for index, entry_ in enumerate(spec.links):
-        where = f"links[{index}]"
+    for where, entry_ in written:
         a, b = (_port(f"{where}.ends", text, limits) for text in entry_.ends)
         if a == b:
             raise ValueError(f"{where}: both ends are {a}")
@@ -560,8 +629,8 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             if port in used:
                 raise ValueError(f"{where}: port {port} is already plugged in {used[port]}")
             used[port] = where
-        if {a.node, b.node} & spec.averagers.keys():
-            cables.append(_cable(where, Link(a, b, entry_.rate, entry_.queue), spec.averagers.keys(), gpus))
+        if {a.node, b.node} & averagers.keys():
+            cables.append(_cable(where, Link(a, b, entry_.rate, entry_.queue), averagers.keys(), gpus))
             continue
         for port in (a, b):
             if port.node in gpus and port.node not in onics and port.number > 0:
@@ -582,7 +651,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         rings,
         spec.paths,
         Optics(**spec.light.model_dump()),
-        averagers={name: _averager(name, entry, cables) for name, entry in spec.averagers.items()},
+        averagers={name: _averager(name, entry, cables) for name, entry in averagers.items()},
     )
     check_averagers(fabric)
     for i, ends in enumerate(circuits):
@@ -610,7 +679,28 @@ def _cable(where: str, link: Link, averagers: Collection[str], gpus: Collection[
 
 def _averager(name: str, spec: AveragerSpec, cables: Iterable[Link]) -> Averager:
     mine = sorted((cable for cable in cables if cable.b.node == name), key=lambda cable: cable.b)
-    return Averager(name, spec.ports, spec.bits, spec.network, spec.decimals, tuple(mine))
+    imperfect = Imperfect(**spec.imperfect.model_dump())
+    return Averager(
+        name, spec.ports, spec.bits, spec.network, spec.decimals, tuple(mine), spec.approximated, imperfect
+    )
+
+
+def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tuple[str, LinkSpec]]]:
+    """All averagers, and all links that are written out with where they are, those of ``averaging`` first.
+
+    Raises ValueError as :meth:`AveragingSpec.written`, and for an averager that is there twice.
+    """
+    links = [(f"links[{index}]", link) for index, link in enumerate(spec.links)]
+    if spec.averaging is None:
+        return spec.averagers, links
+    try:
+        made, cables = spec.averaging.written()
+    except ValueError as error:
+        raise ValueError(f"averaging.{error}") from None
+    for name in spec.averagers:
+        if name in made:
+            raise ValueError(f"averagers.{name}: averaging has an averager of this name")
+    return {**made, **spec.averagers}, [*(("averaging", cable) for cable in cables), *links]
 
 
 def _interconnected(spec: InterconnectSpec) -> Fabric:

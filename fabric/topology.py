@@ -212,6 +212,26 @@ AveragerNetwork = Literal["exact", "trained", "designed"]
 
 
 @dataclass(frozen=True)
+class Imperfect:
+    """What is not ideal in the light of an averager's network.
+
+    ``phase_bits``: resolution of all phases, None for exact ones. ``phase_error``: radians, the standard
+    deviation by which phases are off for good. ``loss_db``: in each interferometer. ``noise``: of detectors,
+    the standard deviation in levels. ``seed``: of what is drawn.
+    """
+
+    phase_bits: int | None = None
+    phase_error: float = 0.0
+    loss_db: float = 0.0
+    noise: float = 0.0
+    seed: int = 0
+
+    @property
+    def ideal(self) -> bool:
+        return self == Imperfect(seed=self.seed)
+
+
+@dataclass(frozen=True)
 class Averager:
     """A photonic unit that averages ``ports`` signals of ``bits``-bit numbers and answers all (OptINC).
 
@@ -220,6 +240,9 @@ class Averager:
     they are not among a fabric's links.
     ``decimals``: whether an averager of the first level leaves its decimals on the last symbol (Eq. 10) or
     drops them (Eq. 9); of no meaning without one above. See ``fabric.averagers``.
+    ``approximated``: the first and the last of its network's layers that are made of fewer interferometers,
+    None for the usual ones; ``imperfect``: its light. Both are of no meaning to packets and time, see
+    ``fabric.photonics``.
     """
 
     name: str
@@ -228,6 +251,8 @@ class Averager:
     network: AveragerNetwork = "exact"
     decimals: bool = True
     cables: tuple[Link, ...] = ()
+    approximated: tuple[int, int] | None = None
+    imperfect: Imperfect = Imperfect()
 
 
 @dataclass(frozen=True)

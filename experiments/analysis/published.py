@@ -29,7 +29,7 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
         standing: Standing = "fitted" if f"{figure.arm}.{figure.metric}" in used else "predicted"
         row = Row(figure.arm, subject_of(figure, plans), name, None, unit, "published", standing=standing)
         if figure.at:
-            row = replace(row, metric=f"{name}.{figure.over}", point=mean_over(figure.at))
+            row = replace(row, metric=mean_name(figure), point=mean_over(figure.at))
         if figure.value is not None:
             made.append(replace(row, value=_in(unit, figure.value)))
         for end, word in zip(figure.range or (), ("from", "to"), strict=False):
@@ -42,6 +42,11 @@ def _in(unit: str, figure: Figure) -> float:
     return figure.value / 100 if figure.unit == "%" and unit == "1" else figure.value
 
 
+def mean_name(figure: PublishedSpec) -> str:
+    """What the mean of a figure over points is called, a metric of its own beside the points'."""
+    return f"{name_of(figure)}.{figure.over or 'mean'}"
+
+
 def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """The point of a figure that is a mean over several."""
     return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
@@ -51,9 +56,12 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
     """The run's own of each published figure that is a mean over points: one for every value of what else is
     swept there, of the ratio to the other arm where there is one."""
     for figure in spec.published:
-        if not figure.at or figure.over is None:
+        if not figure.at:
             continue
         subject = subject_of(figure, plans)
+        if figure.over is None:
+            yield from _mean_of_one(figure, subject, table)
+            continue
         mine, theirs = (
             [row for at in table.of(arm) if (row := at.row(subject, figure.metric)) is not None]
             for arm in (figure.arm, figure.over)
@@ -78,8 +86,21 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
         for found in ratios.values():
             if len(found) == len(columns):
                 mean = statistics.fmean(ratio for _, ratio in found)
-                name = f"{name_of(figure)}.{figure.over}"
-                yield replace(found[0][0], metric=name, value=mean, unit="1", spread=None)
+                yield replace(found[0][0], metric=mean_name(figure), value=mean, unit="1", spread=None)
+
+
+def _mean_of_one(figure: PublishedSpec, subject: str, table: Table) -> Iterator[Row]:
+    """The mean of an arm's own figure over points, where it has all of them and nothing else is swept."""
+    wanted = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
+    found = [
+        row
+        for at in table.of(figure.arm)
+        if at.point in wanted and (row := at.row(subject, figure.metric)) is not None
+    ]
+    values = [row.value for row in found if is_number(row.value)]
+    if len(values) == len(wanted):
+        mean = values[0] if len(values) == 1 else statistics.fmean(values)
+        yield replace(found[0], metric=mean_name(figure), point=mean_over(figure.at), value=mean, spread=None)
 
 
 @dataclass(frozen=True)

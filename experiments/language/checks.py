@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.language.paths import like
 from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
-from experiments.language.spec import FileSpec, PublishedSpec
+from experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from fabric.allocation.circuits import check_degree
 from fabric.allocation.demand import sent_in_steps
 from fabric.averagers import averaging_of
@@ -502,6 +502,11 @@ def check_file(
                     f"parameters.{name}.fitted_to: there is no published figure {key}"
                     f"{f'; the nearest is {near}' if near else ''}"
                 )
+    for index, sweep in enumerate(spec.sweep):
+        for metric in sweep.metrics:
+            _known_metric(f"sweep[{index}].metrics", metric, metrics)
+        if sweep.metrics and sweep.title is None:
+            raise ValueError(f"sweep[{index}].metrics: they are of pictures, which only one with a title has")
     if spec.break_even is not None:
         _known("break_even.arm", "arm", spec.break_even.arm, arms)
         _known("break_even.baseline", "arm", spec.break_even.baseline, arms)
@@ -523,8 +528,8 @@ def _swept(spec: FileSpec) -> list[str]:
 
 def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
     """The points that a published figure is a mean over."""
-    if figure.at and figure.over is None:
-        raise ValueError(f"{where}.at: a mean over points is of a ratio; over is missing")
+    if figure.over_at and figure.over is None:
+        raise ValueError(f"{where}.over_at: it goes with over, which is missing")
     if figure.over_at and not figure.at:
         raise ValueError(f"{where}.over_at: it goes with at, which is missing")
     counts = {len(values) for values in (*figure.at.values(), *figure.over_at.values())}
@@ -533,6 +538,18 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
     for key, paths in (("at", figure.at), ("over_at", figure.over_at)):
         for path in paths:
             _known(f"{where}.{key}", "swept path", path, _swept(spec))
+    if figure.at and figure.over is None:
+        for place in zip(*figure.at.values(), strict=True):
+            point = dict(zip(figure.at, place, strict=True))
+            if not any(_has_point(sweep, figure.arm, point) for sweep in spec.sweep):
+                said = ", ".join(f"{path} {value}" for path, value in point.items())
+                raise ValueError(f"{where}.at: arm {figure.arm} is at no point of a sweep with {said}")
+
+
+def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
+    """Whether a sweep takes an arm to exactly this point."""
+    mine = sweep.arms is None or arm in sweep.arms
+    return mine and point.keys() == sweep.over.keys() and all(v in sweep.over[k] for k, v in point.items())
 
 
 def _known(where: str, what: str, name: str, names: Collection[str]) -> None:

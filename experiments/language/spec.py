@@ -360,9 +360,11 @@ class PublishedSpec(Strict):
 
 
 class SweepSpec(Strict):
-    """``arms`` (all without it) at every combination of values of the dotted paths ``over``."""
+    """``arms`` (all without it) at every combination of values of the dotted paths ``over``. ``metrics``: one
+    with a ``title`` has a picture and a table of each; without them of the first that is compared."""
 
     title: Words | None = None
+    metrics: Annotated[tuple[Words, ...], BeforeValidator(_listed)] = ()
     arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
     over: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
 

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two of a verdict."""
+    """A sentence or two of a verdict. ``note``: of a published figure; ``free``: of what has none."""
 
-    kind: Literal["wins", "loses", "note"]
+    kind: Literal["wins", "loses", "note", "free"]
     text: str
 
 

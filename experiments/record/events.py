@@ -272,6 +272,16 @@ class OnicsSimulated(Record, event="onics"):
     receiver_overlaps: int
 
 
+class NetworkTried(Record, event="network"):
+    """An averager's network beside the exact mean: combinations of inputs, those answered otherwise, and the
+    largest distance of an output from its level."""
+
+    averager: str
+    inputs: int
+    wrong: int
+    worst: float
+
+
 class GridLit(Record, event="grid"):
     """A grid as the controller shows it while the jobs run."""
 

@@ -152,6 +152,8 @@ def scaled(values: Sequence[Any]) -> tuple[list[float], str] | None:
     return [value / factor for value, _ in known], f", {prefix}{said}" if said else ""
 
 
+#: So few values have ticks of their own.
+_FEW = 3
 #: Beyond so many between an axis' ends, prefixes of units are easier to read than numbers.
 _MUCH = 1e4
 
@@ -176,6 +178,8 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
     elif 0 < 15 * min(at) < max(at):
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, min(at), max(at), most)
+    if len(at) <= _FEW:
+        axis.set_xticks(at, [f"{value:g}" for value in at])
     axis.set_xlabel(f"{name}{unit}")
     return at
 

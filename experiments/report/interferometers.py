@@ -9,9 +9,10 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from experiments.report.charts import WIDTH, centred
 from experiments.report.drawing import INK, QUIET
@@ -21,12 +22,17 @@ from fabric.optinc.mesh import Mesh, there
 WITH_FIGURES = 8
 #: How phases of 0, of pi / 2 and of pi look: on white paper the ends of a map would be lost.
 COLOURS = matplotlib.colormaps["viridis_r"]
+#: In how many shades theta is drawn.
+SHADES = 32
 #: Columns of light before and after the mesh.
 ENDS = 0.6
 #: From where to where in its column, 0 to 1, an interferometer's arms cross.
 CROSSES = (0.12, 0.88)
 #: How far from pi a phase may be that is drawn as pi.
 PI_WITHIN = 1e-6
+
+Spot = tuple[float, float]
+Line = tuple[Spot, Spot]
 
 
 def interferometers(mesh: Mesh) -> Iterator[tuple[int, int, float, float]]:
@@ -43,33 +49,46 @@ def draw(axis: Axes, mesh: Mesh) -> None:
     modes = mesh.modes
     figures = modes <= WITH_FIGURES
     width = 3.0 if figures else 55 / modes
-    begin, end = CROSSES
+    begin, end = CROSSES if figures else (0.0, 1.0)
     busy = np.zeros((modes, modes), bool)
-    crossings, colours, straight, dots = [], [], [], []
+    crossings: dict[int, list[Line]] = {}
+    straight: list[Line] = []
+    dots: list[Spot] = []
     for column, mode, theta, phi in interferometers(mesh):
         busy[column, mode : mode + 2] = True
         for above, below in ((mode, mode + 1), (mode + 1, mode)):
-            straight.append([(column, above), (column + begin, above)])
-            straight.append([(column + end, below), (column + 1, below)])
-            crossings.append([(column + begin, above), (column + end, below)])
-            colours.append(COLOURS(theta / math.pi))
+            if figures:
+                straight.append(((column, above), (column + begin, above)))
+                straight.append(((column + end, below), (column + 1, below)))
+            shade = min(SHADES - 1, int(SHADES * theta / math.pi))
+            crossings.setdefault(shade, []).append(((column + begin, above), (column + end, below)))
         if figures and is_pi(phi):
             dots.append((column + begin / 2, mode))
         if figures:
             centred(axis, column + 0.5, mode + 0.03, f"{theta / math.pi:.2f}π", 9, color=INK)
-    straight += [[(column, mode), (column + 1, mode)] for column, mode in np.argwhere(~busy)]
+    straight += [((column, mode), (column + 1, mode)) for column, mode in np.argwhere(~busy).tolist()]
     for mode in range(modes):
-        straight += [[(-ENDS, mode), (0, mode)], [(modes, mode), (modes + ENDS, mode)]]
+        straight += [((-ENDS, mode), (0, mode)), ((modes, mode), (modes + ENDS, mode))]
         if figures and is_pi(float(mesh.output[mode])):
             dots.append((modes + ENDS / 3, mode))
-    axis.add_collection(LineCollection(straight, colors=QUIET, linewidths=width / 3))
-    axis.add_collection(LineCollection(crossings, colors=colours, linewidths=width, capstyle="round"))
+    _lines(axis, straight, QUIET, width / 3)
+    for shade, lines in sorted(crossings.items()):
+        _lines(axis, lines, to_hex(COLOURS((shade + 0.5) / SHADES)), width)
     if dots:
         along, at = zip(*dots, strict=True)
         axis.scatter(along, at, s=30, color=INK, zorder=3, linewidths=0)
     axis.set_xlim(-ENDS, modes + ENDS)
     axis.set_ylim(modes - 0.5, -0.5)
     axis.axis("off")
+
+
+def _lines(axis: Axes, lines: list[Line], colour: str, width: float) -> None:
+    """All lines of one look as one path: thousands of paths would make a page of megabytes."""
+    spots = [spot for line in lines for spot in line]
+    codes = [Path.MOVETO, Path.LINETO] * len(lines)
+    axis.add_patch(
+        PathPatch(Path(spots, codes), fill=False, edgecolor=colour, linewidth=width, capstyle="round")
+    )
 
 
 def is_pi(phase: float) -> bool:

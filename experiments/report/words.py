@@ -13,6 +13,10 @@ from fabric.units import format_rate, format_size
 #: Metrics that tables show, as their heads have it.
 _TITLES = {
     "jct": "job completion time",
+    "iteration_ideal": "iteration, by the model",
+    "port_sent_over_payload": "bytes sent over payload",
+    "unit_mzis": "interferometers",
+    "inputs_wrong": "inputs answered wrongly",
     "iteration": "iteration",
     "allreduce": "all-reduce",
     "exchange": "all-reduce alone",
@@ -28,7 +32,7 @@ _TITLES = {
     "dark_declared": "declared dark time",
 }
 #: Metrics whose unit 1 is a share of something.
-_SHARES = ("gpu_utilisation", "accuracy", "fragmentation")
+_SHARES = ("gpu_utilisation", "accuracy", "fragmentation", "inputs_wrong")
 YES_NO = {True: "yes", False: mark("bad", "no"), None: NOTHING}
 HARD_SPACE = "\u00a0"
 
@@ -83,7 +87,14 @@ def amount(value: Value, unit: str, metric: str = "") -> str:
         return f"{value:.1f}{HARD_SPACE}%"
     if unit == "count":
         return count(value)
-    return percent(value) if metric.startswith(_SHARES) and "_ratio" not in metric else f"{value:.4g}"
+    if metric == "inputs_wrong":
+        return f"{100 * value:.3g}{HARD_SPACE}%"
+    return percent(value) if is_share(metric) else f"{value:.4g}"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric of unit 1 is a share of something, which is written in per cent."""
+    return metric.startswith(_SHARES) and "_ratio" not in metric
 
 
 def figure(row: Row | None) -> str:

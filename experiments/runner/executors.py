@@ -28,6 +28,8 @@ def processes(count: int | None = None) -> Iterator[Executor]:
     """``count`` processes of this machine, by default one for each processor."""
     # Not forked: the process that asks may have threads of its own.
     context = multiprocessing.get_context("spawn")
+    # Each has a processor: threads of its own would wait for those of the others more than they compute.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     before = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(
         count or os.cpu_count() or 1, mp_context=context, initializer=_begin_worker

@@ -629,7 +629,7 @@ def test_a_published_mean_is_over_its_points_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"over": None}, "published[0].at: a mean over points is of a ratio; over is missing"),
+        ({"over": None}, "published[0].over_at: it goes with over, which is missing"),
         ({"at": {}}, "published[0].over_at: it goes with at, which is missing"),
         ({"at": {"training.gradient": ["1 MB"]}}, "published[0].at: its lists are of different lengths"),
         ({"at": {"training.batch": [1, 2]}}, "published[0].at: there is no swept path training.batch"),

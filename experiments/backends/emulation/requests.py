@@ -127,6 +127,9 @@ def only_simulated(plan: RunPlan) -> str | None:
         plugged(plan.setting.fabric)
     except ValueError as error:
         return f"fabric.{error}"
+    for name, averager in plan.setting.fabric.averagers.items():
+        if not averager.imperfect.ideal:
+            return f"fabric.averagers.{name}.imperfect: only computed; light is ideal in an emulated averager"
     if plan.setting.fabric.interconnect is not None and len(plan.jobs) > 1:
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if plan.costs != Costs():

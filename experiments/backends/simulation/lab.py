@@ -34,6 +34,7 @@ from experiments.record.events import (
     Iteration,
     JobRecovered,
     JobState,
+    NetworkTried,
     OnicsSimulated,
     Record,
     Released,
@@ -45,6 +46,7 @@ from fabric.cost import RingJob
 from fabric.gathers import ring_all_gather
 from fabric.grid import choose_nodes, ways_for
 from fabric.interconnect import WavelengthRing, divided_anew, slowed
+from fabric.photonics import errors_of
 from fabric.schedules import parse_collective, steps_named
 from fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
 from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
@@ -279,6 +281,18 @@ class SimulatedLab:
             self._records += port_rates(self._engine, switches, gpus, run, now_s, self._share)
         if self._fabric.optical_switches and self._grid is None and self._ring is None:
             self._note(Circuits(t=now_s, run=run, circuits=[[a, b] for a, b in self._circuits]))
+        for name, averager in self._fabric.averagers.items():
+            if (errors := errors_of(averager)) is not None:
+                self._note(
+                    NetworkTried(
+                        t=now_s,
+                        run=run,
+                        averager=name,
+                        inputs=errors.inputs,
+                        wrong=errors.wrong,
+                        worst=errors.worst,
+                    )
+                )
         self._count(self._engine.events)
         found, self._records = self._records, []
         return found

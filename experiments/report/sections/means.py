@@ -12,7 +12,7 @@ TITLE = "The published percentages"
 
 
 def wanted(view: View) -> bool:
-    return any(figure.at for figure in view.experiment.spec.published)
+    return any(figure.at and figure.over for figure in view.experiment.spec.published)
 
 
 def render(view: View, draw: Draw) -> str:

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
+from experiments.analysis.metrics import metrics
+from experiments.analysis.rows import Label
 from experiments.analysis.statistics import is_number
 from experiments.language.spec import SweepSpec, quantity
 from experiments.report.charts import along, prefixed, scaled, sheet
 from experiments.report.drawing import PALETTE
 from experiments.report.page import Columns, folded, mark, table_of, text
 from experiments.report.view import Draw, Figures, Point, View, cell, short
-from experiments.report.words import called, said, upper_first
+from experiments.report.words import called, is_share, said, upper_first
 
 ORDER = 16
 TITLE = "What was swept"
@@ -63,19 +66,34 @@ def render(view: View, draw: Draw) -> str:
         arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
         if spec.title is None or not arms:
             continue
-        one = _series(view, spec, arms)
-        kept = [f"{one.name(path)} {said(value)}" for path, value in one.fixed.items()]
-        caption = f"{upper_first(called(one.metric))}, {view.label}{''.join(f'; {words}' for words in kept)}."
-        parts += [
-            f"<h3>{text(spec.title)}</h3>",
-            draw(f"series-{number}", caption, _figure(one)),
-            _table(one),
-        ]
+        parts.append(f"<h3>{text(spec.title)}</h3>")
+        for metric in spec.metrics or [_usual(view)]:
+            one = _series(view, spec, arms, metric)
+            kept = [f"{one.name(path)} {said(value)}" for path, value in one.fixed.items()]
+            caption = f"{_said_of(one)}, {_label(one)}{''.join(f'; {words}' for words in kept)}."
+            name = f"series-{number}{f'-{metric}' if len(spec.metrics) > 1 else ''}"
+            parts += [draw(name, caption, _figure(one)), _table(one)]
     return "".join(parts)
 
 
-def _series(view: View, spec: SweepSpec, arms: Sequence[str]) -> _Series:
-    base, compares = view.base, view.experiment.spec.compare
+def _said_of(one: _Series) -> str:
+    """What the picture shows: a metric that the file asks for is told, the usual ones are known."""
+    return metrics()[one.metric].help if one.spec.metrics else upper_first(called(one.metric))
+
+
+def _label(one: _Series) -> Label:
+    return next((row.label for row in one.view.rows if row.metric == one.metric), one.view.label)
+
+
+def _usual(view: View) -> str:
+    """The metric of a picture, where the file does not say."""
+    compares = view.experiment.spec.compare
+    usual = "jct" if "jct" in view.metrics else "allreduce"
+    return compares[0].metrics[0] if compares else usual
+
+
+def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _Series:
+    base = view.base
     sizes = {path: len(values) for path, values in spec.over.items()}
     numeric = {path: all(quantity(value) for value in values) for path, values in spec.over.items()}
     path = max(sizes, key=lambda path: (sizes[path], numeric[path]))
@@ -87,8 +105,6 @@ def _series(view: View, spec: SweepSpec, arms: Sequence[str]) -> _Series:
         if other not in (path, beside)
     }
     subject = next(at.subject for at in view.each("job", arms))
-    usual = "jct" if "jct" in view.metrics else "allreduce"
-    metric = compares[0].metrics[0] if compares else usual
     return _Series(view, spec, arms, subject, metric, path, beside, fixed)
 
 
@@ -99,6 +115,7 @@ def _figure(one: _Series) -> Figure:
     bottom = 0.6 if scaled(one.spec.over[one.path]) else 0.85
     figure, (axes,) = sheet(2.9 + top, columns=len(panels), left=0.8, top=top + 0.15, bottom=bottom)
     heights: list[float] = []
+    zero = False
     for axis, panel in zip(axes, panels, strict=True):
         values = one.spec.over[one.path]
         most = 10 if len(panels) <= _FEW else 4
@@ -108,16 +125,27 @@ def _figure(one: _Series) -> Figure:
             found = [one.at(arm, point).number(one.metric) for point in points]
             ys = [float("nan") if y is None else y for y in found]
             heights += [y for y in found if y]
+            zero |= 0 in found
             title = one.view.title(arm)
             axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=title)
         if one.beside:
             axis.set_title(f"{one.name(one.beside)} {said(panel)}", fontsize=8)
     unit = next((row.unit for row in one.view.rows if row.metric == one.metric), "")
     for axis in axes:
-        if heights and max(heights) > _MUCH * min(heights):
+        if heights and max(heights) > _MUCH * min(heights) and zero:
+            # Below the least there is only 0: straight from there.
+            axis.set_yscale("symlog", linthresh=min(heights), linscale=0.5)
+            axis.set_ylim(-min(heights) / 3, max(heights) * 2)
+            powers = [10.0**power for power in range(-12, 13)]
+            axis.set_yticks([0.0, *(one for one in powers if min(heights) < one <= 2 * max(heights))])
+        elif heights and max(heights) > _MUCH * min(heights):
             axis.set_yscale("log")
             axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
-        prefixed(axis.yaxis, unit)
+        if is_share(one.metric):
+            axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+            axis.yaxis.set_minor_locator(NullLocator())
+        else:
+            prefixed(axis.yaxis, unit)
     axes[0].set_ylabel(called(one.metric))
     handles = axes[0].get_legend_handles_labels()[0]
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)

@@ -10,7 +10,12 @@ from experiments.report.words import said
 
 ORDER = 5
 TITLE = "Verdict"
-_WORDS = {"wins": ("good", "Wins."), "loses": ("bad", "Loses."), "note": ("quiet", "Published.")}
+_WORDS = {
+    "wins": ("good", "Wins."),
+    "loses": ("bad", "Loses."),
+    "note": ("quiet", "Published."),
+    "free": ("quiet", "Free."),
+}
 #: What ends in this is a closed form of what is called as it is without.
 _CLOSED = "_closed"
 #: So far apart they do not agree.

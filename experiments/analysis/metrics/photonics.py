@@ -1,0 +1,117 @@
+"""Of averagers as photonic units: bytes that go to them, what they are made of, what they answer wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from experiments.analysis.metrics import Context, metric
+from experiments.analysis.prediction import ideal_all_reduce_s
+from experiments.record.events import NetworkTried
+from experiments.record.runs import JobRun
+from fabric.averagers import Averaging, averaging_of, structure_of
+from fabric.optinc.structure import area_ratio, mzis, network_mzis
+from fabric.photonics import carried
+from fabric.schedules import parse_collective, steps_named
+from fabric.topology import Averager
+
+
+def averaging(context: Context, job: JobRun) -> Averaging | None:
+    """The averagers that a job's all-reduces use; None where they use none."""
+    loop = job.plan.training
+    if loop is None or not job.gpus or not parse_collective(loop.collective).averaged:
+        return None
+    return averaging_of(context.run.plan.setting.fabric, job.gpus)
+
+
+def _unit(context: Context, job: JobRun) -> Averager | None:
+    """The only averager of a job. Those of a cascade have matrices that the table of layers has not."""
+    found = averaging(context, job)
+    return found.first[0] if found is not None and found.above is None else None
+
+
+_SENT = {
+    "port_sent": "Bytes that the rank which sends most sends in an all-reduce, by its schedule, without "
+    "packets' headers: its chunks, or its codes in frames with the scales of blocks",
+    "port_scales": "Those of them that are scales of blocks",
+}
+_OVER = {
+    "port_sent_over_payload": "The same over the bytes that it has to all-reduce: its gradient, or its codes"
+}
+
+
+@metric("bytes", of="job", analytic=True, makes=_SENT)
+@metric("1", of="job", analytic=True, makes=_OVER)
+def sent(context: Context, job: JobRun) -> Mapping[str, float]:
+    fabric, loop = context.run.plan.setting.fabric, job.plan.training
+    if loop is None or not fabric.averagers or not job.gpus:
+        return {}
+    found = averaging(context, job)
+    if found is not None:
+        bytes_of = carried(found, loop.gradient_bytes)
+        coded = bytes_of.nic + bytes_of.scales
+        over = coded / found.code_bytes(loop.gradient_bytes)
+        return {"port_sent": coded, "port_scales": bytes_of.scales, "port_sent_over_payload": over}
+    steps, bits = (
+        steps_named(loop.collective, len(job.gpus)),
+        parse_collective(loop.collective).bits or 32,
+    )
+    chunks = sum(np.bincount(step.sources, step.count, len(job.gpus)) for step in steps)
+    vectors = float(np.max(chunks)) / steps.chunks
+    # Numbers of fewer bits are a part of the float32 values that the gradient has.
+    return {"port_sent": vectors * loop.gradient_bytes, "port_sent_over_payload": vectors * 32 / bits}
+
+
+@metric("s", of="job", analytic=True)
+def iteration_ideal(context: Context, job: JobRun) -> float | None:
+    """Where there are averagers, computing and then the all-reduce at full rate, nothing waiting."""
+    setting, loop = context.run.plan.setting, job.plan.training
+    if loop is None or not setting.fabric.averagers or not job.gpus:
+        return None
+    return loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
+
+
+_MADE_OF = {"unit_mzis": "Interferometers of a job's averager: its network, and what is around it"}
+_AREA = {
+    "unit_area": "They over those of the same unit with no layer approximated",
+    "network_area": "The same of the network alone, without what averages and splits the light around it",
+}
+
+
+@metric("count", of="job", analytic=True, makes=_MADE_OF)
+@metric("1", of="job", analytic=True, makes=_AREA)
+def made_of(context: Context, job: JobRun) -> Mapping[str, float]:
+    unit = _unit(context, job)
+    structure = structure_of(unit) if unit is not None else None
+    if structure is None:
+        return {}
+    whole = replace(structure, approximated=frozenset())
+    return {
+        "unit_mzis": mzis(structure),
+        "unit_area": area_ratio(structure),
+        "network_area": network_mzis(structure) / network_mzis(whole),
+    }
+
+
+_TRIED = {"inputs_tried": "Combinations of inputs of a job's averager that its network was tried with"}
+_WRONG = {"inputs_wrong": "Share of them that it answers otherwise than the exact mean"}
+_OFF = {
+    "output_off": "Largest distance of an output of it from its level, in levels; at 0.5 an answer is wrong"
+}
+
+
+@metric("count", of="job", makes=_TRIED)
+@metric("1", of="job", makes=_WRONG | _OFF)
+def answered(context: Context, job: JobRun) -> Mapping[str, float]:
+    unit = _unit(context, job)
+    found = [tried for tried in context.run.of(NetworkTried) if unit and tried.averager == unit.name]
+    if not found:
+        return {}
+    last = found[-1]
+    return {
+        "inputs_tried": last.inputs,
+        "inputs_wrong": last.wrong / last.inputs,
+        "output_off": last.worst,
+    }

@@ -1,0 +1,182 @@
+"""OptINC (Fei et al.): how much of an iteration is communication where so much is saved, and where averaging
+on the way wins and loses.
+
+The latency model of the paper (Fig. 7b) is T = C + V, with V = n B / R where averagers work and
+2 (N - 1) / N times that on a ring: that is ``iteration_ideal``. C is not stated. Where a share
+f of the ring's iteration is communication, f / 3 of it is saved at N = 4, so that f follows from the saving,
+and from f the work of an iteration, C times what a GPU computes in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from experiments.analysis.base import AtBase
+from experiments.analysis.prediction import ideal_all_reduce_s
+from experiments.analysis.rows import Row, Value
+from experiments.analysis.statistics import is_number
+from experiments.papers import Finding
+from experiments.record.runs import Run
+
+#: What an H100 computes in a second at the utilisation that the paper takes (section IV): 0.6 of 60 TFLOPs.
+GPU_FLOPS = 60e12 * 0.6
+#: Operations of a training for each parameter and each token: two forwards, four backwards.
+FLOPS_A_TOKEN = 6
+_ONE, _TWO = "fabrics.one.averaging.servers", "fabrics.two.averaging.servers"
+_LIGHT = "fabrics.one.averaging.imperfect."
+#: What is swept of the light, from the mildest on: as it is said, and its unit.
+_PHYSICS = {
+    "phase_bits": ("phases of", "bits"),
+    "phase_error": ("phases off by", "rad"),
+    "loss_db": ("a loss of", "dB"),
+    "noise": ("noise of", "levels"),
+}
+
+
+def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
+    """Of a run with computing and all-reduces: ``communication_share`` of an iteration by the model, and
+    ``work``, the operations of its computing on the paper's GPU."""
+    at, (job, *others) = run.plan, run.jobs.values()
+    loop = job.plan.training
+    if others or loop is None or not loop.compute_s or not job.gpus:
+        return
+    sends_s = ideal_all_reduce_s(at.setting, job.plan, job.gpus)
+    repeat = at.repeat if at.repeat > 1 else None
+
+    def row(metric: str, value: Value, unit: str) -> Row:
+        return Row(at.arm, f"job {job.name}", metric, value, unit, "analytic", at.point, repeat)
+
+    yield row("communication_share", sends_s / (sends_s + loop.compute_s), "1")
+    yield row("work", GPU_FLOPS * loop.compute_s / at.setting.scale.time, "count")
+
+
+def verdict(base: AtBase) -> Iterator[Finding]:
+    """Where averaging on the way wins and loses, from the rows alone."""
+    yield from _over_rings(base)
+    yield from _on_scales(base)
+    yield from _on_computing(base)
+    yield from _on_area(base)
+    yield from _on_light(base)
+
+
+def _numbers(base: AtBase, arm: str, metric: str) -> dict[int, float]:
+    """An arm's figures by the number of servers."""
+    return {
+        row.point.get(_ONE) or row.point[_TWO]: float(row.value)
+        for row in base.table.each(arm, metric)
+        if row.label != "published" and is_number(row.value) and (_ONE in row.point or _TWO in row.point)
+    }
+
+
+def _over_rings(base: AtBase) -> Iterator[Finding]:
+    rings = {"optinc": ("ring", "ring-bits"), "optinc-cascade": ("ring-cascade", "ring-bits-cascade")}
+    rings["optinc-dropped"] = rings["optinc-cascade"]
+    for arm, others in rings.items():
+        ours = _numbers(base, arm, "allreduce")
+        for other in others:
+            theirs = _numbers(base, other, "allreduce")
+            times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys()}
+            if times:
+                each = ", ".join(f"{times[n]:.2f} with {n}" for n in sorted(times))
+                lost = [n for n in times if times[n] < 1]
+                yield Finding(
+                    "loses" if lost else "wins",
+                    f"{base.titles[arm]} against {base.titles[other]}, equal rates, the ring's time over its "
+                    f"own, servers: {each}.",
+                )
+
+
+def _on_scales(base: AtBase) -> Iterator[Finding]:
+    """Every rank hears the scale of every other's blocks."""
+    found: dict[int, float] = {}
+    for arm in ("optinc", "optinc-cascade"):
+        sent, scales = _numbers(base, arm, "port_sent"), _numbers(base, arm, "port_scales")
+        found |= {n: 100 * scales[n] / (sent[n] - scales[n]) for n in scales}
+    if found:
+        least, most = min(found), max(found)
+        yield Finding(
+            "loses",
+            "Before its numbers a server sends the scales of blocks, all servers' to all: "
+            f"{found[least]:.2f} % of its numbers' bytes with {least} servers, "
+            f"{found[most]:.1f} % with {most}. "
+            "They go over packet switches; an all-reduce of the largest would stay below 0.4 %.",
+        )
+
+
+def _on_computing(base: AtBase) -> Iterator[Finding]:
+    """Savings of whole iterations by the model: at four servers they were put in."""
+    for model in ("resnet", "llama"):
+        ours, theirs = (_numbers(base, f"{arm}-{model}", "iteration_ideal") for arm in ("optinc", "ring"))
+        share, work, sent, over = (
+            _numbers(base, f"ring-{model}", metric).get(4)
+            for metric in ("communication_share", "work", "port_sent", "port_sent_over_payload")
+        )
+        saved = {n: 100 * (1 - ours[n] / theirs[n]) for n in ours.keys() & theirs.keys()}
+        if 4 not in saved or share is None or work is None or sent is None or over is None:
+            continue
+        others = ", ".join(f"{saved[n]:.1f} % with {n}" for n in sorted(saved) if n != 4)
+        # One byte is a value here, so that the codes' bytes are the values.
+        a_token = FLOPS_A_TOKEN * sent / over
+        yield Finding(
+            "note",
+            f"{base.titles[f'optinc-{model}']}: of an iteration {saved[4]:.1f} % are saved with 4 servers "
+            f"(fitted: the computing was solved from it), {others} servers (free). It means that "
+            f"{100 * share:.0f} % of the ring's iteration is communication, and "
+            f"{work / 1e9:.2g} GFLOP of work, as much as {work / a_token:.1f} tokens of a "
+            f"language model of as many parameters at {FLOPS_A_TOKEN} operations for each. With any larger "
+            "batch less is saved.",
+        )
+
+
+def _on_area(base: AtBase) -> Iterator[Finding]:
+    apart = []
+    for arm in ("unit-8", "unit-16"):
+        published, ours = (
+            {str(row.point): float(row.value) for row in base.table.each(arm, "unit_area.mean")
+             if (row.label == "published") == wanted and is_number(row.value)}
+            for wanted in (True, False)
+        )  # fmt: skip
+        apart += [100 * abs(ours[key] - published[key]) for key in published.keys() & ours.keys()]
+    if apart:
+        yield Finding(
+            "note",
+            f"{len(apart)} areas, in interferometers over those of the same unit with no layer approximated, "
+            f"are within {max(apart):.2f} points (fitted in one thing: what averages and splits the light "
+            "counts on both sides).",
+        )
+
+
+def _on_light(base: AtBase) -> Iterator[Finding]:
+    """Up to what each network answers every input rightly."""
+    for arm in ("trained", "designed"):
+        said = []
+        for key, (words, unit) in _PHYSICS.items():
+            shares = _of_light(base, arm, f"{_LIGHT}{key}")
+            if (hardest := _harmless(list(shares.items()))) is not None:
+                said.append(f"{words} {hardest:g} {unit}")
+        if said:
+            yield Finding(
+                "free",
+                f"{base.titles[arm]}: no answer is wrong down to "
+                + ", ".join(said)
+                + ", one thing at a time and "
+                "of the values tried, one draw each.",
+            )
+
+
+def _of_light(base: AtBase, arm: str, path: str) -> Mapping[float, float]:
+    """Share of wrong answers by one swept value, in the order of the file."""
+    return {
+        float(row.point[path]): float(row.value)
+        for row in base.table.each(arm, "inputs_wrong")
+        if path in row.point and is_number(row.value)
+    }
+
+
+def _harmless(found: Sequence[tuple[float, float]]) -> float | None:
+    last = None
+    for value, share in found:
+        if share:
+            break
+        last = value
+    return last
