@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.analysis.metrics import Context
+from experiments.analysis.metrics.averagers import wire_over_payload_even
 from experiments.analysis.prediction import predict_jobs
+from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.text import ScenarioError
+from experiments.record.events import WorkerDone
+from experiments.record.runs import runs_of
+from experiments.runner.experiment import one_alone
 from fabric.collectives import all_reduce
 from fabric.kinds import collective_steps
 from fabric.optinc.sums import sum_bits
@@ -132,3 +138,21 @@ def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any],
     named = f"whole numbers go over packet switches and circuits; {light} is neither"
     with pytest.raises(ScenarioError, match=named):
         plans_of(raw)
+
+
+@pytest.mark.parametrize(("collective", "even"), [("ring-bits-8", 1.5), ("ring", None)])
+def test_the_wire_over_payload_is_given_as_the_paper_counts_too(collective: str, even: float | None) -> None:
+    """From what NICs would have counted, had they carried the sums and means alone."""
+    raw = scenario(packets_only(), jobs={"train": {"ranks": names(4)}})
+    raw["training"]["collective"] = collective
+    (plan,) = plans_of(raw)
+    records = list(one_alone(SimulationBackend(), plan)[0])
+    values = plan.jobs[0].loop.gradient_bytes / 4
+    carried = round(plan.jobs[0].iterations * values * 0.75 * (10 + 8) / 8)
+    wire = {"eth0": [carried, carried - 1]}
+    ends = max(record.t for record in records)
+    done = [WorkerDone(t=ends, run=plan.name, job="train", rank=rank, wire_bytes=wire) for rank in range(4)]
+    (run,) = runs_of([*records, *done], [plan])
+    context = Context(run, "measured")
+    found = wire_over_payload_even(context, run.jobs["train"])
+    assert found == (None if even is None else pytest.approx(even))

@@ -10,6 +10,7 @@ from experiments.analysis.metrics.training import exchanges
 from experiments.record.events import AveragersCounted
 from experiments.record.runs import SUCCEEDED, JobRun
 from fabric.averagers import averaging_of
+from fabric.optinc.sums import sum_bits
 from fabric.schedules import parse_collective
 
 _TAKEN = {
@@ -70,6 +71,17 @@ def wire_over_payload(context: Context, job: JobRun) -> float | None:
     elif (bits := parse_collective(job.plan.loop.collective).bits) is not None:
         size *= bits / 32
     return max(counts) / (size * job.plan.iterations)
+
+
+@metric("1", of="job")
+def wire_over_payload_even(context: Context, job: JobRun) -> float | None:
+    """Of a ring of whole numbers: the same, had its sums no more bits than its numbers"""
+    # Sums have B + ceil(log2 n) bits, means B, and as many of each are sent.
+    raw: float | None = wire_over_payload(context, job)
+    bits = parse_collective(job.plan.loop.collective).bits if job.plan.training is not None else None
+    if raw is None or bits is None:
+        return None
+    return raw * 2 * bits / (sum_bits(bits, len(job.gpus)) + bits)
 
 
 @metric("%", of="job")
