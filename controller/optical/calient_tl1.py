@@ -35,6 +35,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from controller.optical.base import (
@@ -61,6 +62,9 @@ MAX_BATCH, MAX_SINGLES = 320, 32
 GROUP = "SYSTEM"
 #: Least and most time between two questions after the end of a bulk command, seconds.
 POLL_S, POLL_MOST_S = 0.002, 0.25
+
+#: Rows whose meaning is remembered: from one reading to the next, most are the same.
+MAX_KNOWN_ROWS = 4096
 
 _PORT = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}")
 _POWER_RANGE = (-200.0, 100.0)
@@ -119,6 +123,7 @@ def _port(name: str, row: str) -> str:
     return name
 
 
+@lru_cache(MAX_KNOWN_ROWS)
 def parse_circuit(row: str) -> Circuit:
     """A row of RTRV-CRS. Raises ProtocolError."""
     conn, values = _values(row)
@@ -131,6 +136,7 @@ def parse_circuit(row: str) -> Circuit:
     return Circuit(conn, source, destination, way == "2WAY", group, name, state)
 
 
+@lru_cache(MAX_KNOWN_ROWS)
 def parse_port(row: str) -> tuple[str, PortStatus, PortStatus]:
     """Name of a port, and how its IN and its OUT half are, of a row of RTRV-PORT. Raises ProtocolError."""
     name, values = _values(row)

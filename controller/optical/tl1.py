@@ -13,7 +13,8 @@ habits only what public client code and recorded replies show:
 A report (autonomous message) has ``A``, ``*``, ``**`` or ``*C`` in the place of ``M`` and may stand anywhere
 between replies, so replies are told apart by ctag. A ``;`` or ``>`` ends a message only at the start of a
 line: names such as ``1.1.1>1.1.2``, prompts and echoed commands have some too. Whatever stands between
-messages (prompts, echoes, acknowledgements ``IP 7`` / ``<``) is passed over.
+messages (prompts, echoes, acknowledgements ``IP 7`` / ``<``) is passed over, and so is what a telnet server
+says to a terminal.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ OUTCOMES = ("COMPLD", "PRTL", "DENY")
 _HEADER = re.compile(
     r"(?:^|[\s<>])(?:(?P<sid>\"[^\"]*\"|[^\s\"<>;]+) +)?(?:\d\d)?\d\d-\d\d-\d\d \d\d:\d\d:\d\d\s*$"
 )
+#: What a telnet server says to the terminal: an option with its number, a sub-negotiation, anything else;
+#: and the beginning of such a thing at the end of what has come.
+_TELNET = re.compile(rb"\xff(?:[\xfb-\xfe].|\xfa.*?\xff\xf0|[\xf1-\xf9])|\0", re.DOTALL)
+_TELNET_PART = re.compile(rb"\xff(?:[\xfb-\xfe]|\xfa(?:(?!\xff\xf0).)*)?\Z", re.DOTALL)
 _REPLY = re.compile(r"M +(\S+) +([A-Z]+)\s*")
 _REPORT = re.compile(r"(A|\*C|\*\*|\*) +(\S+) +(\S.*)")
 _COMMENT = re.compile(r"/\*(.*)\*/", re.DOTALL)
@@ -91,6 +96,7 @@ class MessageFramer:
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
         self._limit = limit
         self._bytes = bytearray()
+        self._held = b""
         #: Of the message under way: its header, then its identification, and how many bytes it has so far.
         self._sid: str | None = None
         self._head: tuple[str, ...] | None = None
@@ -100,7 +106,7 @@ class MessageFramer:
     def feed(self, data: bytes) -> list[Message]:
         """The messages that these bytes complete. Raises Tl1Error; then nothing more can be made of the
         stream."""
-        self._bytes += data
+        self._bytes += self._said(data)
         found: list[Message] = []
         while True:
             line = self._line()
@@ -109,9 +115,18 @@ class MessageFramer:
             message = self._take(line)
             if message is not None:
                 found.append(message)
-        if len(self._bytes) + self._size > self._limit:
+        if len(self._bytes) + len(self._held) + self._size > self._limit:
             raise Tl1Error(f"a message of more than {self._limit} bytes")
         return found
+
+    def _said(self, data: bytes) -> bytes:
+        """The bytes without what is meant for a terminal."""
+        if not self._held and b"\xff" not in data and b"\0" not in data:
+            return data
+        data = _TELNET.sub(b"", self._held + data)
+        part = _TELNET_PART.search(data)
+        self._held = part[0] if part else b""
+        return data[: part.start()] if part else data
 
     def _line(self) -> str | None:
         """The next line, or the mark that ends a message, which need not end its line."""

@@ -111,6 +111,18 @@ def test_messages_come_out_however_the_bytes_are_cut(rows: list[str], cuts: list
     assert framer.empty
 
 
+@given(st.lists(st.integers(1, 5), max_size=20))
+def test_what_a_telnet_server_says_to_a_terminal_is_passed_over(cuts: list[int]) -> None:
+    terminal = b"\xff\xfb\x01\xff\xfd\x03\xff\xfa\x18\x01\n;\xff\xf0"
+    data = terminal + HEADER + b'M  7 COM\xff\xf1PLD\r\0\n   "a"\r\n;'
+    framer, found = MessageFramer(), []
+    while data:
+        cut = cuts.pop() if cuts else len(data)
+        found += framer.feed(data[:cut])
+        data = data[cut:]
+    assert found == [Reply("7", "COMPLD", ("a",), sid="ocs0")]
+
+
 @given(
     st.binary()
     | st.from_regex(rb'(\r\n\n   ocs0 26-11-23 08:45:20\r\nM  1 COMPLD\r\n|"a"\r\n|;|>|/\*|"){0,9}')
