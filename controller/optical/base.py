@@ -672,7 +672,7 @@ class OpticalSwitchDriver(ABC):
             check_matching(
                 xc
                 for xc, state in snapshot.cross_connects.items()
-                if state is not CrossConnectState.PENDING_DELETION
+                if state not in (CrossConnectState.PENDING_DELETION, CrossConnectState.INVALID)
             )
         except MatchingError as error:
             raise ProtocolError(f"impossible state: {error}") from None

@@ -113,6 +113,14 @@ class Disconnect:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """Removes exactly these and adds those, in one; those that exist already are left untouched."""
+
+    remove: Pairs
+    add: Pairs
+
+
+@dataclass(frozen=True)
 class DisconnectIngress:
     """Removes whatever these ingress ports feed, on every wavelength."""
 
@@ -138,7 +146,9 @@ class SetLabel:
     label: str
 
 
-Command = Connect | ConnectOnly | Disconnect | DisconnectIngress | DisconnectAll | SetAdmin | SetLabel
+Command = (
+    Connect | ConnectOnly | Disconnect | Exchange | DisconnectIngress | DisconnectAll | SetAdmin | SetLabel
+)
 
 # Effects, to be carried out in order
 
@@ -341,6 +351,17 @@ class OpticalDevice:
                     if not self._exists(wire):
                         raise DeviceError(Fault.CONFLICT, f"{wire} is not connected")
                 return _Change(remove=tuple((wire.ingress, wire.wavelength) for wire in wires))
+            case Exchange(away, pairs):
+                cut = self._change(Disconnect(away)).remove
+                new = tuple(wire for wire in self._checked(pairs) if not self._exists(wire))
+                freed = set(cut)
+                taken = {(self._lit[spot].egress, spot[1]) for spot in cut}
+                self._check_free(
+                    new,
+                    {spot: lit for spot, lit in self._lit.items() if spot not in freed},
+                    {spot: ingress for spot, ingress in self._feeder.items() if spot not in taken},
+                )
+                return _Change(cut, new)
             case DisconnectIngress(ports):
                 for port in ports:
                     self._check_ingress(port)

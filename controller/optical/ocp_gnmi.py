@@ -1,0 +1,700 @@
+"""Any switch with the Open Compute Project's model of an optical circuit switch, 0.8.0, over gNMI.
+
+The upper half turns JSON into values, without I/O; the lower half is a client over gRPC (grpcio, with the
+messages that pygnmi brings) that never repeats a write. Needs ``pip install 'ringlight[gnmi]'``.
+
+A Set is all or nothing by gNMI, and the model wants the switch to look at all of it before it does any. So
+what goes is one Set of deletes, what comes one of updates, and in REPLACE mode the whole list is replaced
+in one. The switch says of every connection how far it is (``PENDING_CONNECTION``, ``CONNECTED``,
+``FAILED``, ``INVALID``), and the base class waits for its light by that. Names of connections are the
+switch's own: what another client has called ``x`` keeps that name, what has none is called ``rl-a-b``
+after its ports.
+
+Which port is which. The model knows ports by name and by an index, and says of each group of ports whether
+light goes in or out there. Ringlight counts ingress 1..N and egress N+1..2N: the k-th port by index in the
+groups that light may enter is ingress k, the k-th of those that it may leave is egress N+k; where both are
+the same groups (``ANY``), the first N ports are ingresses and the next N egresses. ``inputs`` and
+``outputs`` in the inventory entry list the ports by name instead. Groups that cannot be joined are the
+capabilities' ``reach``.
+
+The model is a strawman and no product with it was at hand: this was tested against the emulated switch only.
+So names are taken with and without the model's name before them, numbers as numbers or as text, and a leaf
+that is missing is not a fault unless a decision needs it. A connection that is ``FAILED`` while one of its
+ports is disabled counts as made: that is what other protocols say of it, and making it anew would not
+help.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from pygnmi.spec.v080 import gnmi_pb2 as gnmi
+from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
+
+from controller.optical.base import (
+    Alarm,
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+    los_alarms,
+)
+from controller.optical.credentials import Credentials, read_credentials
+from controller.optical.errors import (
+    AuthFailed,
+    DeadlineExceeded,
+    Indeterminate,
+    OpticalError,
+    PermissionDenied,
+    ProtocolError,
+    Refused,
+    StaleRevision,
+    Unreachable,
+)
+from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+
+log = logging.getLogger(__name__)
+
+VERSION = "0.8.0"
+CONNECTIONS = "ocp-ocs-optical-switch-connections"
+#: Cross-connects per Set. The model has no limit; 1,024 are 150 kB.
+MAX_BATCH = 1024
+#: Longest wait for the answer to a question, seconds.
+REPLY_S = 5.0
+#: A longer answer is refused; 2 x 4,096 ports are 4 MB.
+MAX_ANSWER_BYTES = 1 << 26
+_MAX_PORTS = 1 << 14
+
+
+# JSON and values
+
+
+def bare(value: Any) -> Any:
+    """The same without the models' names before names, as deep as it goes."""
+    if isinstance(value, dict):
+        return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
+    return [bare(child) for child in value] if isinstance(value, list) else value
+
+
+def _branch(value: Any, *names: str) -> dict[str, Any]:
+    """The container there; an empty one where it is missing. Raises ProtocolError if it is something else."""
+    for name in names:
+        value = value.get(name, {})
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{name} is not a container", str(value))
+    assert isinstance(value, dict)
+    return value
+
+
+def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = value.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise ProtocolError(f"{name} is not a list", str(found))
+    return found
+
+
+def _text(leaf: object, name: str) -> str:
+    if not isinstance(leaf, str) or not leaf:
+        raise ProtocolError(f"{name} is not a name", str(leaf))
+    return leaf
+
+
+def _number(leaf: object, name: str) -> float:
+    """Of a number or its text. Raises ProtocolError."""
+    if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
+        return float(leaf)
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool) and math.isfinite(leaf):
+        return float(leaf)
+    raise ProtocolError(f"{name} is not a number", str(leaf))
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port as the switch tells of it. ``power_dbm``: what comes in and what goes out, where metered."""
+
+    name: str
+    group: str
+    index: int
+    status: PortStatus
+    power_dbm: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ports of one side; ``peers`` are the groups that they can be joined to."""
+
+    name: str
+    inward: bool
+    outward: bool
+    peers: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One entry of the list. ``reason``: why it is FAILED or INVALID."""
+
+    name: str
+    input: str
+    output: str
+    state: CrossConnectState
+    reason: str = ""
+
+
+def parse_ports(components: Any) -> dict[str, Port]:
+    """The ports among ``components``, by name. Raises ProtocolError."""
+    found: dict[str, Port] = {}
+    for entry in _entries(_branch(bare(components)), "component"):
+        if "ocp-ocs-port" not in entry:
+            continue
+        name, state = _text(entry.get("name"), "a component"), _branch(entry, "ocp-ocs-port", "state")
+        if name in found:
+            raise ProtocolError(f"port {name[:60]} is told twice")
+        word, enabled = state.get("status", "UNKNOWN"), state.get("enabled", True)
+        if not isinstance(enabled, bool):
+            raise ProtocolError(f"port {name[:60]}: enabled is not a truth", str(enabled))
+        known = word if word in PortState.__members__ else "UNKNOWN"
+        powers = tuple(
+            _number(state[leaf], leaf) if leaf in state else None
+            for leaf in ("input-optical-power", "output-optical-power")
+        )
+        index = int(_number(state.get("index"), f"index of port {name[:60]}"))
+        group = state.get("group", "")
+        status = PortStatus(PortState[known], enabled)
+        found[name] = Port(
+            name, group if isinstance(group, str) else "", index, status, (powers[0], powers[1])
+        )
+        if len(found) > _MAX_PORTS:
+            raise ProtocolError(f"more than {_MAX_PORTS} ports")
+    return found
+
+
+def parse_groups(switch: Any) -> dict[str, Group]:
+    """The groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
+    found: dict[str, Group] = {}
+    for entry in _entries(_branch(bare(switch), "state"), "port-groups"):
+        name, direction = _text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
+        if direction not in ("INPUT-ONLY", "OUTPUT-ONLY", "ANY"):
+            raise ProtocolError(f"group {name[:60]}: not a direction", str(direction))
+        peers = frozenset(
+            _text(one.get("peer-name"), "a peer group") for one in _entries(entry, "connection-groups")
+        )
+        found[name] = Group(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
+    return found
+
+
+def parse_connections(connections: Any) -> list[Connection]:
+    """The entries of ``connections``. Raises ProtocolError."""
+    found: list[Connection] = []
+    for entry in _entries(_branch(bare(connections)), "port-connection"):
+        state = _branch(entry, "config") | _branch(entry, "state")
+        name = _text(entry.get("name", state.get("name")), "a connection")
+        ends = [
+            _text(state.get(leaf), f"{leaf} of connection {name[:60]}")
+            for leaf in ("input-port-name", "output-port-name")
+        ]
+        word = state.get("status")
+        if word not in ("CONNECTED", "PENDING_CONNECTION", "PENDING_DELETION", "FAILED", "INVALID"):
+            raise ProtocolError(f"connection {name[:60]}: not a status", str(word))
+        reason = state.get("status-reason", "")
+        found.append(
+            Connection(
+                name, ends[0], ends[1], CrossConnectState[word], reason if isinstance(reason, str) else ""
+            )
+        )
+    if len({one.name for one in found}) < len(found):
+        raise ProtocolError("two connections with one name")
+    return found
+
+
+def parse_identity(components: Any) -> Identity:
+    """Of the component that is the chassis; of nobody known where there is none."""
+    for entry in _entries(_branch(bare(components)), "component"):
+        state = _branch(entry, "state")
+        if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":
+            continue
+        words = [
+            next((str(state[leaf]) for leaf in leaves if state.get(leaf)), default)
+            for leaves, default in (
+                (("mfg-name",), "unknown"),
+                (("part-no", "description", "name"), "optical circuit switch"),
+                (("serial-no",), ""),
+                (("software-version", "firmware-version", "hardware-version"), f"model {VERSION}"),
+            )
+        ]
+        return Identity(*words)
+    return Identity("unknown", "optical circuit switch", "", f"model {VERSION}")
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Which port of the switch is which of ours: names of ingress 1..N and of egress N+1..2N; ``reach`` as in
+    the capabilities."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reach: Mapping[int, frozenset[int]]
+
+    def name(self, port: int) -> str:
+        size = len(self.inputs)
+        return self.inputs[port - 1] if port <= size else self.outputs[port - size - 1]
+
+    def ingress(self) -> dict[str, int]:
+        return {name: port for port, name in enumerate(self.inputs, start=1)}
+
+    def egress(self) -> dict[str, int]:
+        return {name: port for port, name in enumerate(self.outputs, start=len(self.inputs) + 1)}
+
+
+def number_ports(
+    ports: Mapping[str, Port],
+    groups: Mapping[str, Group],
+    size: int,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+) -> Numbering:
+    """See the top of this file. Raises ProtocolError if the switch is not of that size."""
+    anything = Group("", True, True, frozenset(groups))
+    of = {name: groups.get(port.group, anything) for name, port in ports.items()}
+    order = sorted(ports, key=lambda name: (ports[name].index, name))
+    if inputs or outputs:
+        odd = [name for name in (*inputs, *outputs) if name not in ports]
+        if odd:
+            raise ProtocolError(f"the switch has no port {odd[0]!r}")
+        into, out = list(inputs), list(outputs)
+    else:
+        either = [name for name in order if of[name].inward and of[name].outward]
+        into = [name for name in order if not of[name].outward]
+        out = [name for name in order if not of[name].inward]
+        if either and not into and not out and len(either) == 2 * size:
+            into, out = either[:size], either[size:]
+        elif either:
+            raise ProtocolError(
+                f"{len(either)} ports are for light both ways: list them in the inventory, inputs and outputs"
+            )
+    if (len(into), len(out)) != (size, size):
+        raise ProtocolError(f"the switch is {len(into)}x{len(out)}, the fabric says {size}x{size}")
+    egress = {name: port for port, name in enumerate(out, start=size + 1)}
+    every = frozenset(egress.values())
+    reach: dict[int, frozenset[int]] = {}
+    to: dict[str, frozenset[int]] = {}
+    for port, name in enumerate(into, start=1):
+        group = of[name]
+        if group.name and group.peers and group.name not in to:
+            to[group.name] = frozenset(
+                number
+                for other, number in egress.items()
+                if not of[other].name or of[other].name in group.peers
+            )
+        reached = to.get(group.name, every)
+        if reached != every:
+            reach[port] = reached
+    return Numbering(tuple(into), tuple(out), reach)
+
+
+# The client
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to get in. ``ca_file``: certificates that the switch's must descend from, in place of the system's;
+    ``server_name``: whom its certificate names, where that is not ``host``; ``tls``: False sends user name
+    and password as they are."""
+
+    host: str
+    port: int
+    credentials: Credentials | None = None
+    tls: bool = True
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    server_name: str | None = None
+
+
+#: How the switch says no to a Set, which has changed nothing then.
+_NO = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
+
+def steps(*path: str | tuple[str, str]) -> Any:
+    """A path; ``(list, name)`` is the entry of that name."""
+    return gnmi.Path(
+        elem=[
+            gnmi.PathElem(name=one)
+            if isinstance(one, str)
+            else gnmi.PathElem(name=one[0], key={"name": one[1]})
+            for one in path
+        ]
+    )
+
+
+class GnmiClient:
+    """One channel, made when it is needed and made anew after trouble. Not for several threads."""
+
+    def __init__(self, name: str, access: Access) -> None:
+        self.name = name
+        self._access = access
+        self._channel: Any = None
+        self._stub: Any = None
+        secret = access.credentials
+        self._metadata = [("username", secret.username), ("password", secret.password)] if secret else []
+        #: What the switch takes and gives; asked for when it is opened.
+        self.encoding = gnmi.JSON_IETF
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = self._stub = None
+
+    def _open(self) -> Any:
+        if self._stub is not None:
+            return self._stub
+        access = self._access
+        host = f"[{access.host}]" if ":" in access.host else access.host
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+            ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
+            # A new channel is a new connection, which does not wait because an earlier one failed.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.enable_retries", 0),
+        ]
+        if access.server_name is not None:
+            options.append(("grpc.ssl_target_name_override", access.server_name))
+        if not access.tls:
+            self._channel = grpc.insecure_channel(f"{host}:{access.port}", options)
+        else:
+
+            def content(path: Path | None) -> bytes | None:
+                try:
+                    return None if path is None else path.read_bytes()
+                except OSError as error:
+                    raise Unreachable(f"{path}: {error.strerror}") from None
+
+            credentials = grpc.ssl_channel_credentials(
+                content(access.ca_file), content(access.key_file), content(access.cert_file)
+            )
+            self._channel = grpc.secure_channel(f"{host}:{access.port}", credentials, options)
+        self._stub = gNMIStub(self._channel)
+        return self._stub
+
+    def capabilities(self, deadline: Deadline) -> Any:
+        """What the switch can do. Raises as :meth:`get`."""
+        return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
+
+    def get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
+        """What is under each of these at the top of the tree.
+
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
+        """
+        request = gnmi.GetRequest(path=[steps(top) for top in tops], encoding=self.encoding)
+        return read_tree(self._ask(lambda: self._open().Get, request, deadline), tops)
+
+    def _ask(self, method: Callable[[], Any], request: Any, deadline: Deadline) -> Any:
+        for attempt in (1, 2):
+            fresh = self._stub is None
+            try:
+                return method()(request, timeout=min(deadline.check(), REPLY_S), metadata=self._metadata)
+            except grpc.RpcError as error:
+                raised = self._said(error)
+                # A connection that the switch has dropped since it was used last is made anew, once.
+                self.close()
+                if fresh or attempt == 2 or not isinstance(raised, Unreachable):
+                    raise raised from None
+        raise AssertionError("a second attempt returns or raises")
+
+    def set(self, request: Any, deadline: Deadline) -> None:
+        """Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if it said
+        no, and Indeterminate."""
+        stub = self._open()
+        left_s = deadline.check()
+        try:
+            stub.Set(request, timeout=left_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raised = self._said(error)
+            if error.code() in _NO or isinstance(raised, AuthFailed | PermissionDenied):
+                raise raised from None
+            self.close()
+            raise Indeterminate(f"no end of the change seen: {raised}") from None
+
+    def _said(self, error: Any) -> OpticalError:
+        """What a failed call means for a question; for a change see :meth:`set`."""
+        code, words = error.code(), " ".join(str(error.details() or "").split())[:300]
+        told = f"{code.name}: {words}" if words else code.name
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return AuthFailed(told)
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            return PermissionDenied(told)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded("no answer in time")
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return Unreachable(f"{self._access.host}:{self._access.port}: {told}")
+        return Refused(told) if code in _NO else ProtocolError(told)
+
+
+def read_tree(response: Any, tops: Sequence[str]) -> dict[str, Any]:
+    """The JSON of an answer to a Get, by the name of what was asked for. Raises ProtocolError."""
+    found: dict[str, Any] = {}
+    for top, note in zip(tops, response.notification, strict=False):
+        for update in note.update:
+            kind = update.val.WhichOneof("value")
+            if kind not in ("json_val", "json_ietf_val"):
+                raise ProtocolError(f"{top}: an answer as {kind}, not as JSON")
+            try:
+                value = json.loads(getattr(update.val, kind))
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError(f"{top}: not JSON: {' '.join(str(error).split())[:100]}") from None
+            path = [elem.name.rpartition(":")[2] for elem in (*note.prefix.elem, *update.path.elem)]
+            if path not in ([top], []):
+                raise ProtocolError(f"{top}: answered with /{'/'.join(path)[:100]}")
+            if not path:
+                value = bare(value).get(top) if isinstance(value, dict) else None
+            if not isinstance(value, dict) or top in found:
+                raise ProtocolError(f"{top} is not one container", str(value))
+            found[top] = value
+    missing = [top for top in tops if top not in found]
+    if missing:
+        raise ProtocolError(f"{missing[0]} was not answered")
+    return found
+
+
+# The driver
+
+
+class GnmiDriver(OpticalSwitchDriver):
+    """A switch of N inputs and N outputs: ingress 1..N, egress N+1..2N."""
+
+    def __init__(
+        self,
+        name: str,
+        access: Access,
+        size: int,
+        timing: Timing = Timing(),
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+    ) -> None:
+        ingress, egress = dual_sided(size)
+        capabilities = Capabilities(
+            ingress,
+            egress,
+            MAX_BATCH,
+            timing,
+            max_replace=MAX_BATCH,
+            power=ingress | egress,
+            port_admin=True,
+        )
+        super().__init__(
+            name, capabilities, secrets=[access.credentials.password] if access.credentials else []
+        )
+        self.size = size
+        self._sides = tuple(inputs), tuple(outputs)
+        self._client = GnmiClient(name, access)
+        self._numbering: Numbering | None = None
+        #: What the switch calls its connections, as read last.
+        self._names: dict[tuple[int, int], str] = {}
+
+    def _open(self, deadline: Deadline) -> Identity:
+        told = self._client.capabilities(deadline)
+        if gnmi.JSON_IETF in told.supported_encodings or not told.supported_encodings:
+            self._client.encoding = gnmi.JSON_IETF
+        elif gnmi.JSON in told.supported_encodings:
+            self._client.encoding = gnmi.JSON
+        else:
+            raise ProtocolError("the switch gives neither JSON_IETF nor JSON")
+        versions = {model.name: model.version for model in told.supported_models}
+        if versions.get(CONNECTIONS) != VERSION:
+            log.warning(
+                "%s: announces %s %s, not %s", self.name, CONNECTIONS, versions.get(CONNECTIONS), VERSION
+            )
+        answer = self._client.get(["components", "optical-switch"], deadline)
+        self._number(answer)
+        return parse_identity(answer["components"])
+
+    def _number(self, answer: Mapping[str, Any]) -> Numbering:
+        ports, groups = parse_ports(answer["components"]), parse_groups(answer["optical-switch"])
+        self._numbering = number_ports(ports, groups, self.size, *self._sides)
+        metered = frozenset(
+            port
+            for port in self._capabilities.ports
+            if any(power is not None for power in ports[self._numbering.name(port)].power_dbm)
+        )
+        self._capabilities = replace(self._capabilities, reach=self._numbering.reach, power=metered)
+        return self._numbering
+
+    def _known(self, deadline: Deadline) -> Numbering:
+        """The numbering; read now where the switch could not be reached when it was opened."""
+        if self._numbering is None:
+            return self._number(self._client.get(["components", "optical-switch"], deadline))
+        return self._numbering
+
+    def _close(self) -> None:
+        self._client.close()
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        numbering = self._known(deadline)
+        answer = self._client.get(["connections", "components"], deadline)
+        told = parse_ports(answer["components"])
+        ports: dict[int, PortStatus] = {}
+        for number in sorted(self._capabilities.ports):
+            if (name := numbering.name(number)) not in told:
+                raise ProtocolError(f"port {name[:60]} is not there any more")
+            ports[number] = told[name].status
+        ingress, egress = numbering.ingress(), numbering.egress()
+        wires: dict[CrossConnect, CrossConnectState] = {}
+        names: dict[tuple[int, int], str] = {}
+        for one in parse_connections(answer["connections"]):
+            if one.input not in ingress or one.output not in egress:
+                raise ProtocolError(f"connection {one.name[:60]} joins {one.input[:60]} to {one.output[:60]}")
+            pair = ingress[one.input], egress[one.output]
+            if pair in names:
+                raise ProtocolError(f"connections {names[pair][:60]} and {one.name[:60]} are the same")
+            names[pair] = one.name
+            state = one.state
+            if state is CrossConnectState.FAILED and not all(ports[port].enabled for port in pair):
+                state = CrossConnectState.CONNECTED
+            elif one.reason:
+                log.info("%s: connection %s is %s: %s", self.name, one.name, state, self.redact(one.reason))
+            given = None if one.name == _own_name(pair) else one.name
+            wires[CrossConnect(*pair, name=given)] = state
+        self._names = names
+        return Snapshot(self.name, wires, ports)
+
+    def _called(
+        self, batch: Iterable[CrossConnect], taken: Iterable[str]
+    ) -> Iterator[tuple[str, CrossConnect]]:
+        """What new connections are called: as they are named, but never as another one."""
+        used = set(taken)
+        for xc in batch:
+            pair = xc.ingress, xc.egress
+            name = first = self._names.get(pair) or xc.name or _own_name(pair)
+            while name in used:
+                name += "'"
+            if name != first:
+                log.info("%s: %s is called %s, the other name is taken", self.name, xc, name)
+            used.add(name)
+            yield name, xc
+
+    def _entry(self, name: str, xc: CrossConnect) -> dict[str, Any]:
+        assert self._numbering is not None
+        ends = (self._numbering.name(xc.ingress), self._numbering.name(xc.egress))
+        return {
+            "name": name,
+            "config": {"name": name, "input-port-name": ends[0], "output-port-name": ends[1]},
+        }
+
+    def _value(self, value: Any) -> Any:
+        text = json.dumps(value).encode()
+        ietf = self._client.encoding == gnmi.JSON_IETF
+        return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        try:
+            names = [self._names[xc.ingress, xc.egress] for xc in batch]
+        except KeyError as error:
+            raise StaleRevision(f"{error.args[0]} is not there any more; nothing was written") from None
+        gone = [steps("connections", ("port-connection", name)) for name in names]
+        self._client.set(gnmi.SetRequest(delete=gone), deadline)
+        for xc in batch:
+            self._names.pop((xc.ingress, xc.egress), None)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._known(deadline)
+        updates = [
+            gnmi.Update(
+                path=steps("connections", ("port-connection", name)), val=self._value(self._entry(name, xc))
+            )
+            for name, xc in self._called(batch, self._names.values())
+        ]
+        self._client.set(gnmi.SetRequest(update=updates), deadline)
+
+    def _replace(self, whole: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self._known(deadline)
+        stays = [xc for xc in whole if (xc.ingress, xc.egress) in self._names]
+        kept = list(self._called(stays, ()))
+        comes = [xc for xc in whole if (xc.ingress, xc.egress) not in self._names]
+        new = list(self._called(comes, [name for name, _ in kept]))
+        model = f"{CONNECTIONS}:" if self._client.encoding == gnmi.JSON_IETF else ""
+        value = {f"{model}port-connection": [self._entry(name, xc) for name, xc in (*kept, *new)]}
+        update = gnmi.Update(path=steps("connections"), val=self._value(value))
+        self._client.set(gnmi.SetRequest(replace=[update]), deadline)
+
+    def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        name = self._known(deadline).name(port)
+        path = steps("components", ("component", name), "ocp-ocs-port", "config", "enabled")
+        self._client.set(gnmi.SetRequest(update=[gnmi.Update(path=path, val=self._value(enabled))]), deadline)
+
+    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+        numbering = self._known(deadline)
+        told = parse_ports(self._client.get(["components"], deadline)["components"])
+        powers = {
+            port: told[name].power_dbm if (name := numbering.name(port)) in told else (None, None)
+            for port in ports
+        }
+        return {port: powers[port][0 if port <= self.size else 1] for port in ports}
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
+        return los_alarms(snapshot, self._power(used, deadline) if used else {})
+
+
+def _own_name(pair: tuple[int, int]) -> str:
+    return f"rl-{pair[0]}-{pair[1]}"
+
+
+def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> GnmiDriver:
+    """From ``{"address": "host:port", "username": …, "password_env": …}``.
+
+    ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`Access`; ``inputs``
+    and ``outputs``: names of the ports in our order.
+    """
+
+    def wrong(key: str, text: str) -> ValueError:
+        return ValueError(f"optical switch {name}: {key}: {text}")
+
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+):(\d{1,5})", str(entry["address"]))
+    if match is None or not 0 < int(match[2]) < 1 << 16:
+        raise wrong("address", f"{entry['address']!r} is not host:port")
+    tls = entry.get("tls", True)
+    if not isinstance(tls, bool):
+        raise wrong("tls", f"{tls!r} is neither true nor false")
+    files = {
+        key: Path(str(entry[key])) if entry.get(key) else None for key in ("ca_file", "cert_file", "key_file")
+    }
+    if (files["cert_file"] is None) != (files["key_file"] is None):
+        raise wrong("key_file", "cert_file and key_file go together")
+    sides = {key: entry.get(key) or [] for key in ("inputs", "outputs")}
+    for key, names in sides.items():
+        if not isinstance(names, list) or any(not isinstance(one, str) for one in names):
+            raise wrong(key, "is not a list of ports' names")
+        if (len(sides["inputs"]), len(sides["outputs"])) not in ((0, 0), (size, size)):
+            raise wrong(key, f"{size} inputs and {size} outputs are wanted, or none")
+    if len({*sides["inputs"], *sides["outputs"]}) != len(sides["inputs"]) + len(sides["outputs"]):
+        raise wrong("outputs", "a port is listed twice")
+    access = Access(
+        match[1].strip("[]"),
+        int(match[2]),
+        read_credentials(name, entry),
+        tls,
+        **files,
+        server_name=None if entry.get("server_name") is None else str(entry["server_name"]),
+    )
+    timing = Timing.from_profile(entry.get("profile", {}))
+    return GnmiDriver(name, access, size, timing, sides["inputs"], sides["outputs"])

@@ -1,0 +1,419 @@
+"""An emulated switch as the Open Compute Project's model of an optical switch (0.8.0) shows it.
+
+Data, without any protocol: the tree that can be read, paths in it, and what a change to it asks of the
+device.
+
+Port n (ingress 1..N, egress N+1..2N) is the component ``port-n`` with index n, of the group ``inputs`` or
+``outputs``; a cross-connect is one direction of light (``bidirectional`` is false). Names of connections
+live in this process: after a restart, and where another protocol has made the light, a connection is
+called ``port-a:port-b``. Light survives restarts (``MAINTAIN``). Times of changes (``last-updated``) are
+not told.
+
+A change that the model does not let stand is refused as a whole, so no connection is ever ``INVALID``. One
+change is about connections or about ports, not both: the device does one command at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fabric.crossconnect import PortState
+from testbed.emulation.optical.device import (
+    Admin,
+    Command,
+    Exchange,
+    OpticalDevice,
+    SetAdmin,
+    SetLabel,
+    Wire,
+)
+
+VERSION = "0.8.0"
+#: Where a name of the tree belongs to another model than what holds it.
+MODULES = {
+    "components": "openconfig-platform",
+    "optical-switch": "ocp-ocs-optical-switch",
+    "connections": "ocp-ocs-optical-switch-connections",
+    "ocp-ocs-port": "ocp-ocs-optical-switch-port",
+}
+MAX_NAME = 255
+_PORT = re.compile(r"port-([1-9]\d{0,4})")
+
+
+class TreeError(Exception):
+    """A path or value that the model does not have. Nothing has changed."""
+
+
+class Counter(int):
+    """A 64 bit counter."""
+
+
+class Entries(dict[str, "Node"]):
+    """The entries of a list, by the value of their key leaf ``key``."""
+
+    def __init__(self, entries: Mapping[str, Node] = {}, key: str = "name") -> None:
+        super().__init__(entries)
+        self.key = key
+
+
+#: A container, a list or a leaf.
+Node = dict[str, Any] | Entries | str | bool | int | float
+
+
+class Step(NamedTuple):
+    """One element of a path; ``keys`` choose entries of a list, ``*`` any."""
+
+    name: str
+    keys: tuple[tuple[str, str], ...] = ()
+
+
+Path = tuple[Step, ...]
+
+
+def bare(name: str) -> str:
+    """A name without the module before it."""
+    return name.rpartition(":")[2]
+
+
+def port_name(port: int) -> str:
+    return f"port-{port}"
+
+
+def port_number(name: object, device: OpticalDevice) -> int:
+    """Raises TreeError."""
+    match = _PORT.fullmatch(name) if isinstance(name, str) else None
+    if match is None or not 1 <= int(match[1]) <= 2 * device.size:
+        raise TreeError(f"there is no port {name!r}")
+    return int(match[1])
+
+
+class Names:
+    """What clients have called the cross-connects of one device."""
+
+    def __init__(self, device: OpticalDevice) -> None:
+        self._given: dict[str, Wire] = {}
+        self._device = weakref.proxy(device)
+
+    def current(self) -> dict[str, Wire]:
+        """Every cross-connect that stands, by name."""
+        wires = self._device.cross_connects()
+        standing = set(wires)
+        self._given = {name: wire for name, wire in self._given.items() if wire in standing}
+        named = set(self._given.values())
+        for wire in wires:
+            if wire not in named:
+                name = f"{port_name(wire.ingress)}:{port_name(wire.egress)}"
+                while name in self._given:
+                    name += "'"
+                self._given[name] = wire
+        return dict(self._given)
+
+    def give(self, names: Mapping[str, Wire], removed: Sequence[str]) -> None:
+        for name in removed:
+            self._given.pop(name, None)
+        for name, wire in names.items():
+            self._given = {one: other for one, other in self._given.items() if other != wire}
+            self._given[name] = wire
+
+
+_NAMES: weakref.WeakKeyDictionary[OpticalDevice, Names] = weakref.WeakKeyDictionary()
+
+
+def names_of(device: OpticalDevice) -> Names:
+    """Those of the device, for all its sessions."""
+    return _NAMES.setdefault(device, Names(device))
+
+
+# Reading
+
+
+def tree(device: OpticalDevice, name: str, model: str, now_ns: int, top: str | None = None) -> dict[str, Any]:
+    """Everything that can be read, or only what is under ``top``."""
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "components": lambda: {"component": _components(device, name, model, now_ns)},
+        "optical-switch": _switch,
+        "connections": lambda: {"port-connection": _connections(device, now_ns)},
+    }
+    return {key: make() for key, make in makers.items() if top in (None, "*", key)}
+
+
+def _switch() -> dict[str, Any]:
+    setting = {"bidirectional": False, "cold-boot-recovery": "MAINTAIN"}
+    groups = Entries()
+    for group, direction, peer in (("inputs", "INPUT-ONLY", "outputs"), ("outputs", "OUTPUT-ONLY", "inputs")):
+        peers = Entries({peer: {"peer-name": peer}}, key="peer-name")
+        groups[group] = {"name": group, "direction": direction, "connection-groups": peers}
+    state = setting | {"connection-recovery-capability": "MAINTAIN", "port-groups": groups}
+    return {"config": dict(setting), "state": state}
+
+
+def _components(device: OpticalDevice, name: str, model: str, now_ns: int) -> Entries:
+    chassis = {"type": "CHASSIS", "mfg-name": "Ringlight", "part-no": model, "serial-no": name}
+    found = Entries(
+        {
+            "chassis": {
+                "name": "chassis",
+                "config": {"name": "chassis"},
+                "state": {"name": "chassis", "software-version": VERSION, **chassis},
+            }
+        }
+    )
+    for port in range(1, 2 * device.size + 1):
+        found[port_name(port)] = {
+            "name": port_name(port),
+            "config": {"name": port_name(port)},
+            "state": {"name": port_name(port), "type": "PORT"},
+            "ocp-ocs-port": _port(device, port, now_ns),
+        }
+    return found
+
+
+def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
+    setting: dict[str, Any] = {"enabled": device.admin(port) is not Admin.DISABLED}
+    if device.label(port):
+        setting["alias"] = device.label(port)
+    peer, status = device.peer(port), device.port_state(port, now_ns)
+    ingress = port <= device.size
+    none = {"correctable-error-count": Counter(0), "total-error-count": Counter(0)}
+    connection: dict[str, Any] = {"connected": status is PortState.TUNED, "counters": dict(none)}
+    if peer is not None:
+        connection["peer"] = port_name(peer)
+    state = setting | {
+        "group": "inputs" if ingress else "outputs",
+        "index": port,
+        "status": str(status),
+        "input-optical-power" if ingress else "output-optical-power": device.power_dbm(port, now_ns),
+        "connection": connection,
+        "counters": none,
+    }
+    return {"config": setting, "state": state}
+
+
+def _connections(device: OpticalDevice, now_ns: int) -> Entries:
+    found = Entries()
+    for name, wire in names_of(device).current().items():
+        setting = {
+            "name": name,
+            "input-port-name": port_name(wire.ingress),
+            "output-port-name": port_name(wire.egress),
+        }
+        found[name] = {"name": name, "config": setting, "state": setting | _status(device, wire, now_ns)}
+    return found
+
+
+def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
+    for port in (wire.ingress, wire.egress):
+        if device.admin(port) is Admin.FAILED:
+            return {"status": "FAILED", "status-reason": f"{port_name(port)} has failed"}
+        if device.admin(port) is Admin.DISABLED:
+            return {"status": "FAILED", "status-reason": f"{port_name(port)} is disabled"}
+    return {"status": "CONNECTED" if device.is_tuned(wire, now_ns) else "PENDING_CONNECTION"}
+
+
+def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Where a path leads, each place with its own path. A list without keys is all its entries."""
+    if not path:
+        yield at, node
+        return
+    if not isinstance(node, dict) or isinstance(node, Entries):
+        return
+    step, rest = path[0], path[1:]
+    for name, child in list(node.items()):
+        if step.name not in ("*", name):
+            continue
+        if isinstance(child, Entries):
+            wanted = dict(step.keys)
+            for key, entry in child.items():
+                if wanted.keys() <= {child.key} and wanted.get(child.key, "*") in ("*", key):
+                    yield from find(entry, rest, (*at, Step(name, ((child.key, key),))))
+        elif not step.keys:
+            yield from find(child, rest, (*at, Step(name)))
+
+
+def leaves(node: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every leaf under a node with its path."""
+    if isinstance(node, Entries):
+        raise AssertionError("a list is walked from what holds it")
+    if not isinstance(node, dict):
+        yield at, node
+        return
+    for name, child in node.items():
+        if isinstance(child, Entries):
+            for key, entry in child.items():
+                yield from leaves(entry, (*at, Step(name, ((child.key, key),))))
+        else:
+            yield from leaves(child, (*at, Step(name)))
+
+
+def plain(node: Any, ietf: bool, module: str = "") -> Any:
+    """As JSON: by RFC 7951 where ``ietf``, with the model's name where it changes, numbers of 64 bits and
+    decimals as text."""
+    if isinstance(node, Entries):
+        return [plain(entry, ietf, module) for entry in node.values()]
+    if isinstance(node, dict):
+        found = {}
+        for name, child in node.items():
+            own = MODULES.get(name, module)
+            told = f"{own}:{name}" if ietf and own != module else name
+            found[told] = plain(child, ietf, own)
+        return found
+    if isinstance(node, bool | str):
+        return node
+    if isinstance(node, float):
+        return f"{node:.2f}" if ietf else round(node, 2)
+    return str(node) if ietf and isinstance(node, Counter) else int(node)
+
+
+# Changing
+
+
+def flatten(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """An assignment as assignments of leaves. Raises TreeError."""
+    if len(path) > 16:
+        raise TreeError("a value that is nested too deeply")
+    if isinstance(value, dict):
+        for name, child in value.items():
+            name = bare(name)
+            if isinstance(child, list):
+                for entry in child:
+                    key = entry.get("name") if isinstance(entry, dict) else None
+                    if not isinstance(key, str):
+                        raise TreeError(f"an entry of {name} without its name")
+                    yield from flatten((*path, Step(name, (("name", key),))), entry)
+            else:
+                yield from flatten((*path, Step(name)), child)
+    elif isinstance(value, str | bool | int | float):
+        yield path, value
+    else:
+        raise TreeError(f"{path[-1].name if path else '/'}: a value of that kind is not taken")
+
+
+@dataclass
+class Change:
+    """A change under way: assignments are collected, then turned into commands all at once."""
+
+    device: OpticalDevice
+    wanted: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: Connections that were named, if only to be deleted.
+    connections: bool = False
+    admin: dict[int, bool] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._before = names_of(self.device).current()
+        self.wanted = {
+            name: {"input-port-name": port_name(wire.ingress), "output-port-name": port_name(wire.egress)}
+            for name, wire in self._before.items()
+        }
+
+    def delete(self, path: Path) -> None:
+        """What is not there is deleted already. Raises TreeError."""
+        match path:
+            case ():
+                self._clear("*")
+            case (Step("connections", ()),):
+                self._clear("*")
+            case (Step("connections", ()), Step("port-connection", keys)):
+                self._clear(dict(keys).get("name", "*"))
+            case (Step("connections", ()), Step("port-connection", keys), *_):
+                raise TreeError("delete a connection as a whole")
+            case _:
+                raise TreeError(f"/{'/'.join(step.name for step in path)} cannot be deleted")
+
+    def _clear(self, name: str) -> None:
+        self.connections = True
+        if name == "*":
+            self.wanted.clear()
+        else:
+            self.wanted.pop(name, None)
+
+    def update(self, path: Path, value: Any) -> None:
+        """Raises TreeError."""
+        if path[:1] == (Step("connections"),) and len(path) == 1:
+            self.connections = True
+        for place, leaf in flatten(path, value):
+            self._assign(place, leaf)
+
+    def _assign(self, path: Path, value: Any) -> None:
+        match path:
+            case (Step("connections", ()), Step("port-connection", (("name", name),)), *rest):
+                self._connection(name, [step.name for step in rest], value)
+            case (Step("components", ()), Step("component", (("name", name),)), *rest):
+                self._component(name, [step.name for step in rest], value)
+            case (Step("optical-switch", ()), Step("config", ()), Step(leaf, ())):
+                allowed = _switch()["config"]
+                if leaf not in allowed or allowed[leaf] != value or type(value) is not type(allowed[leaf]):
+                    raise TreeError(f"{leaf}: the switch can do {allowed.get(leaf)!r} only")
+            case _:
+                raise TreeError(f"/{'/'.join(step.name for step in path)} cannot be set")
+
+    def _connection(self, name: str, rest: list[str], value: Any) -> None:
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "*":
+            raise TreeError(f"{name[:40]!r} is not a connection's name")
+        self.connections = True
+        match rest:
+            case ["name"] | ["config", "name"]:
+                if value != name:
+                    raise TreeError(f"connection {name}: its name is {value!r} inside")
+                self.wanted.setdefault(name, {})
+            case ["config", ("input-port-name" | "output-port-name") as leaf]:
+                self.wanted.setdefault(name, {})[leaf] = str(value)
+            case _:
+                raise TreeError(f"connection {name}: {'/'.join(rest)} cannot be set")
+
+    def _component(self, name: str, rest: list[str], value: Any) -> None:
+        if rest in (["name"], ["config", "name"]):
+            if value != name:
+                raise TreeError(f"component {name}: its name is {value!r} inside")
+            return
+        port = port_number(name, self.device)
+        match rest:
+            case ["ocp-ocs-port", "config", "enabled"] if isinstance(value, bool):
+                self.admin[port] = value
+            case ["ocp-ocs-port", "config", "alias"] if isinstance(value, str):
+                self.labels[port] = value
+            case _:
+                raise TreeError(f"{name}: {'/'.join(rest)} cannot be set to {str(value)[:40]!r}")
+
+    def commands(self) -> tuple[list[Command], dict[str, Wire], list[str]]:
+        """What the device is to do; the names of the connections that are new or have moved, and those that
+        go. Raises TreeError."""
+        after: dict[str, Wire] = {}
+        for name, ends in self.wanted.items():
+            if len(ends) < 2:
+                raise TreeError(f"connection {name} lacks one of its ports")
+            wire = Wire(*(port_number(ends[leaf], self.device) for leaf in sorted(ends)))
+            if wire.ingress > self.device.size:
+                raise TreeError(f"connection {name}: {port_name(wire.ingress)} is an output")
+            if wire.egress <= self.device.size:
+                raise TreeError(f"connection {name}: {port_name(wire.egress)} is an input")
+            after[name] = wire
+        used: dict[int, str] = {}
+        for name, wire in after.items():
+            for port in wire[:2]:
+                if port in used:
+                    raise TreeError(f"{port_name(port)} is wanted by both {used[port]} and {name}")
+                used[port] = name
+        if self.connections and (self.admin or self.labels):
+            raise TreeError("one change is about connections or about ports, not both")
+        found: list[Command] = []
+        # What stands and shall stand is left alone, whatever it is called.
+        remove = set(self._before.values()) - set(after.values())
+        add = set(after.values()) - set(self._before.values())
+        if remove or add:
+            found.append(Exchange(tuple(sorted(remove)), tuple(sorted(add))))
+        for enabled in (True, False):
+            ports = tuple(sorted(port for port, wanted in self.admin.items() if wanted is enabled))
+            if ports:
+                found.append(SetAdmin(ports, enabled))
+        found.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
+        if len(found) > 1:
+            raise TreeError(
+                "one change enables ports, disables ports or names one port, not several of these"
+            )
+        new = {name: wire for name, wire in after.items() if self._before.get(name) != wire}
+        return found, new, [name for name in self._before if name not in after]
