@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 from controller.openflow.errors import SwitchTimeoutError
 from controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
@@ -120,7 +120,9 @@ class Proxy:
     Each line of a client has one line of reply (a set command comes with a query behind it).
     """
 
-    WRITE = re.compile(r"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
+    WRITE = re.compile(rb"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
+    #: A reading of what stands.
+    READ = re.compile(rb"stat\?")
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self._upstream = upstream
@@ -164,28 +166,31 @@ class Proxy:
                 self._sockets |= {client, switch}
             try:
                 with client.makefile("rb") as lines, switch.makefile("rb") as replies:
-                    for line in lines:
-                        if not self._pass(line, client, switch, replies):
-                            break
+                    while (asked := self.message(lines)) and self._pass(asked, client, switch, replies):
+                        pass
             except OSError:
                 pass
             finally:
                 with self._lock:
                     self._sockets -= {client, switch}
 
-    def _pass(self, line: bytes, client: socket.socket, switch: socket.socket, replies: Any) -> bool:
-        write = self.WRITE.search(line.decode()) is not None
+    def message(self, file: BinaryIO) -> bytes:
+        """The next request or reply; empty at the end."""
+        return file.readline()
+
+    def _pass(self, asked: bytes, client: socket.socket, switch: socket.socket, replies: BinaryIO) -> bool:
+        write = self.WRITE.search(asked) is not None
         lose, self.lose = (self.lose, None) if write else (None, self.lose)
         if write:
-            self.seen.append(line.decode().strip())
+            self.seen.append(asked.decode().strip())
         if lose is False:
             return False
-        switch.sendall(line)
-        reply = replies.readline()
+        switch.sendall(asked)
+        reply = self.message(replies)
         if lose:
             time.sleep(0.02)
             return False
-        if self.garble and b"stat?" in line:
+        if self.garble and self.READ.search(asked):
             reply = reply[: len(reply) // 2]
             client.sendall(reply)
             return False
@@ -218,6 +223,8 @@ class ScpiRig(Rig):
     wavelengths: ClassVar[int] = 0
     #: What the switch calls the protocol; the driver has the same name.
     protocol: ClassVar[str] = "scpi"
+    #: What the inventory says besides.
+    more: ClassVar[Mapping[str, Any]] = {}
     proxy_of: ClassVar[Callable[[tuple[str, int]], AnyProxy]] = Proxy
 
     def __init__(self) -> None:
@@ -311,7 +318,7 @@ class ScpiRig(Rig):
             entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}
         if self.wavelengths:
             entry["wavelengths"] = self.wavelengths
-        return make_driver("ocs0", entry, SIZE)
+        return make_driver("ocs0", entry | self.more, SIZE)
 
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:
         return self._make(self.address if direct else f"127.0.0.1:{self.proxy.port}")

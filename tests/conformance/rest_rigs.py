@@ -1,0 +1,42 @@
+"""The emulated optical switch under its web protocols: Calient's REST and Polatis' RESTCONF."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, BinaryIO, ClassVar
+
+from tests.conformance.rigs import Proxy, ScpiRig
+
+
+class HttpProxy(Proxy):
+    """Between a web client and its switch."""
+
+    WRITE = re.compile(rb"\A(POST|PUT|PATCH|DELETE) ")
+    READ = re.compile(rb"\AGET \S*(cross-connects|crossconnects)")
+
+    def message(self, file: BinaryIO) -> bytes:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = file.readline()
+            if not line:
+                return b""
+            head += line
+        length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+        return head + file.read(int(length[1]) if length else 0)
+
+
+class CalientRestRig(ScpiRig):
+    """Calient's REST, which shows neither failed nor disabled ports."""
+
+    failed_port = None
+    protocol = "calient-rest"
+    proxy_of = HttpProxy
+
+
+class PolatisRestconfRig(ScpiRig):
+    """Polatis' RESTCONF, of a switch that is known to keep what it has shown."""
+
+    protocol = "polatis-restconf"
+    proxy_of = HttpProxy
+    more: ClassVar[Mapping[str, Any]] = {"settle_s": 0}
