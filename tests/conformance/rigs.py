@@ -277,8 +277,8 @@ class ScpiRig(Rig):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
             time.sleep(0.01)
-        addresses = json.loads(ready.read_text())["addresses"]
-        self.scpi_address, self.address = str(addresses["scpi"]), str(addresses[self.protocol])
+        self.addresses: dict[str, str] = json.loads(ready.read_text())["addresses"]
+        self.address = self.addresses[self.protocol]
         host, port = self.address.split(":")
         self._proxy = type(self).proxy_of((host, int(port)))
         self._maps = Datapath.resume(self._pins)
@@ -342,7 +342,7 @@ class ScpiRig(Rig):
         return self.maps.counters(cross_connect.egress).tx_packets
 
     def _tell(self, command: str) -> None:
-        host, port = self.scpi_address.split(":")
+        host, port = self.addresses["scpi"].split(":")
         with socket.create_connection((host, int(port)), timeout=5) as other:
             other.sendall(f"{command};*opc?\n".encode())
             assert other.recv(100) == b"1\n"

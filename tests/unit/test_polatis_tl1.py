@@ -147,23 +147,27 @@ def test_what_else_it_tells(wire: Wire) -> None:
 
 
 def test_light_that_is_lost_is_reported_and_its_return(wire: Wire) -> None:
+    wire.now_ns += ALARM_NS
+    wire.device.receive(4, False)
+    assert "** 1 REPT ALM PORT" in wire.run(), "what is lost right after the login is news"
+    wire.device.receive(4, True)
     wire.ask("ENT-PATCH::1,5:1:;")
     wire.now_ns += ALARM_NS
-    assert wire.run() == ""
+    assert "A  2 REPT ALM PORT" in wire.run()
     wire.device.receive(1, False)
     assert wire.run() == "", "too soon: it has looked just now"
-    assert wire.session.next_ns == 2 * ALARM_NS
+    assert wire.session.next_ns == 3 * ALARM_NS
     wire.now_ns += ALARM_NS
     assert wire.run() == (
-        "\r\n\n   ocs0 26-11-23 08:45:20\r\n** 1 REPT ALM PORT\r\n"
+        "\r\n\n   ocs0 26-11-23 08:45:20\r\n** 3 REPT ALM PORT\r\n"
         '   "1:MJ,LOS,SA,11-23,08-45-20,,:\\"no light comes in\\""\r\n;'
-        "\r\n\n   ocs0 26-11-23 08:45:20\r\n** 2 REPT ALM PORT\r\n"
+        "\r\n\n   ocs0 26-11-23 08:45:20\r\n** 4 REPT ALM PORT\r\n"
         '   "5:MJ,LOS,SA,11-23,08-45-20,,:\\"no light from port 1\\""\r\n;'
     )
     wire.device.receive(1, True)
     wire.now_ns += ALARM_NS
     cleared = wire.ask("RTRV-HDR:::7:;")
-    assert [line for line in cleared if line.startswith("A ")] == [f"A  {n} REPT ALM PORT" for n in (3, 4)]
+    assert [line for line in cleared if line.startswith("A ")] == [f"A  {n} REPT ALM PORT" for n in (5, 6)]
     assert any(line.startswith('"5:CL,LOS,SA,11-23,08-45-20') for line in cleared)
     wire.ask("OPR-ARC-EQPT::REPMGR:1::IND;")
     wire.device.receive(1, False)

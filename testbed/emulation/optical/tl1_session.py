@@ -262,7 +262,10 @@ class Tl1Session(ABC):
         right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
         if not user or not (right or not users):
             raise Denial("PIUI")
-        self._user = user
+        if self._user is None:
+            self._user = user
+            # What is wrong by now is no news.
+            self._reports(now_ns)
         return self.greeting(user)
 
     def greeting(self, user: str) -> Answer:
