@@ -25,7 +25,7 @@ from controller.inventory import wait_for_inventory
 from controller.logs import configure
 from controller.openflow.errors import ListenError
 from controller.openflow.plane import OpenFlowPlane
-from controller.rest.access import is_loopback, read_token
+from controller.rest.access import is_loopback, read_tokens
 from controller.rest.app import create_app
 from controller.service import Controller
 from fabric.plugged import plugged
@@ -57,7 +57,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--state", type=Path, required=True, help="directory for what must survive a restart")
     parser.add_argument("--rest", default="127.0.0.1:8080", help="HOST:PORT of the REST API (%(default)s)")
     parser.add_argument("--openflow", default="127.0.0.1:6653", help="HOST:PORT for switches (%(default)s)")
-    parser.add_argument("--token-file", type=Path, help="file with the token that every call then needs")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        help="file with the token that every call then needs, or with several, a line NAME TOKEN for each",
+    )
     parser.add_argument(
         "--allow-host",
         action="append",
@@ -74,10 +78,10 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
-    token = None if options.token_file is None else read_token(options.token_file)
+    tokens = None if options.token_file is None else read_tokens(options.token_file)
     rest_host, rest_port = _address("--rest", options.rest)
     openflow_host, openflow_port = _address("--openflow", options.openflow)
-    if token is None and not is_loopback(rest_host):
+    if tokens is None and not is_loopback(rest_host):
         raise StartError(f"--rest {options.rest}: not a loopback address; that needs --token-file")
     fabric = read_fabric(options.fabric)
     # The ports come first: a second controller must end before it touches anything.
@@ -93,7 +97,7 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
             controller = Controller(fabric, inventory, options.state, plane)
             try:
                 controller.start(options.switches_timeout)
-                app = create_app(controller, token, [rest_host, *options.allow_host])
+                app = create_app(controller, tokens, [rest_host, *options.allow_host])
                 _serve(app, controller, rest, stopped)
             finally:
                 controller.stop()

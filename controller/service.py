@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.bus import EventBus
+from controller.circuits.intent import IntentDatabase
 from controller.circuits.manager import CircuitManager
 from controller.circuits.optical_site import OpticalSite
 from controller.circuits.reconciler import Reconciler
@@ -53,9 +54,10 @@ class Controller:
             }
         except ValueError as error:
             raise StartError(str(error)) from error
-        self.site = OpticalSite(drivers, inventory.optical_switches, self.bus)
+        self.intents = IntentDatabase(state / "controller" / "circuits.sqlite")
+        self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
         self.forwarding = Forwarding(fabric, plane)
-        self.circuits = CircuitManager(fabric, self.site, self.forwarding, store, self.bus)
+        self.circuits = CircuitManager(fabric, self.site, self.forwarding, self.intents, self.bus)
         agent = AgentClient(inventory.agent) if inventory.agent else None
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
@@ -124,6 +126,7 @@ class Controller:
         self.plane.stop()
         self.bus.close()
         self._store.close()
+        self.intents.close()
 
     def health(self) -> dict[str, Any]:
         """``status`` is ``ok``, or ``degraded`` with one line per reason in ``reasons``."""

@@ -168,7 +168,7 @@ class Lights:
                 plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen, anew=anew)
                 try:
                     if plan:
-                        seen = driver.apply(plan, timeout_s=deadline.check()).snapshot
+                        seen = self._site.apply(name, plan, timeout_s=deadline.check()).snapshot
                 except StaleRevision:
                     # Somebody else wrote, or the switch has lost its light: read it anew, once.
                     if last:

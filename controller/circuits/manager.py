@@ -1,10 +1,14 @@
 """The circuit manager: what should be lit, and the change from what is lit now to that.
 
-A change of light is made in this order: remove the light that goes, point the packet switches' rules
-along the new paths (each behind a barrier, nearest to the destination first), then add the new light.
-So no packet is ever sent the old way over new light, and what keeps its light is never touched. Where the
-switches can remove and add in one write and are declared to be dark for longer than the rules take, they do
-so, and the rules are written in that one dark time.
+A change of light is made in this order: packets that light which stays can carry are sent over that; the
+light that goes is removed; the packet switches' rules are pointed along the new paths (each behind a barrier,
+nearest to the destination first); the new light is added; last, packets take the paths that are then the
+shortest. So no packet is ever sent the old way over new light, and what keeps its light is never touched nor
+led into the dark. Where the switches can remove and add in one write and are declared to be dark for longer
+than the rules take, they do so, and the rules are written in that one dark time.
+
+A change is made on all of its switches or on none: where one does not do its part, all that was changed is
+taken back, and what cannot be is named by switch and cross-connect.
 
 What should be lit (the intent) is on disk before the first write, so a crash in between is mended by the
 next start.
@@ -22,25 +26,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.bus import EventBus
-from controller.circuits.optical_site import OpticalSite, lit
-from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from controller.circuits.drift import Drift, Mending, Policy, drift, mending
+from controller.circuits.intent import IntentDatabase, Pending
+from controller.circuits.optical_site import OpticalSite
+from controller.circuits.transaction import Found, Leftover, achieved, leftovers, standing, taken_back
+from controller.errors import ConflictError, InvalidError, UnavailableError
 from controller.optical.base import CrossConnectResult, Plan, Snapshot
 from controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
 from controller.packets.attachment import attachments
-from controller.packets.forwarding import Forwarding, ForwardingPlan
-from controller.store import Store
-from fabric.crossconnect import CrossConnect, Mode
+from controller.packets.forwarding import Forwarding, ForwardingPlan, Stages
+from fabric.crossconnect import CrossConnect, Mode, plan_changes
 from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 log = logging.getLogger(__name__)
 
-_INTENT = "intent"
 #: Pause before a switch that did not do what it should is asked again, seconds.
 _RETRY_S = 5.0
 #: Declared darkness, seconds, from which on rules are written during it; they take a few milliseconds.
 _ROOM_FOR_RULES_S = 0.02
 #: Share of the declared darkness that passes first, as a command may start a little late.
 _DARK_FOR_SURE = 0.2
+#: Who the audit log says it was, where it was nobody who called.
+RECONCILER, OUTSIDE = "reconciler", "outside"
 
 
 _Mark = Callable[..., None]
@@ -63,6 +70,7 @@ class Change:
 
     ``plans`` and ``results`` by optical switch; ``timeline``: phases in order, each
     ``{"t": CLOCK_MONOTONIC seconds, "phase": …}``. ``problems``: what did not work, one line each.
+    ``undone``: a switch did not do its part, and all was taken back but what is ``left``.
     """
 
     plans: Mapping[str, Plan]
@@ -70,25 +78,48 @@ class Change:
     results: Mapping[str, tuple[CrossConnectResult, ...]] = field(default_factory=dict)
     timeline: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[str, ...] = ()
+    undone: bool = False
+    left: tuple[Leftover, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """In one or two words, for the audit log and counters."""
+        if self.undone:
+            return "partly undone" if self.left else "undone"
+        return "problems" if self.problems else "done"
+
+
+@dataclass
+class _Made:
+    """What carrying out plans came to. ``failed``: why a switch did not do its part; ``rules``: what went
+    wrong with packet switches."""
+
+    results: _Results = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    rules: list[str] = field(default_factory=list)
 
 
 class CircuitManager:
     """Owns the light of a fabric. One change at a time; reads may come from any thread."""
 
     def __init__(
-        self, fabric: Fabric, site: OpticalSite, forwarding: Forwarding, store: Store, bus: EventBus
+        self,
+        fabric: Fabric,
+        site: OpticalSite,
+        forwarding: Forwarding,
+        intents: IntentDatabase,
+        bus: EventBus,
     ) -> None:
         self._fabric = fabric
         self._site = site
         self._forwarding = forwarding
-        self._store = store
+        self._intents = intents
         self._bus = bus
         self._changing = threading.RLock()
-        self._unmet: set[str] = set()
         self._retry_at: dict[str, float] = {}
+        #: The difference that was last told of, by switch.
+        self._drifts: dict[str, Drift] = {}
         self._ends: tuple[int, dict[Port, Port | None]] = (-1, {})
-        #: What is on disk, once it has been read or written.
-        self._intent: dict[str, frozenset[CrossConnect]] | None = None
 
     # Reading
 
@@ -116,77 +147,223 @@ class CircuitManager:
     # Intent
 
     def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
-        """What should be lit, by switch; None before the first start. Raises ValueError on a bad file."""
-        if self._intent is None and (document := self._store.read(_INTENT)) is not None:
-            self._intent = {
-                name: frozenset(
-                    CrossConnect(e["ingress"], e["egress"], e.get("wavelength"), e.get("name"))
-                    for e in entries
-                )
-                for name, entries in document["cross_connects"].items()
-            }
-        return None if self._intent is None else dict(self._intent)
+        """What should be lit, by switch; None before the first start."""
+        return self._intents.wanted()
+
+    def drift(self, name: str) -> Drift:
+        """How a switch, as last read, differs from what it should carry."""
+        snapshot = self._site.view(name).snapshot
+        if snapshot is None:
+            return Drift()
+        wanted = (self._intents.wanted() or {}).get(name, frozenset())
+        return drift(wanted, self._intents.unwanted(name), snapshot)
 
     def adopt(self) -> None:
-        """At start: read every switch, keep what is right, light what is missing; then the rules.
+        """At start: end a change that a crash cut short, keep what is right, light what is missing; then the
+        rules.
 
-        What should be lit is the saved intent or, on the first start, the fabric's own circuits. A
-        cross-connect that nobody asked for is left alone unless it stands in the way.
+        What should be lit is the saved intent or, on the first start, the fabric's own circuits. What nobody
+        asked for is left to the reconciler: some of it may belong to jobs that are taken over later.
         """
         with self._changing:
-            intent = self.intent()
-            if intent is None:
-                intent = circuit_cross_connects(self._fabric, self._fabric.circuits)
-                self._save(intent)
-            self._unmet = set(self._fabric.optical_switches)
+            known = self._intents.wanted()
+            circuits = circuit_cross_connects(self._fabric, self._fabric.circuits)
+            missing = {
+                name: circuits.get(name, frozenset())
+                for name in self._fabric.optical_switches
+                if name not in (known or {})
+            }
+            if missing:
+                self._intents.save(missing)
             # Rules for the light that is there come first: traffic may already run on it.
             for name in self._fabric.optical_switches:
                 with contextlib.suppress(UnavailableError):
                     self._site.look(name)
             self._forwarding.reconcile(self.cross_connects())
-            self.mend()
+            if (pending := self._intents.pending()) is not None:
+                self._finish(pending)
+            for name, view in self._site.views().items():
+                if view.reachable and self._intents.policy(name) in (Policy.MEND, Policy.REPAIR):
+                    self._reconcile(name, Policy.MEND, at_start=True)
 
-    def mend(self) -> None:
-        """Bring every switch that does not carry its intent to it, as far as it can be reached."""
+    def reconcile(self, names: Iterable[str] | None = None) -> None:
+        """Read these switches (None: all); do what its policy says with each that is not as it should be."""
         with self._changing:
-            for name in sorted(self._unmet):
-                if self._site.holder(name) is not None:
-                    # A conductor's, which changes its light all the time.
-                    self._unmet.discard(name)
-                    continue
-                if time.monotonic() >= self._retry_at.get(name, 0.0):
-                    self._mend(name)
+            for name in sorted(self._fabric.optical_switches if names is None else names):
+                with contextlib.suppress(UnavailableError):
+                    self._site.look(name)
+                    self._reconcile(name, self._intents.policy(name))
 
-    def forget_met(self, name: str) -> None:
-        """The switch was away; what it carries must be compared with the intent again."""
+    def is_as_intended(self, name: str) -> bool:
+        """Whether a switch, as last read, needs no :meth:`reconcile`; also what was told is up to date."""
+        view = self._site.view(name)
+        if self._site.holder(name) is not None or not view.reachable:
+            return True
+        found = self.drift(name)
+        if not found:
+            return name not in self._drifts and view.complaint is None and not self._intents.unwanted(name)
+        if found != self._drifts.get(name):
+            return False
+        # Told; what is worth another attempt is tried again after a while.
+        acts = self._intents.policy(name) in (Policy.MEND, Policy.REPAIR)
+        return not acts or time.monotonic() < self._retry_at.get(name, 0.0)
+
+    def settle(self, name: str, how: Policy, who: str) -> Drift:
+        """Do once, now, with a switch's difference what this policy says; what is left of it.
+
+        Raises NotFoundError, UnavailableError, ConflictError for a switch that is kept for a job.
+        """
         with self._changing:
-            self._unmet.add(name)
+            self._site.driver(name)
+            if (holder := self._site.holder(name)) is not None:
+                raise ConflictError(f"optical switch {name} is kept for job {holder}")
+            self._site.look(name)
             self._retry_at.pop(name, None)
+            self._reconcile(name, how, who=who)
+            return self.drift(name)
 
-    def _mend(self, name: str) -> None:
-        wanted = (self.intent() or {}).get(name, frozenset())
-        try:
-            have = self._site.look(name)
-            if wanted <= lit(have):
-                self._unmet.discard(name)
-                self._site.complain(name, None)
-                return
-            log.info("%s: lighting what is missing", name)
-            change = self._change({name: Target(tuple(wanted), Mode.UPDATE)}, dry_run=False, save=False)
-        except UnavailableError as error:
-            self._retry_at[name] = time.monotonic() + 1.0
-            log.debug("%s", error)
-        except ControllerError as error:
-            # The device says it cannot be done; trying again would not help.
-            self._unmet.discard(name)
-            self._site.complain(name, f"does not carry what it should: {error}")
+    def set_policy(self, name: str | None, policy: Policy | None, who: str) -> None:
+        """What becomes of changes that the controller did not make, on one switch or (None) on all that have
+        no policy of their own. Raises NotFoundError, UnavailableError."""
+        if name is not None:
+            self._site.driver(name)
+        with self._changing, self._intents.writing():
+            self._intents.set_policy(name, policy)
+            self._intents.note(who, "policy", name, policy=None if policy is None else policy.value)
+            # What was told under the other policy is judged anew.
+            self._drifts.clear()
+            self._retry_at.clear()
+
+    def _reconcile(self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False) -> None:
+        """Do with a switch's difference, as last read, what the policy says. The caller has the lock."""
+        view = self._site.view(name)
+        # A job's light changes all the time; its conductor knows what should be lit.
+        if self._site.holder(name) is not None or view.snapshot is None:
+            return
+        found = self.drift(name)
+        if at_start:
+            found = replace(found, foreign=found.foreign if found.missing else frozenset())
+        if found and found != self._drifts.get(name):
+            self._tell(name, found, policy)
+        if not found:
+            self._settled(name)
+        elif policy is Policy.ADOPT:
+            self._take_as_intent(name, view.snapshot, found, who)
+        elif policy is Policy.ALARM:
+            self._site.complain(name, f"is not as it should be: {found}")
+            self._site.remark(name, None)
         else:
-            if change.problems:
-                self._site.complain(name, f"does not carry what it should: {change.problems[0]}")
+            job = mending(found, view.snapshot, exactly=policy is Policy.REPAIR)
+            if job.plan and time.monotonic() >= self._retry_at.get(name, 0.0):
+                self._mend(name, job, policy, view.snapshot, who)
+            elif not job.plan:
+                self._judge(name, job, None)
+
+    def _tell(self, name: str, found: Drift, policy: Policy) -> None:
+        """Say once that a switch differs from what it should be."""
+        self._drifts[name] = found
+        self._retry_at.pop(name, None)
+        fields = {key: [str(xc) for xc in sorted(group)] for key, group in vars(found).items() if group}
+        log.warning("%s: %s", name, found)
+        self._bus.publish("drift", switch=name, policy=policy.value, text=str(found), **fields)
+        self._site.meters.drifts.labels(name, policy.value).inc()
+        self._intents.try_note(OUTSIDE, "drift", name, "seen", policy=policy.value, **fields)
+
+    def _settled(self, name: str) -> None:
+        """A switch carries what it should and nothing else."""
+        self._drifts.pop(name, None)
+        self._retry_at.pop(name, None)
+        self._site.complain(name, None)
+        self._site.remark(name, None)
+        if unwanted := self._intents.unwanted(name):
+            with self._on_disk():
+                self._intents.gone(name, unwanted)
+
+    def _take_as_intent(self, name: str, now: Snapshot, found: Drift, who: str) -> None:
+        with self._on_disk():
+            with self._intents.writing():
+                self._intents.save({name: standing(now) - now.foreign})
+                self._intents.note(who, "adopt", name, text=str(found))
+            self._settled(name)
+
+    def _mend(self, name: str, job: Mending, policy: Policy, now: Snapshot, who: str) -> None:
+        log.info("%s: %d to remove, %d to make", name, len(job.plan.remove), len(job.plan.add))
+        timeline: list[Mapping[str, Any]] = []
+        began = time.monotonic()
+        made = self._carry_out({name: job.plan}, {name: now}, _marker(timeline))
+        problem = made.failed.get(name) or next(iter(made.rules), None)
+        outcome = "done" if problem is None else "failed"
+        self._count(outcome, began)
+        detail = _pairs_of(job.plan)
+        self._intents.try_note(
+            who, policy.value, name, outcome, **detail, **({"text": problem} if problem else {})
+        )
+        self._publish({name: job.plan}, timeline, [problem] if problem else [], outcome)
+        self._retry_at.pop(name, None)
+        self._judge(name, job, made.failed.get(name))
+
+    def _judge(self, name: str, job: Mending, problem: str | None) -> None:
+        """Say what is still not as it should be after an attempt to mend a switch."""
+        found = self.drift(name)
+        if not found:
+            self._settled(name)
+            return
+        self._drifts[name] = found
+        if self._retry_at.get(name, 0.0) <= time.monotonic():
+            self._retry_at[name] = time.monotonic() + _RETRY_S
+        why = problem or next((f"{xc}: {reason}" for xc, reason in sorted(job.cannot.items())), None)
+        lacking = found.missing or found.broken or found.left
+        self._site.complain(
+            name, f"does not carry what it should: {why or found}" if lacking or problem else None
+        )
+        self._site.remark(name, str(Drift(foreign=found.foreign)) if found.foreign else None)
+
+    def _finish(self, pending: Pending) -> None:
+        """End a change that a crash cut short: go on with it, or where that cannot be, go back."""
+        wanted = self._intents.wanted() or {}
+        names = [name for name in pending.before if self._site.holder(name) is None]
+        now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
+        jobs: dict[str, Mending] = {}
+        for name in names:
+            if (snapshot := now.get(name)) is not None:
+                old = frozenset(pending.before[name]) - wanted[name]
+                found = replace(drift(wanted[name], old, snapshot), foreign=frozenset())
+                jobs[name] = mending(found, snapshot, exactly=False)
+        cannot = [
+            f"optical switch {n}: {x}: {why}" for n, job in jobs.items() for x, why in job.cannot.items()
+        ]
+        cannot += [f"optical switch {name} cannot be reached" for name in names if name not in jobs]
+        if not cannot:
+            seen = {name: snapshot for name, snapshot in now.items() if snapshot is not None}
+            plans = {name: job.plan for name, job in jobs.items()}
+            cannot = list(self._carry_out(plans, seen, _marker([])).failed.values())
+        if not cannot:
+            with self._on_disk(), self._intents.writing():
+                self._intents.end()
+                self._intents.note(RECONCILER, "finish", text=f"a change of {pending.who} that was cut short")
+            return
+        text = cannot[0]
+        log.warning("a change of %s that was cut short cannot be finished: %s", pending.who, text)
+        new = {name: wanted[name] - frozenset(pending.before[name]) for name in names}
+        with self._on_disk(), self._intents.writing():
+            self._intents.take_back(new)
+            self._intents.note(RECONCILER, "take back", outcome="undone", begun_by=pending.who, text=text)
+        for name in jobs:
+            self._reconcile(name, Policy.MEND, at_start=True)
+
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        """Light has changed already; that the disk does not take it is told, and no error."""
+        try:
+            yield
+        except UnavailableError as error:
+            log.error("%s", error)
 
     # Changing
 
-    def set_circuits(self, circuits: Iterable[tuple[Port, Port]], *, dry_run: bool = False) -> Change:
+    def set_circuits(
+        self, circuits: Iterable[tuple[Port, Port]], *, who: str, dry_run: bool = False
+    ) -> Change:
         """Make exactly these duplex circuits stand, over all optical switches.
 
         Raises InvalidError when they cannot all be made, UnavailableError when a switch cannot be read
@@ -197,81 +374,169 @@ class CircuitManager:
         except ValueError as error:
             raise InvalidError(str(error)) from error
         targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in wanted.items()}
-        return self.change(targets, dry_run=dry_run)
+        return self.change(targets, who=who, dry_run=dry_run)
 
-    def change(self, targets: Mapping[str, Target], *, dry_run: bool = False) -> Change:
-        """Change some switches' cross-connects, with the rules in between. Raises as set_circuits,
-        ConflictError when SAFE mode or another owner forbids it."""
+    def change(
+        self, targets: Mapping[str, Target], *, who: str, dry_run: bool = False, whole: bool = True
+    ) -> Change:
+        """Change some switches' cross-connects, with the rules in between: on all of them or (``whole``) on
+        none. Otherwise what did not come about stays wanted, and is tried again.
+
+        ``who``: for the audit log. Raises as set_circuits, ConflictError when SAFE mode or another owner
+        forbids it, NotFoundError.
+        """
         with self._changing:
-            return self._change(targets, dry_run=dry_run, save=True)
+            return self._change(targets, who, dry_run, whole)
 
-    def _change(self, targets: Mapping[str, Target], *, dry_run: bool, save: bool) -> Change:
+    def _change(self, targets: Mapping[str, Target], who: str, dry_run: bool, whole: bool) -> Change:
         timeline: list[Mapping[str, Any]] = []
-
-        def mark(phase: str, **fields: Any) -> None:
-            timeline.append({"t": time.monotonic(), "phase": phase, **fields})
-
+        mark = _marker(timeline)
         mark("start")
         before: dict[str, Snapshot] = {}
         plans: dict[str, Plan] = {}
         for name, target in targets.items():
+            before[name] = self._site.look(name)
+            # Asked afterwards: what a job has made since is then known to be a job's.
             if (holder := self._site.holder(name)) is not None:
                 raise ConflictError(f"optical switch {name} is kept for job {holder}")
-            before[name] = self._site.look(name)
             plans[name] = self._plan(name, target, before[name])
-        after = {**self.cross_connects(), **{n: p.keep | frozenset(p.add) for n, p in plans.items()}}
         mark("planned")
         if dry_run:
             return Change(plans, timeline=tuple(timeline))
-        if save:
-            self._save({**(self.intent() or {}), **{n: after[n] for n in plans}})
-        # Light that no rule depends on changes without the packet switches being asked.
-        rules = None if self._forwarding.stands(after) else self._forwarding.plan(after, as_read=True)
-        problems: list[str] = [] if rules is None else list(rules.failed.values())
-        removed: _Results = {}
-        added: _Results = {}
-        changing = {name: plan for name, plan in plans.items() if plan.remove or plan.add}
-        if rules is None:
-            mark("remove_light", cross_connects=sum(len(p.remove) for p in plans.values()))
-            added = self._on_all(changing, lambda n, plan: self._apply(n, plan, before), problems)
-            mark("light_added", cross_connects=sum(len(p.add) for p in plans.values()))
-        elif window := self._common_darkness(changing):
-            mark("remove_light", cross_connects=sum(len(p.remove) for p in plans.values()))
-            with ThreadPoolExecutor(max_workers=1) as beside:
-                writing = beside.submit(self._write_rules, rules, mark, *window)
-                added = self._on_all(changing, lambda n, plan: self._apply(n, plan, before), problems)
-                problems += writing.result()
-            mark("light_added", cross_connects=sum(len(p.add) for p in plans.values()))
-        else:
-            removed, added = self._remove_then_add(plans, rules, before, mark, problems)
-
-        seen = self.cross_connects()
-        if all(after[name] == seen[name] for name in plans):
-            if rules is not None and self._forwarding.verify(rules.wanted):
-                # A switch that was away, or someone else who wrote: from what the tables have now.
-                problems += self._forwarding.reconcile(seen).values()
-        else:
-            # Not everything came about: forward along the light there is.
-            problems += self._forwarding.reconcile(seen).values()
-        mark("verified")
-        results = {n: _merge(removed.get(n, ()), added.get(n, ()), plans[n]) for n in plans}
-        problems = list(dict.fromkeys(problems))
-        for name in plans:
-            if after[name] == seen[name]:
-                self._unmet.discard(name)
-                self._site.complain(name, None)
+        old = self._intents.wanted() or {}
+        wanted = {name: _with(old.get(name, frozenset()), target) for name, target in targets.items()}
+        self._intents.begin(who, wanted)
+        made = self._carry_out(plans, before, mark, whole=whole)
+        problems = [*made.failed.values(), *made.rules]
+        undone, left = bool(made.failed) and whole, tuple[Leftover, ...]()
+        if undone:
+            mark("taking_back")
+            left, more = self._take_back(plans, made.failed, mark)
+            problems += [*map(str, left), *more]
+        change = Change(
+            plans, True, made.results, tuple(timeline), tuple(dict.fromkeys(problems)), undone, left
+        )
+        with self._on_disk(), self._intents.writing():
+            if undone:
+                self._intents.take_back(_still_to_remove(left))
             else:
-                self._unmet.add(name)
+                self._intents.end()
+            for name, plan in plans.items():
+                if plan or change.problems:
+                    text = {"text": change.problems[0]} if change.problems else {}
+                    self._intents.note(who, "change", name, change.outcome, **_pairs_of(plan), **text)
+        for name in plans:
+            found = self.drift(name)
+            if name in made.failed and (found or not self._site.view(name).reachable):
+                # Ours, and told; a switch that is away is compared when it is back.
+                self._drifts[name] = found
                 self._retry_at[name] = time.monotonic() + _RETRY_S
+                self._site.complain(name, f"does not carry what it should: {made.failed[name]}")
+            elif not found:
+                self._settled(name)
+        self._count(change.outcome, timeline[0]["t"])
+        self._publish(plans, timeline, change.problems, change.outcome)
+        return change
+
+    def _take_back(
+        self, plans: Mapping[str, Plan], failed: Mapping[str, str], mark: _Mark
+    ) -> tuple[tuple[Leftover, ...], list[str]]:
+        """Make all as it was before these plans; what is not, and what went wrong with the rules."""
+        changed = {name: plan for name, plan in plans.items() if plan}
+        seen = self._readings(changed)
+        back = {name: taken_back(changed[name], now) for name, now in seen.items() if now is not None}
+        made = self._carry_out(back, {n: s for n, s in seen.items() if s is not None}, mark)
+        mark("taken_back")
+        said = {**failed, **made.failed}
+        reasons = {name: text.removeprefix(f"optical switch {name}: ") for name, text in said.items()}
+        return leftovers(changed, self._readings(changed), reasons), made.rules
+
+    def _readings(self, names: Iterable[str]) -> dict[str, Snapshot | None]:
+        """The newest reading of each; None where the switch could not be read last."""
+        views = self._site.views()
+        return {name: views[name].snapshot if views[name].reachable else None for name in names}
+
+    def _carry_out(
+        self, plans: Mapping[str, Plan], before: Mapping[str, Snapshot], mark: _Mark, *, whole: bool = False
+    ) -> _Made:
+        """Make these plans come about on their switches, with the rules where they belong.
+
+        ``before``: the readings that they were made from. ``whole``: nothing is added anywhere where
+        something was not removed somewhere.
+        """
+        seen = dict(before)
+        changing = {name: plan for name, plan in plans.items() if plan}
+        light = self.cross_connects()
+        kept = {**light, **{name: light[name] - set(plan.remove) for name, plan in changing.items()}}
+        after = {**light, **{name: plan.keep | set(plan.add) for name, plan in plans.items()}}
+        stages = self._forwarding.stages(light, kept, after)
+        made = _Made()
+        if stages.detour is not None:
+            made.rules += self._forwarding.write(stages.detour).values()
+            mark("detoured", flow_changes=stages.detour.changes)
+        rules = stages.dark
+        if rules is not None:
+            made.rules += rules.failed.values()
+        goes = sum(len(plan.remove) for plan in changing.values())
+        comes = sum(len(plan.add) for plan in changing.values())
+        window = None if rules is None else self._common_darkness(changing)
+        if rules is None or window is not None:
+            mark("remove_light", cross_connects=goes)
+            if rules is None or window is None:
+                self._on_all(changing, seen, made)
+            else:
+                with ThreadPoolExecutor(max_workers=1) as beside:
+                    writing = beside.submit(self._write_rules, rules, mark, *window)
+                    self._on_all(changing, seen, made)
+                    made.rules += writing.result()
+            mark("light_added", cross_connects=comes)
+        else:
+            self._remove_then_add(changing, rules, seen, mark, made, whole)
+        self._excuse(changing, made)
+        for said in made.failed.values():
+            log.error("%s", said)
+        self._verify_rules(stages, after, made)
+        mark("verified")
+        return made
+
+    def _excuse(self, plans: Mapping[str, Plan], made: _Made) -> None:
+        """What a switch shows decides, not what it said."""
+        for name, now in self._readings(plans).items():
+            if now is not None and achieved(plans[name], now):
+                if (said := made.failed.pop(name, None)) is not None:
+                    log.warning("%s; yet it is as it should be", said)
+            elif name not in made.failed:
+                made.failed[name] = f"optical switch {name}: it does not carry what it was told to"
+
+    def _verify_rules(self, stages: Stages, after: CrossConnects, made: _Made) -> None:
+        """Point packets along the light there is, and read that back."""
+        seen = self.cross_connects()
+        if made.failed or any(after[name] != seen[name] for name in after):
+            made.rules += self._forwarding.reconcile(seen).values()
+            return
+        if stages.last is not None:
+            made.rules += self._forwarding.write(stages.last).values()
+        wrote = any(stage is not None for stage in (stages.detour, stages.dark, stages.last))
+        if wrote and self._forwarding.verify(stages.wanted):
+            # A switch that was away, or someone else who wrote: from what the tables have now.
+            made.rules += self._forwarding.reconcile(seen).values()
+
+    def _count(self, outcome: str, began: float) -> None:
+        self._site.meters.changes.labels(outcome).inc()
+        self._site.meters.change_s.observe(time.monotonic() - began)
+
+    def _publish(
+        self, plans: Mapping[str, Plan], timeline: Iterable[Any], problems: Iterable[str], outcome: str
+    ) -> None:
         self._bus.publish(
             "circuits",
             added=sum(len(p.add) for p in plans.values()),
             removed=sum(len(p.remove) for p in plans.values()),
             kept=sum(len(p.keep) for p in plans.values()),
-            timeline=timeline,
-            problems=problems,
+            timeline=list(timeline),
+            problems=list(problems),
+            outcome=outcome,
         )
-        return Change(plans, True, results, tuple(timeline), tuple(problems))
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
         """When, in seconds from the commands, all that changes is surely dark, and when no longer.
@@ -310,24 +575,27 @@ class CircuitManager:
         self,
         plans: Mapping[str, Plan],
         rules: ForwardingPlan,
-        before: dict[str, Snapshot],
+        seen: dict[str, Snapshot],
         mark: _Mark,
-        problems: list[str],
-    ) -> tuple[_Results, _Results]:
-        """A change in two writes on each switch; what was removed and what was added."""
-        dark = {name: plan for name, plan in plans.items() if plan.remove}
-        bright = {name: plan for name, plan in plans.items() if plan.add}
+        made: _Made,
+        whole: bool,
+    ) -> None:
+        """A change in two writes on each switch; nothing is added where something was not removed."""
+        dark = {name: replace(plan, add=()) for name, plan in plans.items() if plan.remove}
+        bright = {name: replace(plan, remove=()) for name, plan in plans.items() if plan.add}
         mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
-        removed = self._on_all(dark, lambda n, plan: self._apply(n, replace(plan, add=()), before), problems)
+        self._on_all(dark, seen, made)
         mark("light_removed")
-        problems += self._forwarding.write(rules).values()
+        made.rules += self._forwarding.write(rules).values()
         mark("rules_written", flow_changes=rules.changes)
-        ready = {name: plan for name, plan in bright.items() if name not in dark or name in removed}
-        added = self._on_all(
-            ready, lambda n, plan: self._apply(n, replace(plan, remove=()), before), problems
-        )
+        removed, made.results = made.results, {}
+        self._excuse(dark, made)
+        ready = {name: plan for name, plan in bright.items() if name not in made.failed}
+        if whole and made.failed:
+            ready = {}
+        self._on_all(ready, seen, made)
         mark("light_added", cross_connects=sum(len(p.add) for p in ready.values()))
-        return removed, added
+        made.results = {name: _merge(removed.get(name, ()), made.results.get(name, ())) for name in plans}
 
     def _plan(self, name: str, target: Target, snapshot: Snapshot) -> Plan:
         try:
@@ -343,71 +611,73 @@ class CircuitManager:
 
     def _apply(self, name: str, plan: Plan, seen: dict[str, Snapshot]) -> tuple[CrossConnectResult, ...]:
         """One half of a plan, on the condition that the switch is still as in ``seen``; updates that."""
-        driver = self._site.driver(name)
-        timing = driver.capabilities().timing
+        timing = self._site.driver(name).capabilities().timing
         patience_s = 10.0 + 4 * (timing.command.most_s + timing.dark.most_s)
         plan = replace(plan, base_revision=seen[name].revision)
-        result = driver.apply(plan, timeout_s=patience_s, seen=seen[name])
+        result = self._site.apply(name, plan, timeout_s=patience_s, seen=seen[name])
         seen[name] = result.snapshot
         self._site.remember(name, result.snapshot)
         return result.results
 
-    def _on_all(
-        self,
-        plans: Mapping[str, Plan],
-        work: Callable[[str, Plan], tuple[CrossConnectResult, ...]],
-        problems: list[str],
-    ) -> dict[str, tuple[CrossConnectResult, ...]]:
-        """The work on every switch at the same time; what failed goes to ``problems`` and is left out."""
+    def _on_all(self, plans: Mapping[str, Plan], seen: dict[str, Snapshot], made: _Made) -> None:
+        """Apply each plan, on every switch at the same time; results and failures go to ``made``."""
 
-        def one(name: str) -> tuple[CrossConnectResult, ...] | str:
+        def one(name: str) -> tuple[tuple[CrossConnectResult, ...], str | None]:
             try:
-                return work(name, plans[name])
+                return self._apply(name, plans[name], seen), None
             except OpticalError as error:
+                results: tuple[CrossConnectResult, ...] = ()
                 if isinstance(error, NotAsPlanned) and error.result is not None:
                     self._site.remember(name, error.result.snapshot)
+                    results = error.result.results
                 else:
                     with contextlib.suppress(UnavailableError):
                         self._site.look(name)
-                return f"optical switch {name}: {error}"
+                return results, f"optical switch {name}: {error}"
 
         if len(plans) <= 1:
             outcomes = [one(name) for name in plans]
         else:
             with ThreadPoolExecutor(max_workers=min(16, len(plans))) as pool:
                 outcomes = list(pool.map(one, plans))
-        done = {}
-        for name, outcome in zip(plans, outcomes, strict=True):
-            if isinstance(outcome, str):
-                log.error("%s", outcome)
-                problems.append(outcome)
-            else:
-                done[name] = outcome
-        return done
+        for name, (results, failure) in zip(plans, outcomes, strict=True):
+            made.results[name] = results
+            if failure is not None:
+                made.failed[name] = failure
 
-    def _save(self, intent: CrossConnects) -> None:
-        self._store.write(
-            _INTENT,
-            {
-                "cross_connects": {
-                    name: [
-                        {
-                            "ingress": xc.ingress,
-                            "egress": xc.egress,
-                            "wavelength": xc.wavelength,
-                            "name": xc.name,
-                        }
-                        for xc in sorted(group)
-                    ]
-                    for name, group in intent.items()
-                }
-            },
-        )
-        self._intent = {name: frozenset(group) for name, group in intent.items()}
+
+def _marker(timeline: list[Mapping[str, Any]]) -> _Mark:
+    def mark(phase: str, **fields: Any) -> None:
+        timeline.append({"t": time.monotonic(), "phase": phase, **fields})
+
+    return mark
+
+
+def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnect]:
+    """What a switch should carry once it has also got this target."""
+    left = {xc for xc in old if xc.ingress not in target.delete}
+    mode = Mode.REPLACE if target.mode is Mode.REPLACE else Mode.UPDATE
+    changes = plan_changes(left, target.wanted, mode)
+    named = {xc: xc for xc in target.wanted}
+    return frozenset(named.get(xc, xc) for xc in changes.keep | changes.add)
+
+
+def _still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConnect]]:
+    """What a change that was taken back may have left standing, by switch."""
+    found: dict[str, frozenset[CrossConnect]] = {}
+    for one in left:
+        if one.found is not Found.GONE:
+            found[one.switch] = found.get(one.switch, frozenset()) | {one.cross_connect}
+    return found
+
+
+def _pairs_of(plan: Plan) -> dict[str, list[str]]:
+    """What a plan changes, for the audit log."""
+    return {key: [str(xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
 
 
 def _merge(
-    removed: Iterable[CrossConnectResult], added: Iterable[CrossConnectResult], plan: Plan
+    removed: Iterable[CrossConnectResult], added: Iterable[CrossConnectResult]
 ) -> tuple[CrossConnectResult, ...]:
     """One entry per cross-connect of a change that was made as a removal and an addition.
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.bus import EventBus
+from controller.circuits.meters import Meters
+from controller.circuits.transaction import lit
 from controller.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
-from controller.optical.base import Alarm, Identity, OpticalSwitchDriver, PortStatus, Snapshot
-from controller.optical.errors import NoSuchPort, OpticalError, Unsupported
-from fabric.crossconnect import CrossConnect, CrossConnectState
+from controller.optical.base import (
+    Alarm,
+    ApplyResult,
+    Identity,
+    OpticalSwitchDriver,
+    Plan,
+    PortStatus,
+    Snapshot,
+)
+from controller.optical.errors import NoSuchPort, NotAsPlanned, OpticalError, Unsupported
+from fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)
-
-_LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,8 @@ class SwitchView:
     """What is known of one optical switch. ``error``: why it cannot be reached, None when it can.
 
     ``snapshot`` is the last good reading: circuits stay lit while their switch cannot be reached.
-    ``complaint``: why its cross-connects are not what they should be.
+    ``complaint``: why its cross-connects are not what they should be; ``remark``: what others made on it,
+    where that may stay. ``power_dbm``: as last measured, by port; ports without a meter are left out.
     """
 
     reachable: bool = False
@@ -33,15 +43,26 @@ class SwitchView:
     snapshot: Snapshot | None = None
     alarms: tuple[Alarm, ...] = ()
     complaint: str | None = None
+    remark: str | None = None
+    power_dbm: Mapping[int, float] = field(default_factory=dict)
+
+
+def _nothing(who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any) -> None:
+    """Nobody writes down who did what."""
 
 
 @dataclass
 class OpticalSite:
-    """Drivers by switch name, and the newest view of each. Safe from any thread."""
+    """Drivers by switch name, and the newest view of each. Safe from any thread.
+
+    ``note``: takes down who did what, as :meth:`controller.circuits.intent.IntentDatabase.note`.
+    """
 
     drivers: Mapping[str, OpticalSwitchDriver]
     entries: Mapping[str, Mapping[str, Any]]
     bus: EventBus
+    note: Callable[..., None] = _nothing
+    meters: Meters = field(default_factory=Meters)
     _views: dict[str, SwitchView] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _revision: int = 0
@@ -62,14 +83,20 @@ class OpticalSite:
         """Give these switches to a job; the other job that has one of them, and then nothing is done."""
         with self._lock:
             others = [self._holders[name] for name in names if self._holders.get(name, job) != job]
+            new = [name for name in names if name not in self._holders]
             if not others:
                 self._holders |= dict.fromkeys(names, job)
-            return others[0] if others else None
+        if new and not others:
+            self.note(f"job {job}", "hold", switches=sorted(new))
+        return others[0] if others else None
 
     def release(self, job: str) -> None:
         """Take them back."""
         with self._lock:
+            freed = sorted(name for name, holder in self._holders.items() if holder == job)
             self._holders = {name: holder for name, holder in self._holders.items() if holder != job}
+        if freed:
+            self.note(f"job {job}", "release", switches=freed)
 
     def holder(self, name: str) -> str | None:
         """The job that a switch is kept for; None for a switch that is everybody's."""
@@ -109,23 +136,44 @@ class OpticalSite:
             snapshot = driver.snapshot(timeout_s=timeout_s)
             alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else view.alarms
         except OpticalError as error:
+            self.meters.failed(name, error)
             self._lost(name, str(error))
             raise UnavailableError(f"optical switch {name}: {error}") from error
         self._seen(name, snapshot, identity, alarms)
         return snapshot
 
-    def power_dbm(self, name: str) -> dict[int, float | None]:
+    def apply(self, name: str, plan: Plan, *, timeout_s: float, seen: Snapshot | None = None) -> ApplyResult:
+        """Carry out a plan on a switch, counted. Raises NotFoundError, and as
+        :meth:`~controller.optical.base.OpticalSwitchDriver.apply`."""
+        driver = self.driver(name)
+        began = time.monotonic()
+        try:
+            made = driver.apply(plan, timeout_s=timeout_s, seen=seen)
+        except OpticalError as error:
+            self.meters.failed(name, error)
+            if isinstance(error, NotAsPlanned) and error.result is not None:
+                self.meters.applied(name, time.monotonic() - began, error.result.results)
+            raise
+        self.meters.applied(name, time.monotonic() - began, made.results)
+        return made
+
+    def power_dbm(self, name: str, timeout_s: float = 5.0) -> dict[int, float | None]:
         """Optical power at every port in dBm, measured now; None where there is no meter.
 
         Raises NotFoundError, UnavailableError.
         """
         driver = self.driver(name)
         try:
-            return driver.power_dbm(sorted(driver.capabilities().ports))
+            found = driver.power_dbm(sorted(driver.capabilities().ports), timeout_s=timeout_s)
         except OpticalError as error:
+            self.meters.failed(name, error)
             raise UnavailableError(f"optical switch {name}: {error}") from error
+        measured = {port: dbm for port, dbm in found.items() if dbm is not None}
+        with self._lock:
+            self._views[name] = replace(self._views[name], power_dbm=measured)
+        return found
 
-    def set_port_enabled(self, name: str, port: int, enabled: bool) -> PortStatus:
+    def set_port_enabled(self, name: str, port: int, enabled: bool, *, who: str) -> PortStatus:
         """Enable or disable a port, whose cross-connects stay; its state as read back.
 
         Raises NotFoundError, UnsupportedError, ConflictError for a switch that is kept for a job,
@@ -141,7 +189,9 @@ class OpticalSite:
         except Unsupported as error:
             raise UnsupportedError(f"optical switch {name}: {error}") from error
         except OpticalError as error:
+            self.meters.failed(name, error)
             raise UnavailableError(f"optical switch {name}: {error}") from error
+        self.note(who, "enable" if enabled else "disable", name, port=port)
         self.look(name, with_alarms=True)
         return status
 
@@ -161,6 +211,17 @@ class OpticalSite:
             else:
                 self.bus.publish("optical_alarm", switch=name, kind="INTENT", port=None, text=complaint)
 
+    def remark(self, name: str, remark: str | None) -> None:
+        """Say what others made on a switch, where that may stay; None when there is nothing."""
+        with self._lock:
+            before = self._views[name]
+            self._views[name] = replace(before, remark=remark)
+        if remark != before.remark:
+            if remark is None:
+                self.bus.publish("optical_alarm_cleared", switch=name, kind="FOREIGN", port=None)
+            else:
+                self.bus.publish("optical_alarm", switch=name, kind="FOREIGN", port=None, text=remark)
+
     def alarms(self, name: str) -> tuple[Alarm, ...]:
         """Alarms of a switch as last seen, and ours about it."""
         view = self.view(name)
@@ -169,6 +230,8 @@ class OpticalSite:
             ours.append(Alarm("SWITCH", None, f"cannot be reached: {view.error}"))
         if view.complaint is not None:
             ours.append(Alarm("SWITCH", None, view.complaint))
+        if view.remark is not None:
+            ours.append(Alarm("SWITCH", None, view.remark))
         return (*ours, *view.alarms)
 
     def close(self) -> None:
@@ -181,6 +244,9 @@ class OpticalSite:
     ) -> None:
         with self._lock:
             before = self._views[name]
+            if before.snapshot is not None and snapshot.taken_at < before.snapshot.taken_at:
+                # Read before what is known already was, and come later, from another thread.
+                return
             if lit(before.snapshot) != lit(snapshot) or before.snapshot is None:
                 self._revision += 1
             self._views[name] = replace(
@@ -199,13 +265,6 @@ class OpticalSite:
             self._views[name] = replace(before, reachable=False, error=error)
         if before.error is None or before.error == SwitchView.error:
             self.bus.publish("optical_switch", switch=name, state="down", text=error)
-
-
-def lit(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
-    """Cross-connects of a reading that carry light or are about to."""
-    if snapshot is None:
-        return frozenset()
-    return frozenset(xc for xc, state in snapshot.cross_connects.items() if state in _LIT)
 
 
 def _alarm_order(alarm: Alarm) -> tuple[str, int]:

@@ -1,6 +1,7 @@
-"""The reconciler: brings back what a switch lost while it was away, moves packets off a link that is down.
+"""The reconciler: notices what changes by itself on optical switches, moves packets off a link that is down.
 
-One thread, which compares what the switches carry with what they should.
+One thread, which compares what the switches carry with what they should. All optical switches are read at the
+same time, beside any change of light, so that neither a slow switch nor a change delays the word of another.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from controller.bus import EventBus
 from controller.circuits.manager import CircuitManager
@@ -22,6 +25,14 @@ from fabric.topology import Fabric, Port
 log = logging.getLogger(__name__)
 
 _STATE = {True: "up", False: "down"}
+#: Optical switches that are read at the same time.
+_PARALLEL = 32
+#: Longest reading of one that counts, and longest that a round waits for readings, seconds.
+_READ_S, _ROUND_S = 2.0, 0.5
+#: Longest wait for a change to end before a switch that is not as it should be is read again, seconds.
+_QUIET_S = 0.3
+#: Optical power is measured for Prometheus once in so many seconds.
+_POWER_S = 10.0
 
 
 class Reconciler:
@@ -50,6 +61,11 @@ class Reconciler:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._connected = threading.Event()
+        self._pool = ThreadPoolExecutor(
+            max(1, min(_PARALLEL, len(fabric.optical_switches))), thread_name_prefix="watch"
+        )
+        self._reading: dict[str, Future[None]] = {}
+        self._power_at = dict.fromkeys(fabric.optical_switches, 0.0)
         self._unread: set[str] = set()
         self._unread_lock = threading.Lock()
         self._unsubscribe = plane.subscribe(self._switch_event)
@@ -64,6 +80,7 @@ class Reconciler:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(10.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _switch_event(self, event: SwitchEvent) -> None:
         name = self._names.get(event.dpid)
@@ -102,7 +119,9 @@ class Reconciler:
                 log.exception("a round of the reconciler failed")
 
     def _round(self, revision: int) -> int:
-        with self._circuits.quiet() as quiet:
+        self._read_switches()
+        odd = [name for name in self._site.drivers if not self._circuits.is_as_intended(name)]
+        with self._circuits.quiet(_QUIET_S if odd else 0.0) as quiet:
             if not quiet:
                 # A change is under way; it reads and writes all this by itself.
                 if self._connected.is_set() or self._unread:
@@ -111,21 +130,31 @@ class Reconciler:
                 return revision
             if self._learn_ports():
                 self._forwarding.reconcile(self._circuits.cross_connects())
-            for name, view in self._site.views().items():
-                if self._site.holder(name) is not None:
-                    # Its conductor reads it; a second reader would only be in the way of the next step.
-                    continue
-                with contextlib.suppress(UnavailableError):
-                    self._site.look(name, with_alarms=True, timeout_s=2.0)
-                    if not view.reachable:
-                        self._circuits.forget_met(name)
-            self._circuits.mend()
+            if odd:
+                # Read again: what was read beside a change may have been half of it.
+                self._circuits.reconcile(odd)
             now, lit = self._site.revision, self._circuits.cross_connects()
             # A change of ours has brought the rules with it, or left those it did not need to touch.
             if self._connected.is_set() or (now != revision and not self._forwarding.stands(lit)):
                 self._connected.clear()
                 self._forwarding.reconcile(lit)
             return now
+
+    def _read_switches(self) -> None:
+        """Read every optical switch, at the same time; one that takes long goes on beside the next rounds."""
+        for name in self._site.drivers:
+            # A job's conductor reads its own; a second reader would only be in the way of the next step.
+            under_way = name in self._reading and not self._reading[name].done()
+            if self._site.holder(name) is None and not under_way:
+                self._reading[name] = self._pool.submit(self._read_switch, name)
+        wait(self._reading.values(), _ROUND_S)
+
+    def _read_switch(self, name: str) -> None:
+        with contextlib.suppress(UnavailableError):
+            self._site.look(name, with_alarms=True, timeout_s=_READ_S)
+            if self._site.driver(name).capabilities().power and time.monotonic() >= self._power_at[name]:
+                self._power_at[name] = time.monotonic() + _POWER_S
+                self._site.power_dbm(name, timeout_s=_READ_S)
 
     def _learn_ports(self) -> bool:
         """Ask the switches that said something of their ports; whether anything is new."""

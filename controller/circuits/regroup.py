@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.bus import EventBus
 from controller.circuits.manager import CircuitManager, Target
+from controller.circuits.transaction import Leftover
 from controller.errors import ControllerError, InvalidError, NotFoundError
 from controller.jobs.job import Job
 from controller.jobs.manager import JobManager
@@ -63,7 +64,7 @@ class RegroupManager:
         with self._lock:
             return [dict(entry) for entry in self._regroups.values()]
 
-    def start(self, job_ids: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any]:
+    def start(self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str) -> dict[str, Any]:
         """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it.
 
         Jobs not named keep their GPUs where they are. Raises NotFoundError, ConflictError, InvalidError.
@@ -96,6 +97,8 @@ class RegroupManager:
             "timeline": [{"t": began, "phase": "requested"}, {"t": time.monotonic(), "phase": "planned"}],
             "problems": [],
             "results": {},
+            "undone": False,
+            "left": [],
             "error": None,
         }
         with self._lock:
@@ -103,7 +106,7 @@ class RegroupManager:
         self._publish(entry)
         if not dry_run:
             thread = threading.Thread(
-                target=self._apply, args=(entry["id"], before, after), name=entry["id"], daemon=True
+                target=self._apply, args=(entry["id"], before, after, who), name=entry["id"], daemon=True
             )
             self._threads = [t for t in self._threads if t.is_alive()] + [thread]
             thread.start()
@@ -184,12 +187,13 @@ class RegroupManager:
             for ring in rings
         ]
 
-    def _apply(self, regroup_id: str, before: CrossConnects, after: CrossConnects) -> None:
+    def _apply(self, regroup_id: str, before: CrossConnects, after: CrossConnects, who: str) -> None:
         state = "FAILED"
         error: str | None = None
         problems: Sequence[str] = ()
         timeline: Sequence[Any] = ()
         results: dict[str, list[dict[str, Any]]] = {}
+        undone, left = False, tuple[Leftover, ...]()
         try:
             with self._circuits.quiet(timeout_s=30.0) as got:
                 if not got or self._circuits.cross_connects() != before:
@@ -200,8 +204,9 @@ class RegroupManager:
                         for name in after
                         if set(after[name]) != set(before[name])
                     }
-                    change = self._circuits.change(targets)
+                    change = self._circuits.change(targets, who=f"{who}, {regroup_id}")
                     problems, timeline = change.problems, change.timeline
+                    undone, left = change.undone, change.left
                     results = {
                         name: [{**vars(r), "state": r.state.value} for r in group]
                         for name, group in change.results.items()
@@ -221,6 +226,8 @@ class RegroupManager:
                 "error": error,
                 "problems": list(problems),
                 "results": results,
+                "undone": undone,
+                "left": [one.document() for one in left],
                 "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
             }
             self._regroups[regroup_id] = entry

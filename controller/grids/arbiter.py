@@ -274,7 +274,7 @@ class Arbiter:
                 if other_id != job_id:
                     raise ConflictError(f"grid {plan.place}: node {node} is lit for job {other_id}")
         try:
-            self._set_light(plan)
+            self._set_light(job_id, plan)
             lit = time.monotonic()
             with self._lock:
                 self._hand_maps(job_id, plan, plan.nodes)
@@ -296,7 +296,7 @@ class Arbiter:
             failed = self._onics.on_all(plan.nodes, lambda gpu: self._clear_map(job_id, gpu))
         problems = [str(error) for error in failed.values()]
         # An agent that is away keeps no other job's light from going: without it nothing reaches anybody.
-        problems += self._clear_light(plan)
+        problems += self._clear_light(job_id, plan)
         state = "not cleared" if problems else "cleared"
         self._publish(job_id, plan, state, error=problems[0] if problems else None)
         return problems
@@ -316,7 +316,7 @@ class Arbiter:
 
     # Light
 
-    def _set_light(self, plan: GridPlan) -> None:
+    def _set_light(self, job_id: str, plan: GridPlan) -> None:
         with self._circuits.quiet(_QUIET_S) as quiet:
             if not quiet:
                 raise UnavailableError(_busy(plan))
@@ -332,10 +332,10 @@ class Arbiter:
                     strays[name] = Target(delete=tuple(sorted({xc.ingress for xc in odd})))
             if strays:
                 log.info("grid %s: removing light that no job has on %s", plan.place, ", ".join(strays))
-                self._change(plan, strays)
+                self._change(job_id, plan, strays)
             targets = {n: Target(tuple(group), Mode.UPDATE) for n, group in plan.cross_connects.items()}
             if targets:
-                self._change(plan, targets)
+                self._change(job_id, plan, targets)
             seen = self._site.cross_connects()
             for name, group in plan.cross_connects.items():
                 for xc in sorted(group - seen[name]):
@@ -349,7 +349,7 @@ class Arbiter:
             if xc.ingress in other.ports.get(switch.name, ()):
                 raise ConflictError(f"optical switch {switch.name}: {xc} comes from a node of job {job_id}")
 
-    def _clear_light(self, plan: GridPlan) -> list[str]:
+    def _clear_light(self, job_id: str, plan: GridPlan) -> list[str]:
         with self._circuits.quiet(_QUIET_S) as quiet:
             if not quiet:
                 return [_busy(plan)]
@@ -367,13 +367,15 @@ class Arbiter:
                     targets[name] = Target(delete=tuple(sorted(ours)))
             try:
                 if targets:
-                    self._change(plan, targets)
+                    self._change(job_id, plan, targets, whole=False)
             except ControllerError as error:
                 problems.append(str(error))
             return problems
 
-    def _change(self, plan: GridPlan, targets: Mapping[str, Target]) -> None:
-        change = self._circuits.change(targets)
+    def _change(
+        self, job_id: str, plan: GridPlan, targets: Mapping[str, Target], *, whole: bool = True
+    ) -> None:
+        change = self._circuits.change(targets, who=f"job {job_id}", whole=whole)
         if change.problems:
             raise UnavailableError(f"grid {plan.place}: {change.problems[0]}")
 

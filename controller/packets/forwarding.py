@@ -48,6 +48,21 @@ class ForwardingPlan:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """The rules of a change of light, in the order in which they are written. None: nothing to write.
+
+    ``detour``, while all light is still as before: packets that can reach their destination over light that
+    stays take that. ``dark``, after the old light has gone and before the new comes: all others.
+    ``last``, once the new light is there: the shortest paths. ``wanted``: the rules at the end.
+    """
+
+    detour: ForwardingPlan | None
+    dark: ForwardingPlan | None
+    last: ForwardingPlan | None
+    wanted: frozenset[Rule]
+
+
+@dataclass(frozen=True)
 class PathHop:
     """One link on a packet's way. ``through``: every port that it passes, optical ones too; ``choices``: from
     how many links on shortest paths the switch before it could choose (1 for a GPU)."""
@@ -189,6 +204,33 @@ class Forwarding:
         self._stands = None if steps or failed else wanted
         return ForwardingPlan(wanted, steps, failed)
 
+    def stages(self, before: CrossConnects, kept: CrossConnects, after: CrossConnects) -> Stages:
+        """What is written for a change from ``before`` to ``after``, of which ``kept`` is never dark.
+
+        No packet that can get to its destination over kept light is sent into the dark meanwhile, and none
+        is sent an old way over new light. Where no kept path changes, all is written in the dark, as planned
+        by :meth:`plan`. Who uses it must :meth:`verify` afterwards.
+        """
+        with self._lock:
+            now, stay, then = (self._wanted(light) for light in (before, kept, after))
+            first, between = _over(stay, now), _over(stay, then)
+            if first == now and between == then:
+                # Light that no rule depends on changes without the packet switches being asked.
+                plan = None if self._stands == then else self.plan(after, as_read=True)
+                return Stages(None, plan, None, then)
+            if self._stands is None:
+                self.reconcile(before)
+            if self._stands is None:
+                # A switch cannot be read; it is mended when it connects again.
+                return Stages(None, self.plan(after), None, then)
+            way, end = self.graph(kept), self.graph(after)
+            legs = ((self._stands, first, way), (first, between, end), (between, then, end))
+            detour, dark, last = (
+                ForwardingPlan(wanted, self._steps(have, wanted, graph)) if have != wanted else None
+                for have, wanted, graph in legs
+            )
+            return Stages(detour, dark, last, then)
+
     def _steps(
         self, have: Collection[Rule], wanted: frozenset[Rule], graph: nx.MultiDiGraph[str]
     ) -> tuple[Mapping[str, tuple[FlowMod, ...]], ...]:
@@ -275,3 +317,23 @@ class Forwarding:
             {names[dpid]: entries for dpid, entries in tables.items()},
             {names[dpid]: f"{names[dpid]}: {error}" for dpid, error in failed.items()},
         )
+
+
+def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:
+    """The rules of kept light where they lead to an address, else those of other light.
+
+    They do not loop: from where kept light leads to an address it does so all the way. Senders that are dark
+    themselves have none in ``stay``; theirs of other light are taken where both lead equally far, which is so
+    where the rules for any sender agree.
+    """
+    led = {(rule.switch, rule.ip) for rule in stay}
+    lit = {rule.ip for rule in stay}
+    any_sender = {rule for rule in other if not rule.source and (rule.switch, rule.ip) in led}
+    differ = {rule.ip for rule in any_sender ^ {rule for rule in stay if not rule.source}}
+    more = (
+        rule
+        for rule in other
+        if (rule.switch, rule.ip) not in led
+        or (rule.source and rule.source not in lit and rule.ip not in differ)
+    )
+    return stay.union(more)

@@ -13,24 +13,42 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from controller.errors import StartError
 
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
 
-def read_token(path: Path) -> str:
-    """The token in a file. Raises StartError naming the file when it cannot be read or is too short."""
+#: What the audit log calls a caller whose token has no name, and one that needs none.
+NAMELESS, ANYBODY = "token", "rest"
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """The name of each token in a file: a token a line, with its name and a space before it or without.
+
+    Raises StartError naming the file, and the line where there are several, when it cannot be read, a token
+    is too short, or two are the same.
+    """
     try:
-        token = path.read_text().strip()
+        lines = path.read_text().strip().splitlines()
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from error
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise StartError(f"{path}: a token is one line of at least 16 ASCII characters without spaces")
-    return token
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines or [""], start=1):
+        name, _, token = line.strip().rpartition(" ")
+        where = f"{path}:{number}" if len(lines) > 1 else str(path)
+        if len(token) < 16 or not token.isascii() or not token.isprintable() or token in found:
+            raise StartError(
+                f"{where}: a token is one line of at least 16 ASCII characters without spaces; none twice"
+            )
+        if name and not _NAME.fullmatch(name):
+            raise StartError(f"{where}: before a token stands its name, letters, digits and . _ @ - alone")
+        found[token] = name or NAMELESS
+    return found
 
 
 def is_loopback(host: str) -> bool:
@@ -93,20 +111,23 @@ class JsonBodies:
 
 
 class TokenRequired:
-    """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``."""
+    """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``; the state of any other has
+    the token's name as ``who``. ``tokens``: the name of each."""
 
-    def __init__(self, app: Any, token: str) -> None:
+    def __init__(self, app: Any, tokens: Mapping[str, str]) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._expected = [(f"Bearer {token}".encode(), name) for token, name in tokens.items()]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] in ("http", "websocket"):
             given = dict(scope["headers"]).get(b"authorization", b"")
             # Constant time, so that the token cannot be found byte by byte.
-            if not hmac.compare_digest(given, self._expected):
+            named = [name for token, name in self._expected if hmac.compare_digest(given, token)]
+            if not named:
                 detail = "this call needs the header Authorization: Bearer TOKEN"
                 await _refuse(scope, send, 401, detail, [(b"www-authenticate", b"Bearer")])
                 return
+            scope.setdefault("state", {})["who"] = named[0]
         await self._app(scope, receive, send)
 
 

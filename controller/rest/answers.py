@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from controller.circuits.drift import Policy
+from controller.circuits.transaction import Found
 from controller.jobs.job import JobState
 from fabric.crossconnect import CrossConnectState, PortState
 
@@ -181,14 +183,31 @@ class CrossConnectOutcome(Answer):
     t_lit: float | None
 
 
+class LeftoverDocument(CrossConnectPlace):
+    """What a change that was taken back has left otherwise than it was: a cross-connect that still STANDS, is
+    GONE, or of which it is UNKNOWN."""
+
+    switch: str
+    found: Found
+    reason: str
+
+
 class SwitchChange(Answer):
     plan: PlanDocument
     applied: bool
     results: list[CrossConnectOutcome]
 
 
-class OneSwitchChange(SwitchChange):
+class WholeChange(Answer):
+    """``undone``: a switch did not do its part, and all was taken back but what is ``left``."""
+
     problems: list[str]
+    undone: bool
+    left: list[LeftoverDocument]
+
+
+class OneSwitchChange(SwitchChange, WholeChange):
+    pass
 
 
 class Phase(BaseModel):
@@ -200,11 +219,10 @@ class Phase(BaseModel):
     phase: str
 
 
-class CircuitsChange(Answer):
+class CircuitsChange(WholeChange):
     applied: bool
     optical_switches: dict[str, SwitchChange]
     timeline: list[Phase]
-    problems: list[str]
 
 
 class OpticalSwitchOverview(Answer):
@@ -237,6 +255,7 @@ class TimingDocument(Answer):
     command: BoundsDocument
     per_cross_connect_s: float
     dark: BoundsDocument
+    settle_s: float
 
 
 class OpticalSwitchDocument(OpticalSwitchOverview):
@@ -248,7 +267,8 @@ class OpticalSwitchDocument(OpticalSwitchOverview):
 
 
 class OpticalPort(Answer):
-    """``cross_connect``: the first of ``cross_connects``."""
+    """``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null where it was not asked for, or
+    the port has no meter."""
 
     port: int
     side: Literal["ingress", "egress"]
@@ -256,6 +276,7 @@ class OpticalPort(Answer):
     plugged: str | None
     state: PortState
     enabled: bool
+    power_dbm: float | None
     cross_connect: CrossConnectPlace | None
     cross_connects: list[CrossConnectPlace]
 
@@ -277,6 +298,52 @@ class AlarmDocument(Answer):
     kind: Literal["LOS", "PORT_FAILED", "PORT_DISABLED", "SWITCH"]
     port: int | None
     text: str
+
+
+class SwitchAlarm(AlarmDocument):
+    switch: str
+
+
+class DriftDocument(Answer):
+    """``missing``: wanted and not there; ``broken``: there, without light; ``foreign``: there and not asked
+    for; ``left``: to be removed, and still there."""
+
+    missing: list[CrossConnectPlace]
+    broken: list[CrossConnectPlace]
+    foreign: list[CrossConnectPlace]
+    left: list[CrossConnectPlace]
+
+
+class IntentDocument(Answer):
+    """What a switch should carry; ``drift``: how it differs, as last read; ``job``: which has it alone, and
+    then knows what it should carry."""
+
+    switch: str
+    policy: Policy
+    job: str | None
+    cross_connects: list[CrossConnectPlace]
+    drift: DriftDocument
+
+
+class PolicyDocument(Answer):
+    """``policy``: of all switches without one of their own. ``optical_switches``: what holds for each;
+    ``own``: which have one of their own."""
+
+    policy: Policy
+    optical_switches: dict[str, Policy]
+    own: list[str]
+
+
+class AuditEntry(Answer):
+    """``at``: UTC. ``who``: the name of a REST token, `job X`, `reconciler`, or `outside`: nobody here."""
+
+    id: int
+    at: str
+    who: str
+    action: str
+    switch: str | None
+    outcome: str
+    detail: dict[str, Any]
 
 
 # Packet switches
@@ -669,4 +736,6 @@ class RegroupDocument(Answer):
     timeline: list[Phase]
     problems: list[str]
     results: dict[str, list[RegroupOutcome]]
+    undone: bool
+    left: list[LeftoverDocument]
     error: str | None

@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -17,9 +17,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from controller.errors import InvalidError, NotFoundError
 from controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
 from controller.rest import answers as shapes
-from controller.rest import grids, jobs, ofctl, optical
+from controller.rest import grids, jobs, light, ofctl, optical
 from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
-from controller.rest.common import PlainRoute, add_error_handlers, answers, errors
+from controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
 from controller.rest.metrics import Metrics
 from controller.rest.requests import (
     Circuits,
@@ -46,8 +46,10 @@ _EVENT = {
 _METRICS = CONTENT_TYPE_LATEST.partition(";")[0]
 
 
-def create_app(controller: Controller, token: str | None = None, hosts: Collection[str] = ()) -> FastAPI:
-    """The ASGI application of a controller; with a token, every call needs it.
+def create_app(
+    controller: Controller, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
+) -> FastAPI:
+    """The ASGI application of a controller; with tokens (and the name of each), every call needs one.
 
     ``hosts``: names, besides those of loopback and the address it is called at, that are its own.
     """
@@ -56,7 +58,7 @@ def create_app(controller: Controller, token: str | None = None, hosts: Collecti
         version="1",
         description="Packet switches, optical switches, circuits and jobs of one fabric. "
         "Times `t` are seconds of CLOCK_MONOTONIC; rates are bits per second.",
-        responses=errors(403) if token is None else errors(401, 403),
+        responses=errors(403) if tokens is None else errors(401, 403),
     )
     app.router.route_class = PlainRoute
     add_error_handlers(app)
@@ -64,13 +66,14 @@ def create_app(controller: Controller, token: str | None = None, hosts: Collecti
     _add_packet_switches(app, controller)
     _add_observation(app, controller)
     app.include_router(optical.router(controller))
+    app.include_router(light.router(controller))
     app.include_router(grids.router(controller))
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.forwarding.distrust))
     # The last one added is asked first.
     app.add_middleware(JsonBodies)
-    if token is not None:
-        app.add_middleware(TokenRequired, token=token)
+    if tokens is not None:
+        app.add_middleware(TokenRequired, tokens=tokens)
     app.add_middleware(OwnPagesOnly, names=hosts)
     return app
 
@@ -127,22 +130,20 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         return {"circuits": lit_circuits(fabric, circuits.cross_connects())}
 
     @app.put("/v1/circuits", tags=["fabric"], **answers(shapes.CircuitsChange, 409, 415, 422, 502, 503))
-    def put_circuits(body: Circuits) -> Any:
-        """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark."""
+    def put_circuits(body: Circuits, who: Who) -> Any:
+        """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark.
+
+        On all optical switches or on none: 502 says what did not work, and with ``undone`` that all was taken
+        back but what is ``left``.
+        """
         pairs = []
         for index, (a, b) in enumerate(body.circuits):
             try:
                 pairs.append((Port.parse(a), Port.parse(b)))
             except ValueError as error:
                 raise InvalidError(f"circuits[{index}]: {error}") from error
-        change = circuits.set_circuits(pairs, dry_run=body.dry_run)
-        document = {
-            "applied": change.applied,
-            "optical_switches": {name: optical.change_document(change, name) for name in change.plans},
-            "timeline": list(change.timeline),
-            "problems": list(change.problems),
-        }
-        return optical.answer(change, document)
+        change = circuits.set_circuits(pairs, who=who, dry_run=body.dry_run)
+        return optical.answer(change)
 
 
 def _add_packet_switches(app: FastAPI, controller: Controller) -> None:

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from controller.errors import ControllerError
 from controller.openflow.errors import OpenFlowError
+from controller.rest.access import ANYBODY
 
 _MEANINGS = {
     400: "The request cannot be carried out as it is written",
@@ -39,6 +40,14 @@ class Error(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     detail: str = Field(description="One line that says what is wrong and where")
+
+
+async def _caller(request: Request) -> str:
+    return getattr(request.state, "who", ANYBODY)
+
+
+#: Who calls, for the audit log: the name of the token.
+Who = Annotated[str, Depends(_caller)]
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, answers, errors
+from controller.rest.common import PlainRoute, Who, answers, errors
 from controller.rest.requests import (
     Cursor,
     JobId,
@@ -82,9 +82,9 @@ def router(controller: Controller) -> APIRouter:
         return jobs.workloads.document(sha256)
 
     @routes.post("/regroup", tags=["regroup"], **answers(shapes.RegroupDocument, 404, 409, 415, 422, 503))
-    def start_regroup(body: RegroupRequest) -> Any:
-        """Plan a regrouping and, unless ``dry_run``, carry it out; watch its ``state``."""
-        return regroups.start(body.jobs, dry_run=body.dry_run)
+    def start_regroup(body: RegroupRequest, who: Who) -> Any:
+        """Plan a regrouping and, unless ``dry_run``, carry it out, all or nothing; watch its ``state``."""
+        return regroups.start(body.jobs, dry_run=body.dry_run, who=who)
 
     @routes.get("/regroup", tags=["regroup"], **answers(list[shapes.RegroupDocument]))
     def list_regroups() -> Any:

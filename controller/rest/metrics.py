@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters of ports, and the state of switches, circuits and jobs."""
+"""What Prometheus reads: counters of ports and flows, changes of light, the state of switches and jobs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from controller.jobs.job import JobState
 from controller.service import Controller
 
+#: Longest flow table whose entries are given one by one, and longest wait for the tables, seconds.
+_MOST_FLOWS, _FLOWS_S = 5000, 1.0
+
 
 class Metrics:
-    """A Prometheus collector over a controller; reads what is known, asks no device."""
+    """A Prometheus collector over a controller. It reads what is known already, but for the counters of
+    flows, which the packet switches are asked for."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def collect(self) -> Iterator[Metric]:
         yield from self._ports()
+        yield from self._flows()
+        yield from self._controller.site.meters.collect()
+        yield self._power()
         health = self._controller.health()
         for kind in ("packet_switches", "optical_switches"):
             gauge = GaugeMetricFamily(
@@ -43,6 +50,39 @@ class Metrics:
         for state in JobState:
             jobs.add_metric([state.value], states[state.value])
         yield jobs
+
+    def _power(self) -> Metric:
+        power = GaugeMetricFamily(
+            "ringlight_optical_port_power_dbm",
+            "Optical power at a port with a meter, measured at most 10 s ago",
+            labels=["switch", "port"],
+        )
+        for name, view in self._controller.site.views().items():
+            for port, dbm in view.power_dbm.items() if view.reachable else ():
+                power.add_metric([name, str(port)], dbm)
+        return power
+
+    def _flows(self) -> Iterator[Metric]:
+        """Of a table with more than `_MOST_FLOWS` entries only how many there are."""
+        names = {s.dpid: name for name, s in self._controller.fabric.packet_switches.items()}
+        tables, _ = self._controller.plane.flow_tables(names, timeout_s=_FLOWS_S)
+        entries = GaugeMetricFamily("ringlight_flows", "Entries of the flow table", labels=["switch"])
+        labels = ["switch", "table", "priority", "match"]
+        packets = CounterMetricFamily("ringlight_flow_packets", "Packets of a flow", labels=labels)
+        size = CounterMetricFamily("ringlight_flow_bytes", "Bytes of a flow", labels=labels)
+        for dpid, table in tables.items():
+            entries.add_metric([names[dpid]], len(table))
+            # Two entries may differ in what a mask leaves out of the text; Prometheus takes a label once.
+            sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+            for flow in table if len(table) <= _MOST_FLOWS else ():
+                text = ",".join(f"{key}={value}" for key, value in sorted(flow.match.items())) or "any"
+                key = (str(flow.table_id), str(flow.priority), text)
+                before = sums.get(key, (0, 0))
+                sums[key] = (before[0] + flow.packets, before[1] + flow.bytes)
+            for key, (packet_count, byte_count) in sums.items():
+                packets.add_metric([names[dpid], *key], packet_count)
+                size.add_metric([names[dpid], *key], byte_count)
+        yield from (entries, packets, size)
 
     def _ports(self) -> Iterator[Metric]:
         families = {

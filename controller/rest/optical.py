@@ -11,8 +11,9 @@ from fastapi.responses import JSONResponse
 
 from controller.circuits.manager import Change, Target
 from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, answers
+from controller.rest.common import PlainRoute, Who, answers
 from controller.rest.requests import (
+    CrossConnectEntry,
     CrossConnectSet,
     Ingress,
     OneCrossConnect,
@@ -43,11 +44,9 @@ def router(controller: Controller) -> APIRouter:
             "alarms": len(site.alarms(name)),
         }
 
-    def change(name: str, target: Target, dry_run: bool) -> Response:
+    def change(name: str, target: Target, who: str, dry_run: bool) -> Response:
         site.driver(name)
-        made = circuits.change({name: target}, dry_run=dry_run)
-        document = {**change_document(made, name), "problems": list(made.problems)}
-        return answer(made, document)
+        return answer(circuits.change({name: target}, who=who, dry_run=dry_run), name)
 
     @routes.get("", **answers(list[shapes.OpticalSwitchOverview]))
     def optical_switches() -> Any:
@@ -64,10 +63,11 @@ def router(controller: Controller) -> APIRouter:
             "profile": site.entries[name].get("profile"),
         }
 
-    @routes.get("/{name}/ports", **answers(list[shapes.OpticalPort], 404, 503))
-    def ports(name: OpticalSwitchName) -> Any:
-        """Every port, read from the switch now; ``plugged``: the far end of its fibre."""
+    @routes.get("/{name}/ports", **answers(list[shapes.OpticalPort], 404, 422, 503))
+    def ports(name: OpticalSwitchName, power: bool = False) -> Any:
+        """Every port, read from the switch now; ``plugged``: the far end of its fibre; with ``power``."""
         snapshot = site.look(name)
+        measured = site.power_dbm(name) if power else {}
         size = fabric.optical_switches[name].size
         plugged = {
             port.number: str(link.other(port)) for port, link in fabric.link_at.items() if port.node == name
@@ -85,6 +85,7 @@ def router(controller: Controller) -> APIRouter:
                 "plugged": plugged.get(number if number <= size else number - size),
                 "state": status.state.value,
                 "enabled": status.enabled,
+                "power_dbm": measured.get(number),
                 "cross_connect": None if number not in busy else _pair(busy[number][0]),
                 "cross_connects": [_pair(xc) for xc in busy.get(number, ())],
             }
@@ -92,9 +93,9 @@ def router(controller: Controller) -> APIRouter:
         ]
 
     @routes.put("/{name}/ports/{port}", **answers(shapes.PortStatusDocument, 404, 409, 415, 422, 501, 503))
-    def put_port(name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin) -> Any:
+    def put_port(name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin, who: Who) -> Any:
         """Enable or disable a port; its cross-connects stay, without light while it is disabled."""
-        status = site.set_port_enabled(name, port, body.enabled)
+        status = site.set_port_enabled(name, port, body.enabled, who=who)
         return {"port": port, "state": status.state.value, "enabled": status.enabled}
 
     @routes.get("/{name}/power", **answers(list[shapes.PortPower], 404, 503))
@@ -114,33 +115,61 @@ def router(controller: Controller) -> APIRouter:
         return [dataclasses.asdict(alarm) for alarm in site.alarms(name)]
 
     @routes.put("/{name}/cross-connects/{ingress}", **changes)
-    def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect) -> Any:
+    def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who) -> Any:
         """Connect an ingress to an egress."""
         wanted = CrossConnect(ingress, body.egress, body.wavelength, body.name)
-        return change(name, Target((wanted,), body.mode), body.dry_run)
+        return change(name, Target((wanted,), body.mode), who, body.dry_run)
 
     @routes.delete("/{name}/cross-connects/{ingress}", **changes)
-    def delete_one(name: OpticalSwitchName, ingress: Ingress, dry_run: bool = False) -> Any:
+    def delete_one(name: OpticalSwitchName, ingress: Ingress, who: Who, dry_run: bool = False) -> Any:
         """Remove what an ingress carries; nothing there is no error."""
-        return change(name, Target((), Mode.UPDATE, (ingress,)), dry_run)
+        return change(name, Target((), Mode.UPDATE, (ingress,)), who, dry_run)
 
     @routes.put("/{name}/cross-connects", **changes)
-    def put_set(name: OpticalSwitchName, body: CrossConnectSet) -> Any:
+    def put_set(name: OpticalSwitchName, body: CrossConnectSet, who: Who) -> Any:
         """Connect a set, with SAFE, UPDATE or REPLACE semantics."""
-        wanted = tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in body.cross_connects)
-        return change(name, Target(wanted, body.mode), body.dry_run)
+        return change(name, Target(entries(body.cross_connects), body.mode), who, body.dry_run)
 
     return routes
 
 
-def change_document(change: Change, name: str) -> dict[str, Any]:
+def entries(group: Iterable[CrossConnectEntry]) -> tuple[CrossConnect, ...]:
+    """What a body names."""
+    return tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in group)
+
+
+def answer(change: Change, name: str | None = None) -> Response:
+    """A change as an answer, of all its switches or of one: 200 when all went well, else 502 with the first
+    problem as ``detail`` beside the whole story."""
+    document: dict[str, Any] = {
+        "problems": list(change.problems),
+        "undone": change.undone,
+        "left": [one.document() for one in change.left],
+    }
+    if name is not None:
+        document |= _change_of(change, name)
+    else:
+        document |= {
+            "applied": change.applied,
+            "optical_switches": {switch: _change_of(change, switch) for switch in change.plans},
+            "timeline": list(change.timeline),
+        }
+    if not change.problems:
+        return JSONResponse(document)
+    after = ""
+    if change.undone:
+        after = f"; {len(change.left)} could not be taken back" if change.left else "; all was taken back"
+    return JSONResponse({"detail": change.problems[0] + after, **document}, 502)
+
+
+def _change_of(change: Change, name: str) -> dict[str, Any]:
     """The plan for one switch and what came of it."""
     plan = change.plans[name]
     return {
         "plan": {
-            "keep": _pairs(plan.keep),
-            "remove": _pairs(plan.remove),
-            "add": _pairs(plan.add),
+            "keep": pairs(plan.keep),
+            "remove": pairs(plan.remove),
+            "add": pairs(plan.add),
             "dark_ports": sorted(plan.dark_ports),
         },
         "applied": change.applied,
@@ -159,14 +188,8 @@ def change_document(change: Change, name: str) -> dict[str, Any]:
     }
 
 
-def answer(change: Change, document: dict[str, Any]) -> Response:
-    """200 when all went well, else 502 with the first problem as ``detail`` beside the whole story."""
-    if not change.problems:
-        return JSONResponse(document)
-    return JSONResponse({"detail": change.problems[0], **document}, 502)
-
-
-def _pairs(group: Iterable[CrossConnect]) -> list[dict[str, Any]]:
+def pairs(group: Iterable[CrossConnect]) -> list[dict[str, Any]]:
+    """Cross-connects in order."""
     return [_pair(xc) for xc in sorted(group)]
 
 

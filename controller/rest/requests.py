@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from controller.circuits.drift import Policy
 from controller.jobs.light import KINDS, STANDING, Place
 from fabric.crossconnect import Mode
 from fabric.schedules import parse_collective, steps_named
@@ -40,6 +41,9 @@ OtherPathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g2"]
 EventId = Annotated[int | None, Query(ge=0, le=2**53)]
 LastEventId = Annotated[int | None, Header(ge=0, le=2**53)]
 StreamLength = Annotated[float | None, Query(ge=0, le=86_400)]
+OfSwitch = Annotated[str | None, Query(description="Of this optical switch only", max_length=256)]
+OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entries older than this one")]
+AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 #: From which entry of a list on.
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
 
@@ -85,6 +89,51 @@ class CrossConnectSet(Body):
     mode: Mode = Mode.UPDATE
     cross_connects: list[CrossConnectEntry] = Field(max_length=16_384)
     dry_run: bool = False
+
+
+class SwitchTarget(Body):
+    """What one optical switch shall carry: these, in this mode; nothing at the ``delete`` ingresses."""
+
+    mode: Mode = Mode.UPDATE
+    cross_connects: list[CrossConnectEntry] = Field(default=[], max_length=16_384)
+    delete: list[PortNumber] = Field(default=[], max_length=16_384)
+
+
+class LightChange(Body):
+    """``POST /v1/optical-changes``: what some optical switches shall carry, by name."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"optical_switches": {"ocs0": {"cross_connects": [{"ingress": 1, "egress": 15}]}}}]
+        }
+    )
+
+    optical_switches: dict[str, SwitchTarget] = Field(min_length=1, max_length=4096)
+    dry_run: bool = False
+
+
+class GeneralPolicy(Body):
+    """``PUT /v1/optical-policy``: of all optical switches that have none of their own."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"policy": "mend"}]})
+
+    policy: Policy
+
+
+class OwnPolicy(Body):
+    """``PUT …/policy``: of one optical switch; null: as all others."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"policy": "mend"}, {"policy": None}]})
+
+    policy: Policy | None
+
+
+class Settle(Body):
+    """``POST …/settle``: do once what this policy says."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"how": "repair"}]})
+
+    how: Literal[Policy.MEND, Policy.REPAIR, Policy.ADOPT]
 
 
 class Circuits(Body):

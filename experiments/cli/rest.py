@@ -5,29 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from experiments.cli import ocs
+from experiments.cli.calls import DryRun, Json, Switch, address, call, connection, get, list_of, write_plan
 from experiments.cli.common import Column, answer, fail, listing, say, show_json, table
 
-if TYPE_CHECKING:
-    from experiments.client import Api
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")]
-Mode = Annotated[
-    str, typer.Option(help="safe: refuse busy ports; update: take them; replace: nothing else stays.")
-]
-Switch = Annotated[str, typer.Argument(metavar="SWITCH")]
 JobId = Annotated[str, typer.Argument(metavar="JOB")]
 Count = Annotated[int, typer.Option(min=1)]
 
 PANEL = "Ask a running controller"
 
-_address = {"controller": "127.0.0.1:8080", "token": ""}
-
-ocs = typer.Typer(help="Optical switches: ports, cross-connects, alarms.", no_args_is_help=True)
 circuits = typer.Typer(help="End-to-end circuits over all optical switches.", no_args_is_help=True)
 job = typer.Typer(help="Training jobs.", no_args_is_help=True)
 
@@ -59,32 +49,12 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
         ] = False,
     ) -> None:
-        _address.update(controller=controller, token=token)
+        address.update(controller=controller, token=token)
 
     for command in (fabric, topology, path, switches, flows, ports, grids, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)
-    for name, group in (("ocs", ocs), ("circuits", circuits), ("job", job)):
+    for name, group in (("ocs", ocs.commands), ("circuits", circuits), ("job", job)):
         app.add_typer(group, name=name, rich_help_panel=PANEL)
-
-
-def _api() -> Api:
-    from experiments.client import Api
-
-    return Api(_address["controller"], _address["token"] or None)
-
-
-def _call(method: str, path: str, body: Any = None, **query: Any) -> Any:
-    with _api() as api:
-        return api.call(method, path, body, query)
-
-
-def _get(path: str) -> Any:
-    return _call("GET", path)
-
-
-def _list(path: str, as_json: bool, *columns: Column, of: str | None = None) -> None:
-    """GET a list, or an answer with a list ``of`` something, as a table."""
-    answer(_get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
 
 
 # --- how a cell is written
@@ -94,13 +64,6 @@ def _rate(entry: Mapping[str, Any]) -> str:
     from fabric.units import format_rate
 
     return "" if entry["rate_bps"] is None else format_rate(entry["rate_bps"])
-
-
-def _arrow(xc: Mapping[str, Any] | None) -> str:
-    if xc is None:
-        return ""
-    colour = "" if xc.get("wavelength") is None else f" λ{xc['wavelength']}"
-    return f"{xc['ingress']} → {xc['egress']}{colour}"
 
 
 # --- fabric and packet switches
@@ -122,25 +85,25 @@ def fabric(as_json: Json = False) -> None:
                 typer.echo()
             listing(found[key], *tables[key])
 
-    answer(_get("/v1/fabric"), as_json, write)
+    answer(get("/v1/fabric"), as_json, write)
 
 
 def topology(as_json: Json = False) -> None:
     """What packets see now: every lit edge with the path of its light."""
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
-    _list("/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges")
+    list_of("/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges")
 
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
     """The links that packets from one GPU to another take now, by the switches' flow tables."""
     columns: list[Column] = ["from", "to", ("real rate", _rate), ("of so many equal links", "choices")]
-    found = _call("GET", "/v1/paths", source=source, destination=destination)
+    found = call("GET", "/v1/paths", source=source, destination=destination)
     answer(found, as_json, lambda found: listing(found["hops"], *columns, numeric=3))
 
 
 def switches(as_json: Json = False) -> None:
     """Packet switches and whether they are connected."""
-    _list("/v1/packet-switches", as_json, ("switch", "name"), "dpid", "connected")
+    list_of("/v1/packet-switches", as_json, ("switch", "name"), "dpid", "connected")
 
 
 def flows(switch: Switch, as_json: Json = False) -> None:
@@ -148,106 +111,14 @@ def flows(switch: Switch, as_json: Json = False) -> None:
     match: Column = ("match", lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any")
     out: Column = ("out", lambda flow: " ".join(map(str, flow["out_ports"])) or "drop")
     path = f"/v1/packet-switches/{switch}/flows"
-    _list(path, as_json, "priority", match, out, "packets", "bytes")
+    list_of(path, as_json, "priority", match, out, "packets", "bytes")
 
 
 def ports(switch: Switch, as_json: Json = False) -> None:
     """Ports and counters of a packet switch."""
     counters = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "rx_dropped", "tx_dropped")
     path = f"/v1/packet-switches/{switch}/ports"
-    _list(path, as_json, "port", "up", ("lit to", "peer"), *counters)
-
-
-# --- optical switches
-
-
-@ocs.command("list")
-def ocs_list(as_json: Json = False) -> None:
-    """Optical switches and whether they answer."""
-    keys = ("size", "driver", "reachable", "cross_connects", "alarms")
-    _list("/v1/optical-switches", as_json, ("switch", "name"), *keys)
-
-
-@ocs.command("show")
-def ocs_show(switch: Switch, as_json: Json = False) -> None:
-    """Cross-connects of an optical switch, read from it now."""
-    found = _get(f"/v1/optical-switches/{switch}/cross-connects")
-    if as_json:
-        show_json({**_get(f"/v1/optical-switches/{switch}"), "cross_connects": found})
-    else:
-        listing(found, "ingress", "egress", "wavelength", "state", "name")
-
-
-@ocs.command("ports")
-def ocs_ports(switch: Switch, as_json: Json = False) -> None:
-    """Ports of an optical switch: what is plugged, and their state."""
-    enabled: Column = ("", lambda port: "" if port["enabled"] else "disabled")
-    xcs: Column = ("cross-connect", lambda port: ", ".join(map(_arrow, port["cross_connects"])))
-    keys = ("port", "side", "faceplate", "plugged", "state")
-    _list(f"/v1/optical-switches/{switch}/ports", as_json, *keys, enabled, xcs)
-
-
-@ocs.command("alarms")
-def ocs_alarms(switch: Switch, as_json: Json = False) -> None:
-    """Standing alarms of an optical switch."""
-    found = _get(f"/v1/optical-switches/{switch}/alarms")
-    answer(found, as_json, lambda found: listing(found, *found[0]) if found else typer.echo("no alarms"))
-
-
-@ocs.command("connect")
-def ocs_connect(
-    switch: Switch,
-    ingress: int,
-    egress: int,
-    wavelength: Annotated[int | None, typer.Option(min=0, help="Channel; only a WSS needs one.")] = None,
-    mode: Mode = "update",
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
-    """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
-    body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
-    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    answer(_call("PUT", path, body), as_json, _write_change)
-
-
-@ocs.command("disconnect")
-def ocs_disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Remove what an ingress carries."""
-    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    answer(_call("DELETE", path, dry_run=dry_run), as_json, _write_change)
-
-
-@ocs.command("replace")
-def ocs_replace(
-    switch: Switch,
-    pairs: Annotated[list[str] | None, typer.Argument(metavar="INGRESS-EGRESS…")] = None,
-    mode: Mode = "replace",
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
-    """Make these cross-connects (such as 1-21 7-15) the ones that stand; none at all clears the switch."""
-    wanted = []
-    for text in pairs or []:
-        ingress, _, egress = text.partition("-")
-        if not (ingress.isdigit() and egress.isdigit()):
-            fail(f"{text!r} is not INGRESS-EGRESS, such as 1-21", 2)
-        wanted.append({"ingress": int(ingress), "egress": int(egress)})
-    body = {"mode": mode, "cross_connects": wanted, "dry_run": dry_run}
-    path = f"/v1/optical-switches/{switch}/cross-connects"
-    answer(_call("PUT", path, body), as_json, _write_change)
-
-
-def _write_change(found: Mapping[str, Any]) -> None:
-    _write_plan(found)
-    for result in found["results"]:
-        if result.get("reason"):
-            typer.echo(f"{_arrow(result)}: {result['state']} ({result['reason']})")
-
-
-def _write_plan(found: Mapping[str, Any]) -> None:
-    rows = [[what, _arrow(xc)] for what in ("remove", "add", "keep") for xc in found["plan"][what]]
-    table(["", "cross-connect"], rows)
-    typer.echo("done" if found["applied"] else "nothing was changed (dry run)")
+    list_of(path, as_json, "port", "up", ("lit to", "peer"), *counters)
 
 
 # --- circuits
@@ -262,7 +133,7 @@ def circuits_show(as_json: Json = False) -> None:
         ("path of the light", lambda circuit: " ".join(circuit["path"])),
         ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
     ]
-    _list("/v1/circuits", as_json, *columns, of="circuits")
+    list_of("/v1/circuits", as_json, *columns, of="circuits")
 
 
 @circuits.command("set")
@@ -282,9 +153,9 @@ def circuits_set(
     def write(found: Any) -> None:
         for name, change in found["optical_switches"].items():
             typer.echo(name)
-            _write_plan(change)
+            write_plan(change)
 
-    answer(_call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
+    answer(call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
 
 
 # --- grids
@@ -296,11 +167,11 @@ def grids(
 ) -> None:
     """Grids of O-NICs and wavelength-selective switches."""
     if name:
-        answer(_get(f"/v1/grids/{name}"), as_json, _write_grid)
+        answer(get(f"/v1/grids/{name}"), as_json, _write_grid)
         return
     nodes: Column = ("nodes", lambda grid: f"{grid['rows']} × {grid['columns']}")
     jobs: Column = ("jobs", lambda grid: " ".join(grid["jobs"]))
-    _list("/v1/grids", as_json, ("grid", "name"), nodes, "wavelengths", "free", jobs)
+    list_of("/v1/grids", as_json, ("grid", "name"), nodes, "wavelengths", "free", jobs)
 
 
 def _write_grid(found: Mapping[str, Any]) -> None:
@@ -323,14 +194,14 @@ def onics(
     if timeline and not gpu:
         fail("--flows needs a GPU", 2)
     if timeline:
-        answer(_get(f"/v1/onics/{gpu}/flows"), as_json, _write_flows)
+        answer(get(f"/v1/onics/{gpu}/flows"), as_json, _write_flows)
     elif gpu:
-        show_json(_get(f"/v1/onics/{gpu}"))
+        show_json(get(f"/v1/onics/{gpu}"))
     else:
         job: Column = ("job", lambda onic: (onic["status"] or {}).get("job"))
         done: Column = ("flows done", lambda o: (o["status"] or {}).get("counters", {}).get("flows_done"))
         where: list[Column] = [("GPU", "gpu"), "grid", "row", "column", ("answers", "reachable")]
-        _list("/v1/onics", as_json, *where, job, done, "error")
+        list_of("/v1/onics", as_json, *where, job, done, "error")
 
 
 def _write_flows(found: Mapping[str, Any]) -> None:
@@ -383,7 +254,7 @@ def job_submit(
     if grid:
         places["grid"] = grid
     if dry_run:
-        plan = _call("POST", "/v1/arbiter/plan", {"collective": collective, **places})
+        plan = call("POST", "/v1/arbiter/plan", {"collective": collective, **places})
         answer(plan, as_json, _write_light)
         return
     request = {
@@ -401,7 +272,7 @@ def job_submit(
         "beacon_interval_s": beacon_s,
         **places,
     }
-    answer(_call("POST", "/v1/jobs", request), as_json, _write_job)
+    answer(call("POST", "/v1/jobs", request), as_json, _write_job)
 
 
 def _names(text: str) -> list[str]:
@@ -424,19 +295,19 @@ def _write_light(found: Mapping[str, Any]) -> None:
 def job_list(as_json: Json = False) -> None:
     """All jobs that the controller knows."""
     gpus: Column = ("GPUs", lambda found: " ".join(rank["gpu"] for rank in found["ranks"]))
-    _list("/v1/jobs", as_json, ("job", "id"), "state", gpus, "error")
+    list_of("/v1/jobs", as_json, ("job", "id"), "state", gpus, "error")
 
 
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
     """One job and its ranks."""
-    answer(_get(f"/v1/jobs/{job_id}"), as_json, _write_job)
+    answer(get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("cancel")
 def job_cancel(job_id: JobId, as_json: Json = False) -> None:
     """Stop a job and free its GPUs."""
-    answer(_call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
+    answer(call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("release")
@@ -452,7 +323,7 @@ def job_release(
         delay_s = parse_time(delay)
     except ValueError as error:
         fail(f"--delay: {error}", 2)
-    found = _call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
+    found = call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
     answer(found, as_json, lambda _: typer.echo(f"released: {', '.join(job_ids)}"))
 
 
@@ -460,7 +331,7 @@ def job_release(
 def job_watch(job_id: JobId, as_json: Json = False) -> None:
     """Follow a job to its end. Exit code 1 when it does not succeed."""
     cursor, state = 0, ""
-    with _api() as api:
+    with connection() as api:
         while state not in ("SUCCEEDED", "FAILED", "CANCELLED"):
             found = api.get(f"/v1/jobs/{job_id}")
             answer = api.get(f"/v1/jobs/{job_id}/events", cursor=cursor)
@@ -494,7 +365,7 @@ def regroup(
     as_json: Json = False,
 ) -> None:
     """Move GPUs so that the least traffic crosses between packet switches; jobs may be running."""
-    with _api() as api:
+    with connection() as api:
         found = api.post("/v1/regroup", {"jobs": jobs or None, "dry_run": dry_run})
         deadline = time.monotonic() + 120.0
         while found["state"] == "APPLYING":
@@ -539,7 +410,7 @@ def events(
     import json
 
     head = ("id", "t", "event", "timeline")
-    with _api() as api:
+    with connection() as api:
         for event in api.stream("/v1/events" + ("" if after is None else f"?after={after}")):
             if as_json:
                 typer.echo(json.dumps(event))
@@ -556,7 +427,7 @@ def series(
 ) -> None:
     """Throughput of the packet switches' ports; the table shows the mean of the last seconds."""
     # The controller's clock is that of its own machine; its health answer carries it.
-    with _api() as api:
+    with connection() as api:
         since = api.get("/v1/health").get("t", time.monotonic()) - last
         found = api.get("/v1/series", since=since)
     if csv_file is not None:

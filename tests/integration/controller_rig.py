@@ -111,9 +111,9 @@ class ControllerRig:
                 command += ["--", "add-port", bridge, interface]
                 command += ["--", "set", "interface", interface, f"ofport_request={port.number}"]
         run("ovs-vsctl", "--timeout=15", *command[1:])
-        for switch in fabric.packet_switches:
+        for name in fabric.packet_switches:
             # Reconnecting is tested; the default's backing off would only cost time.
-            run("ovs-vsctl", "set", "controller", lab.bridge(switch), "max_backoff=1000")
+            run("ovs-vsctl", "set", "controller", lab.bridge(name), "max_backoff=1000")
 
     def start_optical(self) -> None:
         """The optical switch process; it takes over the light that an earlier one left."""

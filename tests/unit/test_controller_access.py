@@ -129,7 +129,7 @@ def call(
 
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["without token", "with token"])
 def test_no_route_is_open_to_foreign_pages(controller: Controller, token: str | None) -> None:
-    app = create_app(controller, token, ["Lab.example"])
+    app = create_app(controller, None if token is None else {token: "lab"}, ["Lab.example"])
     reached = Reached(app)
     usual = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     for method, path in routes(app):
@@ -164,7 +164,7 @@ def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
 
 def test_the_address_called_is_own_and_another_is_not(controller: Controller) -> None:
     """As behind ``--rest 0.0.0.0:8080``: what a connection was made to is only known from itself."""
-    app = create_app(controller, TOKEN)
+    app = create_app(controller, {TOKEN: "lab"})
     Reached(app)
 
     def status(host: str, token: str) -> int:

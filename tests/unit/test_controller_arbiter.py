@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.bus import EventBus
+from controller.circuits.intent import IntentDatabase
 from controller.circuits.manager import CircuitManager, Target
 from controller.circuits.optical_site import OpticalSite
 from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
@@ -152,7 +153,10 @@ class Bench:
         store = Store(self.directory / "store")
         self.site = OpticalSite(self.wss, {}, self.bus)
         forwarding = Forwarding(self.fabric, FakeTables())  # type: ignore[arg-type]
-        self.circuits = CircuitManager(self.fabric, self.site, forwarding, store, self.bus)
+        if hasattr(self, "intents"):
+            self.intents.close()
+        self.intents = IntentDatabase(self.directory / "circuits.sqlite")
+        self.circuits = CircuitManager(self.fabric, self.site, forwarding, self.intents, self.bus)
         self.circuits.adopt()
         entries = {
             gpu: OnicEntry(gpu, str(agent.path), f"10.83.0.{i}:7900", f"/onic/{gpu}")
@@ -357,7 +361,7 @@ def test_another_jobs_light_is_not_touched_and_set_circuits_leaves_wsss_alone(be
     assert bench.writes() - writes == len(blue.switches), "one write for each switch"
     bench.arbiter.clear("blue", blue)
     assert bench.lit() == lit
-    bench.circuits.set_circuits([])
+    bench.circuits.set_circuits([], who="test")
     assert bench.lit() == lit
     assert bench.has_map(red, "red")
 
@@ -477,7 +481,7 @@ def test_an_end_that_a_crash_cut_short_is_finished_after_the_restart(bench: Benc
 
 def test_a_switch_set_by_hand_keeps_its_wavelengths(bench: Bench) -> None:
     target = Target((CrossConnect(1, 4 + 2, 1), CrossConnect(1, 4 + 3, 2)), Mode.UPDATE)
-    assert bench.circuits.change({"n-r0": target}).problems == ()
+    assert bench.circuits.change({"n-r0": target}, who="test").problems == ()
     bench.halt()
     bench.wss["n-r0"].stand.clear()
     bench.start()

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from controller.bus import EventBus
+from controller.circuits.drift import Policy
+from controller.circuits.intent import IntentDatabase
 from controller.circuits.manager import CircuitManager, Target
 from controller.circuits.optical_site import OpticalSite
 from controller.circuits.reconciler import Reconciler
+from controller.circuits.transaction import Found
 from controller.errors import ConflictError, InvalidError, UnavailableError
 from controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
 from controller.optical.base import (
@@ -26,7 +29,6 @@ from controller.optical.base import (
 )
 from controller.optical.errors import Refused, Unreachable
 from controller.packets.forwarding import Forwarding
-from controller.store import Store
 from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from fabric.topology import Port
 from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, plugged, wanted
@@ -94,13 +96,16 @@ class Bench:
         self.bus = EventBus()
         self.site = OpticalSite({"ocs0": self.driver}, {"ocs0": {}}, self.bus)
         self.forwarding = Forwarding(FABRIC, self.tables)  # type: ignore[arg-type]
-        self.manager = CircuitManager(FABRIC, self.site, self.forwarding, Store(self.directory), self.bus)
+        if hasattr(self, "intents"):
+            self.intents.close()
+        self.intents = IntentDatabase(self.directory / "circuits.sqlite")
+        self.manager = CircuitManager(FABRIC, self.site, self.forwarding, self.intents, self.bus)
         self.manager.adopt()
 
     def set(self, places: Sequence[Port], **more: bool) -> list[str]:
         """Put GPU i on the i-th port; the problems."""
         pairs = [(Port(f"g{i}", 0), port) for i, port in enumerate(places)]
-        return list(self.manager.set_circuits(pairs, **more).problems)
+        return list(self.manager.set_circuits(pairs, who="test", **more).problems)
 
     def right(self, places: Sequence[Port]) -> bool:
         """Whether light and rules are those of GPU i on the i-th port, and nothing else."""
@@ -133,7 +138,7 @@ def test_light_that_no_rule_depends_on_changes_without_asking_the_packet_switche
     spare = [xc for xc in light([*PORTS[:5], PORTS[6]])["ocs0"] if xc not in light(PORTS[:6])["ocs0"]]
     one_way = next(xc for xc in spare if xc.ingress != 6)
     target = Target((CrossConnect(one_way.ingress, 18 + 17),))
-    assert bench.manager.change({"ocs0": target}).problems == ()
+    assert bench.manager.change({"ocs0": target}, who="test").problems == ()
     assert bench.log == ["add", "added"]
     assert bench.tables.readings == read
     # A table that was found wrong meanwhile is known no more, and neither is one just written.
@@ -182,7 +187,7 @@ def test_two_writes_have_the_rules_between_them_however_long_the_darkness(tmp_pa
     bench.log.clear()
     # UPDATE mode leaves what others made, which one write for everything would not.
     target = Target(tuple(light(SWAPPED)["ocs0"]), Mode.UPDATE)
-    assert bench.manager.change({"ocs0": target}).problems == ()
+    assert bench.manager.change({"ocs0": target}, who="test").problems == ()
     assert bench.log[0] == "remove"
     assert bench.log[-2:] == ["add", "added"]
     assert set(bench.log[1:-2]) == {"rules"}
@@ -206,7 +211,7 @@ def test_a_dry_run_and_a_refused_request_write_nothing(bench: Bench) -> None:
         bench.set([PORTS[0], PORTS[0]])
     busy = Target((CrossConnect(1, 18 + 8),), Mode.SAFE)
     with pytest.raises(ConflictError, match="busy"):
-        bench.manager.change({"ocs0": busy})
+        bench.manager.change({"ocs0": busy}, who="test")
     assert bench.log == []
     assert bench.right(PORTS[:6])
     bench.restart()
@@ -223,23 +228,30 @@ def test_a_switch_that_is_away_stops_the_change_before_anything_is_written(bench
     assert bench.manager.cross_connects() == light(PORTS[:6]), "its light is still there"
     assert "cannot be reached" in bench.site.alarms("ocs0")[0].text
     bench.driver.away = False
-    bench.manager.forget_met("ocs0")
-    bench.manager.mend()
+    bench.manager.reconcile()
     assert bench.right(PORTS[:6])
     assert bench.site.alarms("ocs0") == ()
 
 
-def test_light_that_cannot_be_made_is_told_and_rules_follow_the_light_there_is(bench: Bench) -> None:
+def test_light_that_can_neither_be_made_nor_taken_back_is_named_and_rules_follow_the_light_there_is(
+    bench: Bench,
+) -> None:
     bench.set(PORTS[:6])
     bench.driver.refuse_add = True
-    problems = bench.set(SWAPPED)
-    assert "mirror stuck" in problems[0]
+    pairs = [(Port(f"g{i}", 0), port) for i, port in enumerate(SWAPPED)]
+    change = bench.manager.set_circuits(pairs, who="test")
+    assert "mirror stuck" in change.problems[0]
+    assert change.outcome == "partly undone"
+    gone = light(PORTS[:6])["ocs0"] - light(SWAPPED)["ocs0"]
+    assert {(one.switch, one.cross_connect, one.found) for one in change.left} == {
+        ("ocs0", xc, Found.GONE) for xc in gone
+    }
     left = bench.driver.stand
-    assert left < light(PORTS[:6])["ocs0"]
+    assert left == light(PORTS[:6])["ocs0"] - gone
     assert bench.tables.rules() == wanted({"ocs0": left})
     bench.driver.refuse_add = False
     bench.restart()
-    assert bench.right(SWAPPED), "what was asked for is lit once it can be"
+    assert bench.right(PORTS[:6]), "what was there before is lit again once it can be"
 
 
 def test_the_first_start_lights_the_fabrics_circuits_and_the_next_touches_nothing(tmp_path: Path) -> None:
@@ -263,7 +275,7 @@ def test_a_start_lights_what_is_missing_and_leaves_what_strangers_made(bench: Be
 
 def test_a_single_change_keeps_the_rest_and_is_remembered(bench: Bench) -> None:
     bench.set(PORTS[:6])
-    change = bench.manager.change({"ocs0": Target((), Mode.UPDATE, delete=(1,))})
+    change = bench.manager.change({"ocs0": Target((), Mode.UPDATE, delete=(1,))}, who="test")
     assert change.problems == ()
     assert CrossConnect(1, 18 + 7) not in bench.driver.stand
     assert len(bench.driver.stand) == 11
@@ -285,6 +297,7 @@ def test_the_reconciler_reads_tables_after_light_that_changed_by_itself_and_not_
     bench.tables.readings = 0
     revision = reconciler._round(revision)
     assert bench.tables.readings == 0
+    bench.manager.set_policy(None, Policy.ALARM, "test")
     bench.driver.stand.clear()
     reconciler._round(revision)
     assert bench.tables.readings > 0

@@ -19,7 +19,7 @@ from controller.inventory import Inventory, read_inventory, wait_for_inventory
 from controller.openflow.messages import PortStats
 from controller.packets.attachment import attachments, circuit_pairs, lit_circuits
 from controller.packets.stats import rates
-from controller.rest.access import is_loopback, read_token
+from controller.rest.access import is_loopback, read_tokens
 from controller.rest.requests import JobRequest, LightRequest
 from controller.store import Store
 from fabric.crossconnect import CrossConnect
@@ -166,14 +166,17 @@ def test_access(tmp_path: Path) -> None:
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("192.0.2.1")
     path = tmp_path / "token"
-    for bad in ("short", "two words but long enough", ""):
+    good = "0123456789abcdef"
+    for bad in ("short", "two words but long enough", "", f"ann {good}\nbob {good}", f"a/b {good}"):
         path.write_text(bad)
         with pytest.raises(StartError, match="token"):
-            read_token(path)
-    path.write_text("0123456789abcdef\n")
-    assert read_token(path) == "0123456789abcdef"
+            read_tokens(path)
+    path.write_text(f"{good}\n")
+    assert read_tokens(path) == {good: "token"}
+    path.write_text(f"ann {good}\n  bob {good}0\n")
+    assert read_tokens(path) == {good: "ann", f"{good}0": "bob"}
     with pytest.raises(StartError, match="absent"):
-        read_token(tmp_path / "absent")
+        read_tokens(tmp_path / "absent")
 
 
 def inventory_document() -> dict[str, Any]:

@@ -317,3 +317,50 @@ def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(
         ports = [action.port for instruction in sent.instructions for action in instruction.actions]
         assert tuple(ports) == mod.out_ports
     assert texts[0] == texts[2] != texts[1]
+
+
+#: Every port that has a fibre to the optical switch.
+PLUGGED = [*(Port(f"g{i}", 0) for i in range(6)), *PORTS]
+pairings = st.permutations(PLUGGED).map(
+    lambda ports: [(a, b) for a, b in zip(ports[::2], ports[1::2], strict=True) if a.node != b.node][:8]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairings, pairings, st.sets(st.integers(0, 7)))
+def test_while_light_changes_packets_that_kept_light_can_carry_are_never_lost(
+    before: list[tuple[Port, Port]], after: list[tuple[Port, Port]], shared: set[int]
+) -> None:
+    """Circuits between switches too, so that kept light may be a way round. The light is dark between."""
+    stays = [pair for index, pair in enumerate(before) if index in shared]
+    used = {port for pair in stays for port in pair}
+    after = [*stays, *(pair for pair in after if not used & set(pair))]
+    sets = [dict(circuit_cross_connects(FABRIC, pairs)) for pairs in (before, stays, after)]
+    old, kept, new = sets
+    tables = FakeTables()
+    forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
+    forwarding.reconcile(old)
+    dark = electrical_graph(FABRIC, kept)
+    ways = {
+        (a, b)
+        for a in FABRIC.gpus
+        for b in FABRIC.gpus
+        if a != b and walk(wanted(kept), dark, a, FABRIC.gpus[b].ip)[-1] == b
+    }
+    stages = forwarding.stages(old, kept, new)
+    phases = [(stages.detour, old, kept), (stages.dark, kept, kept), (stages.last, new, new)]
+    for plan, during, then in phases:
+        for step in () if plan is None else plan.steps:
+            for switch, mods in step.items():
+                tables.send_flows(FABRIC.packet_switches[switch].dpid, mods, timeout_s=1)
+                for a, b in ways:
+                    for source in ("", FABRIC.gpus[a].ip):
+                        path = walk(
+                            tables.rules(), electrical_graph(FABRIC, during), a, FABRIC.gpus[b].ip, source
+                        )
+                        assert path[-1] == b, (path, "while rules are written")
+        for a, b in ways:
+            for source in ("", FABRIC.gpus[a].ip):
+                path = walk(tables.rules(), electrical_graph(FABRIC, then), a, FABRIC.gpus[b].ip, source)
+                assert path[-1] == b, path
+    assert tables.rules() == stages.wanted == wanted(new)

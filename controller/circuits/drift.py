@@ -1,0 +1,111 @@
+"""What a switch carries against what it should: the difference, and what a policy makes of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controller.circuits.transaction import Taken, standing
+from controller.optical.base import Plan, Snapshot
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+
+_BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
+
+
+class Policy(StrEnum):
+    """What becomes of a change that the controller did not make.
+
+    MEND: what is missing is lit again; what was added stays, with an alarm, unless it is in the way. REPAIR:
+    the switch gets exactly what it should have. ADOPT: what it carries is what it should carry from now on.
+    ALARM: nothing is done but to say so.
+    """
+
+    MEND = "mend"
+    REPAIR = "repair"
+    ADOPT = "adopt"
+    ALARM = "alarm"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """``missing``: wanted and not there; ``broken``: there without light, by the switch's own word;
+    ``foreign``: there and not asked for; ``left``: made by us, to be removed, and still there."""
+
+    missing: frozenset[CrossConnect] = frozenset()
+    broken: frozenset[CrossConnect] = frozenset()
+    foreign: frozenset[CrossConnect] = frozenset()
+    left: frozenset[CrossConnect] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.broken or self.foreign or self.left)
+
+    def __str__(self) -> str:
+        parts = [
+            (self.missing, "is missing", "are missing"),
+            (self.broken, "has no light", "have no light"),
+            (self.foreign, "was made by somebody else", "were made by somebody else"),
+            (self.left, "should be gone", "should be gone"),
+        ]
+        said = []
+        for group, one, many in parts:
+            if group:
+                first = ", ".join(map(str, sorted(group)[:3]))
+                more = f" and {len(group) - 3} more" if len(group) > 3 else ""
+                said.append(f"{first}{more} {one if len(group) == 1 else many}")
+        return "; ".join(said)
+
+
+def drift(wanted: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
+    """The difference. ``unwanted``: made by us and to be removed.
+
+    What the switch itself says is another owner's is nobody's business here, and a cross-connect is not
+    called broken where its port is disabled or has failed: the port's alarm says that.
+    """
+    wanted, stand = frozenset(wanted), standing(now)
+    left = (frozenset(unwanted) & stand) - wanted
+    broken = {xc for xc in wanted & stand if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)}
+    return Drift(wanted - stand, frozenset(broken), stand - wanted - left - now.foreign, left)
+
+
+@dataclass(frozen=True)
+class Mending:
+    """A change of one switch, and why some of what is wanted cannot be made."""
+
+    plan: Plan
+    cannot: Mapping[CrossConnect, str] = field(default_factory=dict)
+
+
+def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
+    """What is missing or broken made, what is left removed; of what others made, what is in the way, or all
+    (``exactly``)."""
+    cannot: dict[CrossConnect, str] = {}
+    makeable = set()
+    owned = Taken(now.foreign)
+    for xc in sorted(found.missing | found.broken):
+        if reason := _unusable(xc, now):
+            cannot[xc] = reason
+        elif (other := owned.by(xc)) is not None:
+            cannot[xc] = f"{other}, which belongs to another owner, has its port"
+        else:
+            makeable.add(xc)
+    in_way = Taken(makeable)
+    gone = {xc for xc in found.foreign if exactly or in_way.by(xc) is not None} | found.left
+    again = found.broken & makeable
+    remove, add = gone | again, (found.missing & makeable) | again
+    keep = standing(now) - remove
+    plan = Plan(now.revision, Mode.UPDATE, keep, tuple(sorted(remove)), tuple(sorted(add)))
+    return Mending(plan, cannot)
+
+
+def _unusable(xc: CrossConnect, now: Snapshot) -> str:
+    """Why a port of it cannot carry light; empty when both can."""
+    for port in (xc.ingress, xc.egress):
+        status = now.ports.get(port)
+        if status is None:
+            return f"there is no port {port}"
+        if status.state is PortState.FAILED:
+            return f"port {port} has failed"
+        if not status.enabled:
+            return f"port {port} is disabled"
+    return ""

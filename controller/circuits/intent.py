@@ -1,0 +1,327 @@
+"""What should be lit, on disk; and who changed what when.
+
+One SQLite database, which one controller at a time has open. Before a change writes to any switch, what is
+then to be lit and what was to be lit before are committed together; once the change is done, or taken back,
+the second is forgotten. So a start after a crash knows that a change was under way, whose, and both its ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.circuits.drift import Policy
+from controller.errors import StartError, UnavailableError
+from fabric.crossconnect import CrossConnect
+from fabric.topology import CrossConnects
+
+log = logging.getLogger(__name__)
+
+#: Of the tables below.
+SCHEMA = 1
+#: Entries of the audit log that are kept.
+AUDIT_ENTRIES = 10_000
+#: What is here is gone once the machine has crashed.
+_VOLATILE = Path("/run")
+#: ``wavelength`` is -1 for every colour. ``wanted`` 0: made by us, to be removed. ``before`` is JSON.
+_TABLES = """
+CREATE TABLE switch (name TEXT PRIMARY KEY);
+CREATE TABLE cross_connect (
+    switch TEXT NOT NULL REFERENCES switch, ingress INTEGER NOT NULL, egress INTEGER NOT NULL,
+    wavelength INTEGER NOT NULL, name TEXT, wanted INTEGER NOT NULL,
+    PRIMARY KEY (switch, ingress, egress, wavelength)) WITHOUT ROWID;
+CREATE TABLE pending (id INTEGER PRIMARY KEY CHECK (id = 1), who TEXT NOT NULL, before TEXT NOT NULL);
+CREATE TABLE policy (switch TEXT PRIMARY KEY, policy TEXT NOT NULL);
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, who TEXT NOT NULL, action TEXT NOT NULL,
+    switch TEXT, outcome TEXT NOT NULL, detail TEXT NOT NULL);
+"""
+
+#: What every switch of a group should carry.
+_Sets = dict[str, frozenset[CrossConnect]]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A change that was begun and not ended: whose, and what its switches were to carry before."""
+
+    who: str
+    before: CrossConnects
+
+
+class IntentDatabase:
+    """What should be lit, by switch, the policies, and the audit log. Safe from any thread.
+
+    Reads come from memory, except those of the log. Raises StartError naming the file when it is no such
+    database, is damaged, is of another version, or another controller has it. Writes raise UnavailableError
+    when the disk does not take them; then nothing has changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._depth = 0
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None, check_same_thread=False)
+            try:
+                self._open()
+                self._read()
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                raise StartError(f"{path}: another controller has it open") from error
+            raise StartError(f"{path}: {error}") from error
+        except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
+            raise StartError(
+                f"{path}: damaged ({error}); without it the controller starts from the fabric's circuits"
+            ) from error
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}") from error
+
+    def _open(self) -> None:
+        db = self._db
+        # Held for as long as the process lives, so that there is one writer.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA journal_mode = WAL")
+        # Against a crash of the machine alone; a disk takes milliseconds for it.
+        lasts = not self._path.resolve().is_relative_to(_VOLATILE)
+        db.execute(f"PRAGMA synchronous = {'FULL' if lasts else 'OFF'}")
+        db.execute("BEGIN IMMEDIATE")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {SCHEMA}")
+        elif version != SCHEMA:
+            raise StartError(f"{self._path}: schema {version}; this controller knows schema {SCHEMA}")
+        else:
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(" ".join(str(found).split()))
+        db.execute("COMMIT")
+
+    def _read(self) -> None:
+        sets: dict[int, dict[str, set[CrossConnect]]] = {
+            wanted: {name: set() for (name,) in self._db.execute("SELECT name FROM switch")}
+            for wanted in (0, 1)
+        }
+        rows = self._db.execute("SELECT switch, ingress, egress, wavelength, name, wanted FROM cross_connect")
+        for switch, ingress, egress, wavelength, name, wanted in rows:
+            colour = None if wavelength < 0 else wavelength
+            sets[wanted][switch].add(CrossConnect(ingress, egress, colour, name))
+        self._wanted: _Sets = {name: frozenset(group) for name, group in sets[1].items()}
+        self._unwanted: _Sets = {name: frozenset(group) for name, group in sets[0].items() if group}
+        self._policies = {
+            switch: Policy(policy) for switch, policy in self._db.execute("SELECT switch, policy FROM policy")
+        }
+        row = self._db.execute("SELECT who, before FROM pending").fetchone()
+        self._pending = None if row is None else Pending(row[0], _from_json(row[1]))
+
+    def close(self) -> None:
+        """May be called again."""
+        with self._lock:
+            self._db.close()
+
+    # What should be lit
+
+    def wanted(self) -> _Sets | None:
+        """By switch; None as long as nothing was ever saved."""
+        with self._lock:
+            return dict(self._wanted) or None
+
+    def unwanted(self, switch: str) -> frozenset[CrossConnect]:
+        """Made by us on a switch, and to be removed when it can be."""
+        with self._lock:
+            return self._unwanted.get(switch, frozenset())
+
+    def pending(self) -> Pending | None:
+        with self._lock:
+            return self._pending
+
+    def save(self, wanted: CrossConnects) -> None:
+        """These switches shall carry this; others as before. What is wanted is unwanted no longer."""
+        with self.writing() as db:
+            for switch, group in wanted.items():
+                group = frozenset(group)
+                old = {xc: xc.name for xc in self._wanted.get(switch, ())}
+                if switch not in self._wanted:
+                    db.execute("INSERT INTO switch VALUES (?)", (switch,))
+                same = {xc for xc in group if xc in old and old[xc] == xc.name}
+                self._delete(switch, old.keys() - same, wanted=1)
+                db.executemany(
+                    "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 1)",
+                    [(*_key(switch, xc), xc.name) for xc in group - same],
+                )
+                self._wanted = {**self._wanted, switch: group}
+                self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - group)
+
+    def begin(self, who: str, wanted: CrossConnects) -> None:
+        """A change to this begins."""
+        before = {name: self._wanted.get(name, frozenset()) for name in wanted}
+        with self.writing() as db:
+            self.save(wanted)
+            db.execute("INSERT OR REPLACE INTO pending VALUES (1, ?, ?)", (who, _to_json(before)))
+            self._pending = Pending(who, before)
+
+    def end(self) -> None:
+        """The change that was begun is done."""
+        with self.writing() as db:
+            db.execute("DELETE FROM pending")
+            self._pending = None
+
+    def take_back(self, left: CrossConnects) -> None:
+        """The change that was begun is not to be; ``left``: what it made and could not remove again."""
+        with self.writing():
+            if self._pending is not None:
+                self.save(self._pending.before)
+            self.end()
+            for switch, group in left.items():
+                extra = frozenset(group) - self._wanted.get(switch, frozenset())
+                self._db.executemany(
+                    "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 0)",
+                    [(*_key(switch, xc), xc.name) for xc in extra],
+                )
+                self._unwanted = {**self._unwanted, switch: self._unwanted.get(switch, frozenset()) | extra}
+
+    def gone(self, switch: str, group: Collection[CrossConnect]) -> None:
+        """What was unwanted is no longer there."""
+        with self.writing():
+            self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - frozenset(group))
+
+    def _put_unwanted(self, switch: str, left: frozenset[CrossConnect]) -> None:
+        """Keeps of the unwanted only these."""
+        old = self._unwanted.get(switch, frozenset())
+        self._delete(switch, old - left, wanted=0)
+        self._unwanted = {**self._unwanted, switch: left}
+
+    def _delete(self, switch: str, group: Collection[CrossConnect], wanted: int) -> None:
+        self._db.executemany(
+            "DELETE FROM cross_connect"
+            " WHERE switch = ? AND ingress = ? AND egress = ? AND wavelength = ? AND wanted = ?",
+            [(*_key(switch, xc), wanted) for xc in group],
+        )
+
+    # Policies
+
+    def policy(self, switch: str | None = None) -> Policy:
+        """A switch's, or that of all which have none of their own."""
+        with self._lock:
+            general = self._policies.get("", Policy.MEND)
+            return general if switch is None else self._policies.get(switch, general)
+
+    def own_policies(self) -> dict[str, Policy]:
+        """Of the switches that have one of their own."""
+        with self._lock:
+            return {name: policy for name, policy in self._policies.items() if name}
+
+    def set_policy(self, switch: str | None, policy: Policy | None) -> None:
+        """Of one switch, or (None) of all others; None: a switch has none of its own any more."""
+        name = switch or ""
+        with self.writing() as db:
+            db.execute("DELETE FROM policy WHERE switch = ?", (name,))
+            kept = {key: value for key, value in self._policies.items() if key != name}
+            if policy is not None:
+                db.execute("INSERT INTO policy VALUES (?, ?)", (name, policy.value))
+                kept[name] = policy
+            self._policies = kept
+
+    # The audit log
+
+    def note(
+        self, who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any
+    ) -> None:
+        """Write down who did what, with UTC's time; the oldest entries go."""
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        with self.writing() as db:
+            row = db.execute(
+                "INSERT INTO audit (at, who, action, switch, outcome, detail) VALUES (?, ?, ?, ?, ?, ?)",
+                (at, who, action, switch, outcome, json.dumps(detail)),
+            )
+            db.execute("DELETE FROM audit WHERE id <= ?", ((row.lastrowid or 0) - AUDIT_ENTRIES,))
+
+    def try_note(self, *words: Any, **detail: Any) -> None:
+        """As :meth:`note`, where it is done already: that the disk does not take it is logged."""
+        try:
+            self.note(*words, **detail)
+        except UnavailableError as error:
+            log.error("not in the audit log: %s: %s", error, words)
+
+    def audit(
+        self, switch: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Entries, the newest first; of one switch, and older than the entry ``before``."""
+        where, values = ["1"], list[Any]()
+        if switch is not None:
+            where.append("switch = ?")
+            values.append(switch)
+        if before is not None:
+            where.append("id < ?")
+            values.append(before)
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, at, who, action, switch, outcome, detail FROM audit"
+                f" WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+                (*values, limit),
+            ).fetchall()
+        keys = ("id", "at", "who", "action", "switch", "outcome")
+        return [{**dict(zip(keys, row, strict=False)), "detail": json.loads(row[6])} for row in rows]
+
+    # Writing
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One commit for all that is written within. Raises UnavailableError; then nothing was."""
+        with self._lock:
+            if self._depth:
+                self._depth += 1
+                try:
+                    yield self._db
+                finally:
+                    self._depth -= 1
+                return
+            kept = (self._wanted, self._unwanted, self._policies, self._pending)
+            self._depth = 1
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                self._wanted, self._unwanted, self._policies, self._pending = kept
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise UnavailableError(f"{self._path}: cannot be written: {error}") from error
+                raise
+            finally:
+                self._depth = 0
+
+
+def _key(switch: str, xc: CrossConnect) -> tuple[str, int, int, int]:
+    return switch, xc.ingress, xc.egress, -1 if xc.wavelength is None else xc.wavelength
+
+
+def _to_json(sets: CrossConnects) -> str:
+    return json.dumps(
+        {
+            switch: [[xc.ingress, xc.egress, xc.wavelength, xc.name] for xc in sorted(group)]
+            for switch, group in sets.items()
+        }
+    )
+
+
+def _from_json(text: str) -> _Sets:
+    return {
+        switch: frozenset(CrossConnect(*entry) for entry in group)
+        for switch, group in json.loads(text).items()
+    }

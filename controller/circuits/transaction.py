@@ -1,0 +1,142 @@
+"""A change of light over several switches, all or nothing: what is to be taken back, and what was not. Pure.
+
+Switches have no common transaction. So a change that did not come about everywhere is taken back where it
+did: first what was new goes, on all switches, then what was there before comes back. What others made
+meanwhile is never touched. Where that fails too, each cross-connect that is not as before is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from controller.optical.base import Plan, Snapshot
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+
+_LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)
+
+
+def lit(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
+    """Cross-connects of a reading that carry light or are about to."""
+    if snapshot is None:
+        return frozenset()
+    return frozenset(xc for xc, state in snapshot.cross_connects.items() if state in _LIT)
+
+
+def standing(snapshot: Snapshot) -> frozenset[CrossConnect]:
+    """Cross-connects of a reading that use their ports, whether they carry light or not."""
+    going = CrossConnectState.PENDING_DELETION
+    return frozenset(xc for xc, state in snapshot.cross_connects.items() if state is not going)
+
+
+class Found(StrEnum):
+    """How a cross-connect was found that could not be taken back."""
+
+    STANDS = "STANDS"
+    GONE = "GONE"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A cross-connect that a change that was taken back has left otherwise than it was before."""
+
+    switch: str
+    cross_connect: CrossConnect
+    found: Found
+    reason: str
+
+    def document(self) -> dict[str, Any]:
+        """As the REST API shows it."""
+        xc = self.cross_connect
+        return {
+            "switch": self.switch,
+            "ingress": xc.ingress,
+            "egress": xc.egress,
+            "wavelength": xc.wavelength,
+            "name": xc.name,
+            "found": self.found.value,
+            "reason": self.reason,
+        }
+
+    def __str__(self) -> str:
+        words = {
+            Found.STANDS: "still stands",
+            Found.GONE: "is gone",
+            Found.UNKNOWN: "may have changed",
+        }
+        return f"optical switch {self.switch}: {self.cross_connect} {words[self.found]}: {self.reason}"
+
+
+def achieved(plan: Plan, now: Snapshot) -> bool:
+    """Whether a reading shows all that a plan was to change; what others did meanwhile is not asked."""
+    removed = set(plan.remove) - set(plan.add)
+    return set(plan.add) <= lit(now) and not removed & standing(now)
+
+
+def taken_back(plan: Plan, now: Snapshot) -> Plan:
+    """From what stands now to what stood before the plan, as far as the plan changed it.
+
+    What was removed and whose ports somebody else has taken meanwhile stays away.
+    """
+    stand, removed = standing(now), frozenset(plan.remove)
+    away = frozenset(plan.add) - removed
+    remove = away & stand
+    stays = stand - remove
+    add = free_of(removed - stand, stays)
+    return Plan(now.revision, Mode.UPDATE, stays, tuple(sorted(remove)), tuple(sorted(add)))
+
+
+def free_of(wanted: Iterable[CrossConnect], others: Collection[CrossConnect]) -> frozenset[CrossConnect]:
+    """Those of the wanted that no other stands in the way of."""
+    taken = Taken(others)
+    return frozenset(xc for xc in wanted if taken.by(xc) is None)
+
+
+class Taken:
+    """Who has which port, by wavelength."""
+
+    def __init__(self, cross_connects: Iterable[CrossConnect]) -> None:
+        self._at: dict[int, list[CrossConnect]] = {}
+        for xc in cross_connects:
+            for port in {xc.ingress, xc.egress}:
+                self._at.setdefault(port, []).append(xc)
+
+    def by(self, xc: CrossConnect) -> CrossConnect | None:
+        """What else stands where the cross-connect would; the first such, None when it is free."""
+        for port in (xc.ingress, xc.egress):
+            for other in self._at.get(port, ()):
+                same_side = other.ingress == xc.ingress or other.egress == xc.egress
+                colours = (other.wavelength, xc.wavelength)
+                if other != xc and same_side and (None in colours or colours[0] == colours[1]):
+                    return other
+        return None
+
+
+def leftovers(
+    plans: Mapping[str, Plan], now: Mapping[str, Snapshot | None], reasons: Mapping[str, str]
+) -> tuple[Leftover, ...]:
+    """What is not as it was before these plans, by switch and cross-connect.
+
+    ``now``: the last reading after all was taken back, None where there is none, in which case all that the
+    plan names may have changed. ``reasons``: why a switch did not do what it should, where known.
+    """
+    found = []
+    for name, plan in plans.items():
+        reason = reasons.get(name, "the switch did not do as it was told")
+        removed = frozenset(plan.remove)
+        away = frozenset(plan.add) - removed
+        snapshot = now[name]
+        if snapshot is None:
+            found += [Leftover(name, xc, Found.UNKNOWN, reason) for xc in sorted(removed | away)]
+            continue
+        stand = standing(snapshot)
+        taken = Taken(stand)
+        found += [Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)]
+        for xc in sorted(removed - stand):
+            other = taken.by(xc)
+            why = reason if other is None or other in away else f"{other}, made meanwhile, has its port"
+            found.append(Leftover(name, xc, Found.GONE, why))
+    return tuple(found)

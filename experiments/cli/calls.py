@@ -1,0 +1,55 @@
+"""How commands call a running controller, and what they say of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.common import Column, answer, listing, patience, table
+
+if TYPE_CHECKING:
+    from experiments.client import Api
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")]
+Switch = Annotated[str, typer.Argument(metavar="SWITCH")]
+
+#: Which controller is meant, as the options before the command say.
+address = {"controller": "127.0.0.1:8080", "token": ""}
+
+
+def connection() -> Api:
+    from experiments.client import Api
+
+    return Api(address["controller"], address["token"] or None)
+
+
+def call(method: str, path: str, body: Any = None, **query: Any) -> Any:
+    with connection() as one, patience(f"waiting for the controller at {address['controller']}"):
+        return one.call(method, path, body, query)
+
+
+def get(path: str, **query: Any) -> Any:
+    return call("GET", path, **query)
+
+
+def list_of(path: str, as_json: bool, *columns: Column, of: str | None = None) -> None:
+    """GET a list, or an answer with a list ``of`` something, as a table."""
+    answer(get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
+
+
+def arrow(xc: Mapping[str, Any] | None) -> str:
+    """A cross-connect in a cell."""
+    if xc is None:
+        return ""
+    colour = "" if xc.get("wavelength") is None else f" λ{xc['wavelength']}"
+    return f"{xc['ingress']} → {xc['egress']}{colour}"
+
+
+def write_plan(found: Mapping[str, Any]) -> None:
+    """A change of one switch: what it removes, adds and keeps."""
+    rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in found["plan"][what]]
+    table(["", "cross-connect"], rows)
+    typer.echo("done" if found["applied"] else "nothing was changed (dry run)")

@@ -1,0 +1,263 @@
+"""``ringlight ocs …``: the optical switches of a running controller, their light, and who changed it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
+from experiments.cli.common import Column, answer, fail, listing, show_json, table
+
+Mode = Annotated[
+    str, typer.Option(help="safe: refuse busy ports; update: take them; replace: nothing else stays.")
+]
+Changes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SWITCH:INGRESS-EGRESS[@WAVELENGTH]…",
+        help="Such as ocs0:1-21 ocs1:7-15@3; SWITCH:INGRESS- takes away what the ingress carries.",
+    ),
+]
+Ports = Annotated[list[int], typer.Argument(metavar="PORT…", min=1)]
+
+_CHANGE = re.compile(r"([^:]+):(\d+)-(?:(\d+)(?:@(\d+))?)?")
+
+commands = typer.Typer(
+    help="Optical switches: ports, cross-connects, alarms, changes, policies.", no_args_is_help=True
+)
+
+
+# --- reading
+
+
+@commands.command("list")
+def list_switches(as_json: Json = False) -> None:
+    """Optical switches and whether they answer."""
+    keys = ("size", "driver", "reachable", "cross_connects", "alarms")
+    list_of("/v1/optical-switches", as_json, ("switch", "name"), *keys)
+
+
+@commands.command()
+def show(switch: Switch, as_json: Json = False) -> None:
+    """Cross-connects of an optical switch, read from it now."""
+    found = get(f"/v1/optical-switches/{switch}/cross-connects")
+    if as_json:
+        show_json({**get(f"/v1/optical-switches/{switch}"), "cross_connects": found})
+    else:
+        listing(found, "ingress", "egress", "wavelength", "state", "name")
+
+
+@commands.command()
+def ports(switch: Switch, as_json: Json = False) -> None:
+    """Ports of an optical switch: what is plugged, their state, and the optical power there, measured now."""
+    enabled: Column = ("", lambda port: "" if port["enabled"] else "disabled")
+    power: Column = ("dBm", lambda port: "" if port["power_dbm"] is None else f"{port['power_dbm']:.1f}")
+    xcs: Column = ("cross-connect", lambda port: ", ".join(map(arrow, port["cross_connects"])))
+    keys = ("port", "side", "faceplate", "plugged", "state")
+    found = get(f"/v1/optical-switches/{switch}/ports", power=True)
+    answer(found, as_json, lambda found: listing(found, *keys, power, enabled, xcs))
+
+
+@commands.command()
+def alarms(
+    switch: Annotated[str, typer.Argument(metavar="[SWITCH]", help="Without: of all.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Standing alarms."""
+    found = get(f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms")
+    keys = (*(() if switch else ("switch",)), "kind", "port", "text")
+    answer(found, as_json, lambda found: listing(found, *keys) if found else typer.echo("no alarms"))
+
+
+@commands.command()
+def audit(
+    switch: Annotated[str | None, typer.Option(help="Only what was done to this one.")] = None,
+    before: Annotated[int | None, typer.Option(min=0, help="Only entries older than this one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Longest list.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """Who changed what when, the newest last."""
+    found = get("/v1/optical-audit", switch=switch, before=before, limit=limit)[::-1]
+    detail: Column = ("", _detail)
+    keys = ("id", ("UTC", "at"), "who", "action", "switch", "outcome")
+    answer(found, as_json, lambda found: listing(found, *keys, detail))
+
+
+def _detail(entry: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in entry["detail"].items() if value not in ([], None)}
+    return "; ".join(
+        f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in said.items()
+    )
+
+
+@commands.command()
+def intent(switch: Switch, as_json: Json = False) -> None:
+    """What an optical switch should carry, and how it differs from that."""
+    answer(get(f"/v1/optical-switches/{switch}/intent"), as_json, _write_intent)
+
+
+def _write_intent(found: Mapping[str, Any]) -> None:
+    differ = {arrow(xc): what for what, group in found["drift"].items() for xc in group}
+    rows = [[arrow(xc), xc["name"], differ.pop(arrow(xc), "")] for xc in found["cross_connects"]]
+    table(["cross-connect", "name", ""], [*rows, *([xc, "", what] for xc, what in differ.items())])
+    kept = "" if found["job"] is None else f"; kept for job {found['job']}, whose light this does not show"
+    typer.echo(f"policy: {found['policy']}{kept}")
+
+
+# --- changing
+
+
+@commands.command()
+def connect(
+    switch: Switch,
+    ingress: int,
+    egress: int,
+    wavelength: Annotated[int | None, typer.Option(min=0, help="Channel; only a WSS needs one.")] = None,
+    mode: Mode = "update",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
+    body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
+    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
+    answer(call("PUT", path, body), as_json, _write_change)
+
+
+@commands.command()
+def disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Remove what an ingress carries."""
+    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
+    answer(call("DELETE", path, dry_run=dry_run), as_json, _write_change)
+
+
+@commands.command()
+def replace(
+    switch: Switch,
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="INGRESS-EGRESS…")] = None,
+    mode: Mode = "replace",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make these cross-connects (such as 1-21 7-15) the ones that stand; none at all clears the switch."""
+    wanted = []
+    for text in pairs or []:
+        ingress, _, egress = text.partition("-")
+        if not (ingress.isdigit() and egress.isdigit()):
+            fail(f"{text!r} is not INGRESS-EGRESS, such as 1-21", 2)
+        wanted.append({"ingress": int(ingress), "egress": int(egress)})
+    body = {"mode": mode, "cross_connects": wanted, "dry_run": dry_run}
+    path = f"/v1/optical-switches/{switch}/cross-connects"
+    answer(call("PUT", path, body), as_json, _write_change)
+
+
+@commands.command()
+def plan(changes: Changes, mode: Mode = "update", as_json: Json = False) -> None:
+    """Show what `apply` with the same words would do; change nothing."""
+    _apply(changes, mode, as_json, dry_run=True)
+
+
+@commands.command()
+def apply(changes: Changes, mode: Mode = "update", as_json: Json = False) -> None:
+    """Change some optical switches, all or none of them, with the forwarding rules in between."""
+    _apply(changes, mode, as_json, dry_run=False)
+
+
+def _apply(changes: list[str], mode: str, as_json: bool, *, dry_run: bool) -> None:
+    targets: dict[str, dict[str, Any]] = {}
+    for text in changes:
+        match = _CHANGE.fullmatch(text)
+        if match is None:
+            fail(f"{text!r} is not SWITCH:INGRESS-EGRESS, such as ocs0:1-21", 2)
+        switch, ingress, egress, colour = match.groups()
+        target = targets.setdefault(switch, {"mode": mode, "cross_connects": [], "delete": []})
+        if egress is None:
+            target["delete"].append(int(ingress))
+        else:
+            wavelength = None if colour is None else int(colour)
+            entry = {"ingress": int(ingress), "egress": int(egress), "wavelength": wavelength}
+            target["cross_connects"].append(entry)
+
+    def write(found: Mapping[str, Any]) -> None:
+        for name, change in found["optical_switches"].items():
+            typer.echo(name)
+            _write_change(change)
+
+    body = {"optical_switches": targets, "dry_run": dry_run}
+    answer(call("POST", "/v1/optical-changes", body), as_json, write)
+
+
+def _write_change(found: Mapping[str, Any]) -> None:
+    write_plan(found)
+    for result in found["results"]:
+        if result.get("reason"):
+            typer.echo(f"{arrow(result)}: {result['state']} ({result['reason']})")
+
+
+@commands.command()
+def enable(switch: Switch, ports: Ports, as_json: Json = False) -> None:
+    """Enable ports of an optical switch."""
+    _set_ports(switch, ports, as_json, enabled=True)
+
+
+@commands.command()
+def disable(switch: Switch, ports: Ports, as_json: Json = False) -> None:
+    """Disable ports of an optical switch; their cross-connects stay, without light."""
+    _set_ports(switch, ports, as_json, enabled=False)
+
+
+def _set_ports(switch: str, ports: list[int], as_json: bool, *, enabled: bool) -> None:
+    path = f"/v1/optical-switches/{switch}/ports"
+    found = [call("PUT", f"{path}/{port}", {"enabled": enabled}) for port in ports]
+    answer(found, as_json, lambda found: listing(found, "port", "state", "enabled"))
+
+
+# --- changes that the controller did not make
+
+
+@commands.command()
+def policy(
+    new: Annotated[
+        str,
+        typer.Argument(
+            metavar="[POLICY]",
+            help="mend: light what is missing, leave what was added; repair: make it as it should be;"
+            " adopt: it should be as it is; alarm: say so; default (with --switch): as the others.",
+        ),
+    ] = "",
+    switch: Annotated[str, typer.Option(help="Only of this one.")] = "",
+    as_json: Json = False,
+) -> None:
+    """What becomes of changes that the controller did not make; without POLICY, what is set."""
+    if new == "default" and not switch:
+        fail("policy default: of which --switch?", 2)
+    if new:
+        path = f"/v1/optical-switches/{switch}/policy" if switch else "/v1/optical-policy"
+        found = call("PUT", path, {"policy": None if new == "default" else new})
+    else:
+        found = get("/v1/optical-policy")
+
+    def write(found: Mapping[str, Any]) -> None:
+        rows = [
+            [name, policy, "its own" if name in found["own"] else ""]
+            for name, policy in found["optical_switches"].items()
+            if switch in ("", name)
+        ]
+        table(["switch", "policy", ""], rows)
+        typer.echo(f"all others: {found['policy']}")
+
+    answer(found, as_json, write)
+
+
+@commands.command()
+def settle(
+    switch: Switch,
+    how: Annotated[str, typer.Argument(metavar="mend|repair|adopt")],
+    as_json: Json = False,
+) -> None:
+    """Do once, now, with what differs on a switch what a policy says."""
+    found = call("POST", f"/v1/optical-switches/{switch}/settle", {"how": how})
+    answer(found, as_json, _write_intent)
