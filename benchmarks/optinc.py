@@ -47,12 +47,9 @@ from matplotlib.patches import Patch
 
 from experiments.report.charts import legend, plain_ticks, sheet
 from experiments.report.drawing import PALETTE, QUIET, STYLE
-from experiments.report.interferometers import pictured
-from fabric.optinc.approximation import factors, squares
 from fabric.optinc.averaging import combination, goals_of, to_answers
 from fabric.optinc.designed import designed as weights_of
 from fabric.optinc.imperfect import Full, Imperfections, on_meshes
-from fabric.optinc.mesh import decompose
 from fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
 from fabric.optinc.structure import (
     CASES,
@@ -254,7 +251,6 @@ def physics(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.pictures is not None:
         with rc_context(STYLE):
             _draw_shares(results, index.size, chosen.pictures / "optinc-physics.png")
-            _draw_meshes(chosen.case, chosen.pictures / "optinc-mesh.png")
     return {
         "case": chosen.case,
         "inputs": index.size,
@@ -342,17 +338,6 @@ def _draw_shares(results: Mapping[str, Mapping[str, Found]], inputs: int, file: 
         [*handles, Patch(color=QUIET, alpha=0.2, label="of seeds, smallest to largest (line: median)")],
     )
     figure.savefig(file, dpi=160, facecolor="white")
-
-
-def _draw_meshes(case: str, file: Path) -> None:
-    """The first squares of the trained network's first two layers."""
-    first, second = (decompose(factors(squares(weight))[1][0]) for weight in trained(case)[0].weights[:2])
-    titles = tuple(
-        f"Layer {layer}, first square: {mesh.modes} × {mesh.modes}, "
-        f"{mesh.modes * (mesh.modes - 1) // 2:,} interferometers"
-        for layer, mesh in enumerate((first, second), 1)
-    )
-    pictured(first, second, (titles[0], titles[1])).savefig(file, dpi=110, facecolor="white")
 
 
 def main() -> None:

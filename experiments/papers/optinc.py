@@ -157,10 +157,8 @@ def _on_light(base: AtBase) -> Iterator[Finding]:
         if said:
             yield Finding(
                 "free",
-                f"{base.titles[arm]}: no answer is wrong down to "
-                + ", ".join(said)
-                + ", one thing at a time and "
-                "of the values tried, one draw each.",
+                f"{base.titles[arm]}: no answer is wrong with {', '.join(said)}, each the hardest of the "
+                "values tried, one thing at a time and one draw of each.",
             )
 
 

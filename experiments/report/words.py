@@ -58,7 +58,7 @@ def seconds(value: float | None) -> str:
         return f"{value:.2f}{HARD_SPACE}s"
     if abs(value) >= 0.01 or value == 0:
         return f"{1e3 * value:.1f}{HARD_SPACE}ms"
-    if abs(value) >= 1e-5:
+    if abs(value) >= 1e-4:
         return f"{1e3 * value:.3f}{HARD_SPACE}ms"
     return f"{1e6 * value:.3g}{HARD_SPACE}µs"
 

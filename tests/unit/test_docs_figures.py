@@ -19,7 +19,7 @@ from experiments.record.version import ROOT
 from experiments.runner.command import carry_out_experiment, joined, load_checked
 from tests.simulated import TWO_SWITCHES, the
 
-DERIVED = re.compile(r"_(ratio|reduction|baseline|ratio_agrees)$")
+DERIVED = re.compile(r"(_(ratio|reduction|baseline|ratio_agrees)|\.mean)$")
 AGAINST = re.compile(r"(?:faster_up_to|faster_from|(\w+)_ratio)\.([\w-]+)")
 
 

@@ -38,7 +38,8 @@ _SENT = {
     "port_scales": "Those of them that are scales of blocks",
 }
 _OVER = {
-    "port_sent_over_payload": "The same over the bytes that it has to all-reduce: its gradient, or its codes"
+    "port_sent_over_payload": "Bytes that the rank which sends most sends in an all-reduce over those of its "
+    "payload: its gradient, or its codes"
 }
 
 
@@ -75,8 +76,8 @@ def iteration_ideal(context: Context, job: JobRun) -> float | None:
 
 _MADE_OF = {"unit_mzis": "Interferometers of a job's averager: its network, and what is around it"}
 _AREA = {
-    "unit_area": "They over those of the same unit with no layer approximated",
-    "network_area": "The same of the network alone, without what averages and splits the light around it",
+    "unit_area": "Interferometers of a job's averager over those of the same with no layer approximated",
+    "network_area": "Interferometers of its network alone over those of it with no layer approximated",
 }
 
 
@@ -95,11 +96,11 @@ def made_of(context: Context, job: JobRun) -> Mapping[str, float]:
     }
 
 
-_TRIED = {"inputs_tried": "Combinations of inputs of a job's averager that its network was tried with"}
-_WRONG = {"inputs_wrong": "Share of them that it answers otherwise than the exact mean"}
-_OFF = {
-    "output_off": "Largest distance of an output of it from its level, in levels; at 0.5 an answer is wrong"
+_TRIED = {"inputs_tried": "Combinations of inputs that the network of a job's averager was tried with"}
+_WRONG = {
+    "inputs_wrong": "Share of an averager's inputs that its network answers otherwise than the exact mean"
 }
+_OFF = {"output_off": "Largest distance of a network's output from its level, in levels: wrong from 0.5 on"}
 
 
 @metric("count", of="job", makes=_TRIED)

@@ -34,14 +34,18 @@ class _Both:
     def shown(self, row: Row | None) -> str:
         if row is None or not is_number(row.value):
             return NOTHING
-        return f"{100 * row.value:.7g} %" if self.percent else figure(row)
+        if not self.percent:
+            return figure(row)
+        share = 100 * row.value
+        return f"{share:.2f} %" if share >= 1 else f"{share:.5f}".rstrip("0").rstrip(".") + " %"
 
     @property
     def apart(self) -> str:
         if self.ours is None or not is_number(self.ours.value) or not is_number(self.published.value):
             return NOTHING
         off = self.ours.value - self.published.value
-        return f"{100 * off:+.2f} points" if self.percent else f"{off:+.3g}"
+        said = f"{100 * off:+.2f} points" if self.percent else f"{off:+.3g}"
+        return said.replace("-", "\N{MINUS SIGN}")
 
 
 def wanted(view: View) -> Sequence[PublishedSpec]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from experiments.analysis.published import Mean, means, name_of, saved
+from experiments.analysis.rows import Label
 from experiments.report.page import Columns, mark, table_of, tag, text
 from experiments.report.view import Draw, View, short
 from experiments.report.words import called, said
@@ -21,7 +24,7 @@ def render(view: View, draw: Draw) -> str:
         ("published", lambda one: f"<b>{saved(one.ratio):.2f} %</b> {tag(_worth(view, one))}"),
         ("what it is taken for", lambda one: text(one.spec.words or "")),
         ("", lambda one: mark("good", "reproduced") if one.reproduced else mark("bad", "not reproduced")),
-        (f"closest of ours {tag(view.label)}", _closest),
+        (f"closest of ours {tag(_label(view, found))}", _closest),
         ("all of ours", _span),
     ]
     count = max((len(one.ours) for one in found), default=0)
@@ -31,6 +34,10 @@ def render(view: View, draw: Draw) -> str:
         f"for up to {count} combinations of what else is swept. <b>With so many, one may come near by "
         f"chance: near is not reproduced.</b></p>{table_of(found, columns, 5)}"
     )
+
+
+def _label(view: View, found: Sequence[Mean]) -> Label:
+    return next((one.ours[0][1].label for one in found if one.ours), view.label)
 
 
 def _worth(view: View, one: Mean) -> str:
