@@ -3,24 +3,30 @@
 What all ranks end with is, bit by bit, what OptINC's exact unit gives for the same gradients. The blocks'
 scales are agreed on by an all-reduce of the largest; then codes are added on their way round, in the bits
 that their sums need, and the codes of the mean go round in B bits (``fabric.schedules.ring_of_bits``).
+
+A chunk is quantised when the first of its sums comes, and means are turned back as they come, so that both
+are done while the connection sends what it has.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from containers.worker.transport import Elements, RunReport, Transport
-from fabric.collectives import all_reduce, chunk_bounds, schedule_of
+from fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
 from fabric.gathers import ring_all_gather, ring_reduce_scatter
 from fabric.optinc import sums
-from fabric.optinc.blocks import block_count, dequantise, exponents, quantise
-from fabric.optinc.sums import GROUP, group_count, pack, sum_bits, unpack
+from fabric.optinc.blocks import BLOCK, block_count, dequantise, exponents, quantise
+from fabric.optinc.sums import GROUP, Words, group_count, pack, sum_bits, unpack
 
 _WORD = np.dtype("<u8")
+#: Groups of means that are turned back at once.
+_AT_ONCE = 1024
 
 
 def _larger(into: npt.NDArray[np.int16], what: npt.NDArray[np.int16]) -> None:
@@ -46,25 +52,27 @@ class RingOfBits:
     ) -> None:
         self._bits, self._rank, self._ranks, self._length = bits, rank, ranks, length
         self._width = sum_bits(bits, ranks)
-        groups = group_count(length)
-        self._bounds = [0, *(end for _, end in chunk_bounds(groups, ranks))]
+        #: Groups of each rank's part, from and to.
+        self._parts = chunk_bounds(group_count(length), ranks)
+        self._run: _Run | None = None
 
-        def round_of(kind: str, elements: Elements, size: int, words: int = 0) -> Transport:
-            schedule = {
-                "scales": all_reduce("ring", ranks),
-                "sums": schedule_of(ring_reduce_scatter(ranks)),
-                "means": schedule_of(ring_all_gather(ranks)),
-            }[kind]
-            bounds = [words * bound for bound in self._bounds] if words else None
+        def over(schedule: Schedule, elements: Elements, size: int, words: int = 0) -> Transport:
+            bounds = [0, *(words * end for _, end in self._parts)] if words else None
             return Transport(
                 schedule, rank, connections, size, peer_timeout_s,
                 bounds=bounds, into=into, on_begin=on_begin, elements=elements,
             )  # fmt: skip
 
-        self._scales = round_of("scales", Elements(np.dtype("<i2"), _larger), block_count(length))
-        whole = Elements(_WORD, sums.add, self._width)
-        self._sums = round_of("sums", whole, groups * self._width, self._width)
-        self._means = round_of("means", Elements(_WORD, sums.add), groups * bits, bits)
+        groups = self._parts[-1][1]
+        scales = Elements(np.dtype("<i2"), _larger)
+        self._scales = over(all_reduce("ring", ranks), scales, block_count(length))
+        scatter = schedule_of(ring_reduce_scatter(ranks))
+        width = self._width
+        self._sums = over(scatter, Elements(_WORD, self._add, width), groups * width, width)
+        gather = schedule_of(ring_all_gather(ranks))
+        # what comes is not only put there
+        gather = replace(gather, transfers=tuple(replace(t, op="reduce") for t in gather.transfers))
+        self._means = over(gather, Elements(_WORD, self._take, bits), groups * bits, bits)
 
     def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
         """Put ``ranks`` times the mean of all ranks' vectors in place of this rank's, the same on all.
@@ -76,17 +84,23 @@ class RingOfBits:
         except ValueError as error:
             raise ArithmeticError(f"rank {self._rank}: {error}") from error
         reports = [self._scales.run(shared)]
-        total = pack(quantise(vector, shared, self._bits), self._width)
-        reports.append(self._sums.run(total))
-        means = np.empty(self._bounds[-1] * self._bits, _WORD)
-        first, end = self._bounds[self._rank : self._rank + 2]
-        own = unpack(total[first * self._width : end * self._width], self._width, (end - first) * GROUP)
-        means[first * self._bits : end * self._bits] = pack(
-            sums.mean(own, self._bits, self._ranks), self._bits
-        )
-        reports.append(self._means.run(means))
-        vector[:] = dequantise(unpack(means, self._bits, self._length), shared, self._bits, self._ranks)
-        vector *= np.float32(self._ranks)
+        n, rank, bits, width = self._ranks, self._rank, self._bits, self._width
+        self._run = now = _Run(vector, shared, bits, n)
+        groups = self._parts[-1][1]
+
+        now.parts = iter([self._parts[(rank - 2 - step) % n] for step in range(n - 1)])
+        now.words = np.empty(groups * width, _WORD)
+        now.prepare(self._parts[(rank - 1) % n], width)
+        reports.append(self._sums.run(now.words))
+
+        first, end = self._parts[rank]
+        own = unpack(now.words[first * width : end * width], width, (end - first) * GROUP)
+        now.parts = iter([self._parts[(rank - 1 - step) % n] for step in range(n - 1)])
+        now.words = np.empty(groups * bits, _WORD)
+        now.words[first * bits : end * bits] = pack(sums.mean(own, bits, n), bits)
+        reports.append(self._means.run(now.words))
+        now.turn_back(first, end)
+        self._run = None
         return RunReport(
             sum(report.bytes_sent for report in reports),
             sum(report.bytes_received for report in reports),
@@ -99,3 +113,69 @@ class RingOfBits:
         """Give back what it had beside the connections."""
         for transport in (self._scales, self._sums, self._means):
             transport.close()
+
+    def _add(self, into: Words, what: Words) -> None:
+        """Sums that came, to this rank's codes. They come part by part and in order."""
+        assert self._run is not None
+        if not self._run.left:
+            self._run.prepare(self._run.next_part(), self._width)
+        sums.add(into, what)
+        self._run.left -= into.size // self._width
+
+    def _take(self, into: Words, what: Words) -> None:
+        """Means that came."""
+        now = self._run
+        assert now is not None
+        if not now.left:
+            now.done, _ = now.next_part()
+            now.come = now.done
+        into[:] = what
+        came = into.size // self._bits
+        now.left -= came
+        now.come += came
+        if not now.left or now.come - now.done >= _AT_ONCE:
+            now.turn_back(now.done, now.come)
+            now.done = now.come
+
+
+class _Run:
+    """One all-reduce. ``parts``: that are to come, in groups; ``left``: groups of the one that comes now.
+
+    ``done``, ``come``: up to which group means are turned back, and are there.
+    """
+
+    def __init__(
+        self, vector: npt.NDArray[np.float32], shared: npt.NDArray[np.int16], bits: int, ranks: int
+    ) -> None:
+        self._vector, self._shared, self._bits, self._ranks = vector, shared, bits, ranks
+        self.words: Words = np.empty(0, _WORD)
+        self.parts: Iterator[tuple[int, int]] = iter(())
+        self.left = self.done = self.come = 0
+
+    def next_part(self) -> tuple[int, int]:
+        """The part that comes now. Nothing comes of an empty one."""
+        part = next((first, end) for first, end in self.parts if first < end)
+        self.left = part[1] - part[0]
+        return part
+
+    def prepare(self, part: tuple[int, int], width: int) -> None:
+        """Quantise this rank's values of a part into its words."""
+        first, end = part
+        start, values, blocks = self._blocks(first, end)
+        codes = quantise(self._vector[values], self._shared[blocks], self._bits)
+        self.words[first * width : end * width] = pack(codes[start:], width)
+
+    def turn_back(self, first: int, end: int) -> None:
+        """Means from group ``first`` to before ``end`` to values."""
+        start, values, blocks = self._blocks(first, end)
+        groups = values.start // GROUP
+        words = self.words[groups * self._bits : end * self._bits]
+        # what is before ``first`` only fills the block, and may not be there yet
+        means = unpack(words, self._bits, values.stop - values.start)
+        mean = dequantise(means, self._shared[blocks], self._bits, self._ranks)[start:]
+        np.multiply(mean, np.float32(self._ranks), out=self._vector[values][start:])
+
+    def _blocks(self, first: int, end: int) -> tuple[int, slice, slice]:
+        """The values of whole blocks that have some groups, these blocks, and how many values come before."""
+        values = slice(first * GROUP // BLOCK * BLOCK, min(end * GROUP, len(self._vector)))
+        return first * GROUP - values.start, values, slice(values.start // BLOCK, -(-values.stop // BLOCK))

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.analysis.metrics import Context
-from experiments.analysis.metrics.averagers import wire_over_payload_even
+from experiments.analysis.metrics import Context, rows_of
 from experiments.analysis.prediction import predict_jobs
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.text import ScenarioError
@@ -140,19 +139,24 @@ def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any],
         plans_of(raw)
 
 
-@pytest.mark.parametrize(("collective", "even"), [("ring-bits-8", 1.5), ("ring", None)])
-def test_the_wire_over_payload_is_given_as_the_paper_counts_too(collective: str, even: float | None) -> None:
-    """From what NICs would have counted, had they carried the sums and means alone."""
+@pytest.mark.parametrize(
+    ("collective", "sent", "even"), [("ring-bits-8", 1.6875, 1.5), ("ring", 1.6875 / 4, None)]
+)
+def test_what_is_sent_over_payload_is_given_as_the_paper_counts_too(
+    collective: str, sent: float, even: float | None
+) -> None:
+    """Of workers that send sums of 10 bits and means of 8, and nothing else."""
     raw = scenario(packets_only(), jobs={"train": {"ranks": names(4)}})
     raw["training"]["collective"] = collective
     (plan,) = plans_of(raw)
     records = list(one_alone(SimulationBackend(), plan)[0])
     values = plan.jobs[0].loop.gradient_bytes / 4
-    carried = round(plan.jobs[0].iterations * values * 0.75 * (10 + 8) / 8)
-    wire = {"eth0": [carried, carried - 1]}
-    ends = max(record.t for record in records)
-    done = [WorkerDone(t=ends, run=plan.name, job="train", rank=rank, wire_bytes=wire) for rank in range(4)]
+    count = round(plan.jobs[0].iterations * values * 0.75 * (10 + 8) / 8)
+    wire = {"eth0": [count + 1000, count + 2000]}
+    more = {"t": max(record.t for record in records), "run": plan.name, "job": "train"}
+    done = [WorkerDone(**more, rank=rank, bytes_sent=count - rank, wire_bytes=wire) for rank in range(4)]
     (run,) = runs_of([*records, *done], [plan])
-    context = Context(run, "measured")
-    found = wire_over_payload_even(context, run.jobs["train"])
-    assert found == (None if even is None else pytest.approx(even))
+    rows = {row.metric: row.value for row in rows_of(Context(run, "measured")) if row.subject == "job train"}
+    assert rows["sent_over_payload"] == pytest.approx(sent, rel=1e-6)
+    assert rows.get("sent_over_payload_even") == (None if even is None else pytest.approx(even, rel=1e-6))
+    assert rows["wire_over_payload"] == pytest.approx(sent * (count + 2000) / count)

@@ -54,34 +54,46 @@ def averaged(job: JobRun) -> bool:
     return job.plan.training is not None and parse_collective(job.plan.loop.collective).averaged
 
 
-@metric("1", of="job")
-def wire_over_payload(context: Context, job: JobRun) -> float | None:
-    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most."""
-    # The gradient once: codes of B bits where whole numbers are sent, else float32.
+def _payload_bytes(context: Context, job: JobRun) -> float | None:
+    """What a rank has to tell in a job that is done: its gradients once, as codes of B bits where whole
+    numbers are sent, else float32."""
     if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
-        return None
-    counts = [count for done in job.done.values() for nic in done.wire_bytes.values() for count in nic]
-    if not counts:
         return None
     size = float(job.plan.loop.gradient_bytes)
     if averaged(job):
-        size = averaging_of(context.run.plan.setting.fabric, job.gpus).code_bytes(
-            job.plan.loop.gradient_bytes
-        )
+        fabric = context.run.plan.setting.fabric
+        size = averaging_of(fabric, job.gpus).code_bytes(job.plan.loop.gradient_bytes)
     elif (bits := parse_collective(job.plan.loop.collective).bits) is not None:
         size *= bits / 32
-    return max(counts) / (size * job.plan.iterations)
+    return size * job.plan.iterations
 
 
 @metric("1", of="job")
-def wire_over_payload_even(context: Context, job: JobRun) -> float | None:
-    """Of a ring of whole numbers: the same, had its sums no more bits than its numbers"""
-    # Sums have B + ceil(log2 n) bits, means B, and as many of each are sent.
-    raw: float | None = wire_over_payload(context, job)
-    bits = parse_collective(job.plan.loop.collective).bits if job.plan.training is not None else None
-    if raw is None or bits is None:
-        return None
-    return raw * 2 * bits / (sum_bits(bits, len(job.gpus)) + bits)
+def wire_over_payload(context: Context, job: JobRun) -> float | None:
+    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most."""
+    payload = _payload_bytes(context, job)
+    counts = [count for done in job.done.values() for nic in done.wire_bytes.values() for count in nic]
+    return max(counts) / payload if counts and payload else None
+
+
+_SENT = {
+    "sent_over_payload": "Bytes that a rank sent, without headers, over those of its numbers",
+    "sent_over_payload_even": "Of a ring of whole numbers: the same, had its sums no more bits than these",
+}
+
+
+@metric("1", of="job", makes=_SENT)
+def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
+    """What workers counted as they sent."""
+    payload = _payload_bytes(context, job)
+    if not payload or not job.done or job.recoveries:
+        return {}
+    found = {"sent_over_payload": max(done.bytes_sent for done in job.done.values()) / payload}
+    if (bits := parse_collective(job.plan.loop.collective).bits) is not None:
+        # Sums have B + ceil(log2 n) bits, means B, and as many of each are sent.
+        share = 2 * bits / (sum_bits(bits, len(job.gpus)) + bits)
+        found["sent_over_payload_even"] = found["sent_over_payload"] * share
+    return found
 
 
 @metric("%", of="job")

@@ -28,7 +28,8 @@ def render(view: View, draw: Draw) -> str:
         ("arm", lambda at: text(at.title)),
         ("job", lambda at: text(at.name)),
         ("wire over payload", cell("wire_over_payload")),
-        ("sums in a number's bits", cell("wire_over_payload_even")),
+        ("without headers", cell("sent_over_payload")),
+        ("sums in a number's bits", cell("sent_over_payload_even")),
         ("answers unlike the mean", cell("answers_unlike_mean")),
         ("identical to one process", cell("parameters_identical")),
     ]
@@ -40,7 +41,8 @@ def render(view: View, draw: Draw) -> str:
         f"{table_of(wanted(view), columns, 1)}{table_of(view.having('wire_over_payload'), wire, 2)}"
         '<p class="quiet">Of a processor: of one, during the all-reduces, the busiest averager. Wire over '
         "payload: bytes at the NIC port and in the direction with most, headers and acknowledgements "
-        "included, over those of a rank's numbers, once; and the same if a ring's sums of whole numbers had "
-        "no more bits than these. Answers unlike the mean are counted in the process "
+        "included, over those of a rank's numbers, once; then without headers, as workers count, and so if a "
+        "ring's sums of whole numbers had no more bits than these. Answers unlike the mean are counted in "
+        "the process "
         f"that computes the same training by itself {tag(view.label)}.</p>"
     )
