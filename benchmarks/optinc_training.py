@@ -119,7 +119,7 @@ class Averaging:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: ``accuracy`` in percent, ``loss`` in nats; infinite where it diverged."""
+    """Of one training: ``accuracy`` in percent, ``loss`` in nats; 0 and infinite where it diverged."""
 
     accuracy: float
     loss: float
@@ -256,7 +256,9 @@ class Study:
         return found
 
     def _train(self, ranks: int, seed: int, averaging: Averaging | None = None) -> Outcome:
-        accuracy, loss = self.train(ranks, seed, self.iterations, averaging)
+        # a training that diverges is an outcome
+        with np.errstate(over="ignore", invalid="ignore"):
+            accuracy, loss = self.train(ranks, seed, self.iterations, averaging)
         wrong = bias = None
         if averaging is not None:
             wrong, bias = averaging.wrong / averaging.answers, statistics.fmean(averaging.biases)
