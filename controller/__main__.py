@@ -20,6 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
+from controller.circuits.drift import Policy
 from controller.errors import StartError
 from controller.inventory import wait_for_inventory
 from controller.logs import configure
@@ -60,7 +61,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--token-file",
         type=Path,
-        help="file with the token that every call then needs, or with several, a line NAME TOKEN for each",
+        help="file with the token that every call then needs, or a line NAME TOKEN for each of several",
     )
     parser.add_argument(
         "--allow-host",
@@ -70,6 +71,13 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="NAME",
         help="another name that it may be called by, besides localhost and its address; may be repeated"
         " (also: RINGLIGHT_ALLOW_HOSTS, names with spaces between)",
+    )
+    parser.add_argument(
+        "--policy",
+        type=Policy,
+        choices=list(Policy),
+        help="what becomes of light that others change, on optical switches without their own policy, and"
+        " of what they carry at the first start (default: as it was set, at first mend)",
     )
     parser.add_argument("--inventory-timeout", type=float, default=60.0, help="seconds (%(default)s)")
     parser.add_argument("--switches-timeout", type=float, default=15.0, help="seconds (%(default)s)")
@@ -94,7 +102,7 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
             )
             if inventory is None:
                 return
-            controller = Controller(fabric, inventory, options.state, plane)
+            controller = Controller(fabric, inventory, options.state, plane, options.policy)
             try:
                 controller.start(options.switches_timeout)
                 app = create_app(controller, tokens, [rest_host, *options.allow_host])

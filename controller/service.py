@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.bus import EventBus
+from controller.circuits.drift import Policy
 from controller.circuits.intent import IntentDatabase
 from controller.circuits.manager import CircuitManager
 from controller.circuits.optical_site import OpticalSite
@@ -38,10 +39,18 @@ log = logging.getLogger(__name__)
 class Controller:
     """Everything between the REST API and the devices. ``plane`` is started by the caller and stopped here.
 
+    ``policy``: from now on of all optical switches that have none of their own; None: as it was.
     Raises StartError when the inventory or the state directory cannot be used.
     """
 
-    def __init__(self, fabric: Fabric, inventory: Inventory, state: Path, plane: OpenFlowPlane) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        inventory: Inventory,
+        state: Path,
+        plane: OpenFlowPlane,
+        policy: Policy | None = None,
+    ) -> None:
         self.fabric = fabric
         self.inventory = inventory
         self.plane = plane
@@ -55,6 +64,8 @@ class Controller:
         except ValueError as error:
             raise StartError(str(error)) from error
         self.intents = IntentDatabase(state / "controller" / "circuits.sqlite")
+        if policy is not None:
+            self.intents.set_policy(None, policy)
         self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
         self.forwarding = Forwarding(fabric, plane)
         self.circuits = CircuitManager(fabric, self.site, self.forwarding, self.intents, self.bus)

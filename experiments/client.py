@@ -13,11 +13,13 @@ CALL_TIMEOUT_S = 30.0
 
 
 class ApiError(RuntimeError):
-    """The controller refused; ``status`` is the HTTP status, the message its one-line reason."""
+    """The controller refused; ``status`` is the HTTP status, the message its one-line reason. ``document``:
+    the answer, where it is JSON."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, document: Any = None) -> None:
         super().__init__(detail)
         self.status = status
+        self.document = document
 
 
 class Unreachable(RuntimeError):
@@ -63,7 +65,7 @@ class Api:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         if answer.is_error:
-            raise ApiError(answer.status_code, _detail(answer))
+            raise ApiError(answer.status_code, _detail(answer), _document(answer))
         return answer.json() if answer.content else None
 
     def stream(self, path: str) -> Iterator[dict[str, Any]]:
@@ -83,6 +85,13 @@ class Api:
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"no controller answers at {self.url}; start one with: ringlight up SCENARIO")
         return Unreachable(f"the controller at {self.url} did not answer: {error or type(error).__name__}")
+
+
+def _document(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None
 
 
 def _detail(answer: httpx.Response) -> str:

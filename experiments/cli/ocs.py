@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -124,14 +124,14 @@ def connect(
     """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
     body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    answer(call("PUT", path, body), as_json, _write_change)
+    _change("PUT", path, body, as_json, _write_change)
 
 
 @commands.command()
 def disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Remove what an ingress carries."""
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
-    answer(call("DELETE", path, dry_run=dry_run), as_json, _write_change)
+    _change("DELETE", path, None, as_json, _write_change, dry_run=dry_run)
 
 
 @commands.command()
@@ -151,7 +151,7 @@ def replace(
         wanted.append({"ingress": int(ingress), "egress": int(egress)})
     body = {"mode": mode, "cross_connects": wanted, "dry_run": dry_run}
     path = f"/v1/optical-switches/{switch}/cross-connects"
-    answer(call("PUT", path, body), as_json, _write_change)
+    _change("PUT", path, body, as_json, _write_change)
 
 
 @commands.command()
@@ -187,7 +187,24 @@ def _apply(changes: list[str], mode: str, as_json: bool, *, dry_run: bool) -> No
             _write_change(change)
 
     body = {"optical_switches": targets, "dry_run": dry_run}
-    answer(call("POST", "/v1/optical-changes", body), as_json, write)
+    _change("POST", "/v1/optical-changes", body, as_json, write)
+
+
+def _change(
+    method: str, path: str, body: Any, as_json: bool, write: Callable[[Any], None], **query: Any
+) -> None:
+    """Ask for a change; where a part of it could not be taken back, say which."""
+    from experiments.client import ApiError
+
+    try:
+        answer(call(method, path, body, **query), as_json, write)
+    except ApiError as error:
+        found = error.document if isinstance(error.document, dict) else {}
+        if as_json and "undone" in found:
+            show_json(found)
+        elif found.get("left"):
+            listing(found["left"], "switch", ("cross-connect", arrow), "found", "reason")
+        raise
 
 
 def _write_change(found: Mapping[str, Any]) -> None:
