@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from benchmarks.optinc import QUANTITIES, only, percent
@@ -107,8 +106,13 @@ def test_a_drawn_mesh_has_each_interferometer_once_and_in_order(modes: int) -> N
 
     axis = Figure().subplots()
     draw(axis, mesh)
-    lines = [kind for kind in axis.collections if isinstance(kind, LineCollection)]
-    assert len(lines[1].get_segments()) == modes * (modes - 1)
+    # The first path are the waveguides, then one for each shade of theta; two spots a line.
+    waveguides, *shades = [patch.get_path() for patch in axis.patches]
+    crossing = [tuple(map(tuple, line)) for path in shades for line in path.vertices.reshape(-1, 2, 2)]
+    assert len(crossing) == len(set(crossing)) == modes * (modes - 1)
+    assert all(abs(above - below) == 1 for (_, above), (_, below) in crossing)
+    straight = waveguides.vertices.reshape(-1, 2, 2)
+    assert (straight[:, 0, 1] == straight[:, 1, 1]).all()
     assert len(axis.texts) == (modes * (modes - 1) // 2 if modes <= 8 else 0)
 
 
