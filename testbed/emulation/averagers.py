@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -73,10 +74,10 @@ def set_up(name: str, ip: str, rate_bps: float, queue_s: float) -> None:
 
 
 def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:
-    """Seconds that a server of an averager may be silent: frames on a slow link take their time."""
+    """Seconds (tenths) that a server of an averager may be silent: frames on a slow link take their time."""
     slowest = min(rate_bps(cable.rate_bps) for cable in averager.cables)
     frame_bytes = HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
-    return SILENCE_S + _FRAMES * 8 * frame_bytes / slowest
+    return math.ceil(10 * (SILENCE_S + _FRAMES * 8 * frame_bytes / slowest)) / 10
 
 
 def place_of(

@@ -103,6 +103,10 @@ class LinkTest:
         for out in unmeasured:
             to = fabric.link_at[out].other(out)
             self._say(f"  {out} to {to} is not measured: no two GPUs send over it")
+        if fabric.cables:
+            self._say(
+                f"  {len(fabric.cables)} cables of averagers are not measured: no two GPUs send over them"
+            )
         for part in found:
             self._settle(part)
         self._since.shares()

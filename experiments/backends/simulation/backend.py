@@ -176,7 +176,7 @@ class SimulationBackend:
             self._note(
                 "an averager's own time",
                 "0 s",
-                "it answers a frame when it has all of it; what an emulated one takes is not measured yet. "
+                "it answers a frame when it has all of it; what an emulated one takes, its reports say. "
                 "Scales go over the packet switches before the codes, as if nothing else were there",
             )
         if fabric.grids:
