@@ -237,8 +237,9 @@ class CircuitManager:
     def _reconcile(self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False) -> None:
         """Do with a switch's difference, as last read, what the policy says. The caller has the lock."""
         view = self._site.view(name)
-        # A job's light changes all the time; its conductor knows what should be lit.
-        if self._site.holder(name) is not None or view.snapshot is None:
+        # A job's light changes all the time; its conductor knows what should be lit. Of a switch that cannot
+        # be read nothing is known: it is compared when it is back.
+        if self._site.holder(name) is not None or view.snapshot is None or not view.reachable:
             return
         found = self.drift(name)
         if at_start:

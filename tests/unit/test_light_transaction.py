@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from controller.circuits.drift import Policy, drift, mending
 from controller.circuits.intent import IntentDatabase
 from controller.circuits.manager import Change, CircuitManager, Target
 from controller.circuits.optical_site import OpticalSite
+from controller.circuits.reconciler import Reconciler
 from controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
 from controller.errors import UnavailableError
 from controller.optical.base import (
@@ -139,6 +141,10 @@ def test_mending_makes_what_can_be_made_and_removes_no_more_than_it_may(
 # Three switches, through the manager
 
 
+class Died(BaseException):
+    """The controller ends here; nothing of it runs on."""
+
+
 class FaultySwitch(OpticalSwitchDriver):
     """A switch whose n-th write goes wrong: ``faults`` has what happens to each, in order."""
 
@@ -147,11 +153,13 @@ class FaultySwitch(OpticalSwitchDriver):
         self.stand: set[CrossConnect] = set()
         self.faults: list[str] = []
         self.away = False
-        self.seen_dark: set[CrossConnect] = set()
+        self.slow_s = 0.0
 
     def _read(self, deadline: Deadline) -> Snapshot:
         if self.away:
             raise Unreachable("no session")
+        if self.slow_s:
+            time.sleep(self.slow_s)
         return reading(frozenset(self.stand))
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
@@ -172,10 +180,14 @@ class FaultySwitch(OpticalSwitchDriver):
             raise Refused("half a batch")
         if fault == "lie":
             return
+        if fault == "die":
+            raise Died
         if fault == "away":
             self.away = True
             raise Unreachable("no session")
         effect(batch)
+        if fault == "die after":
+            raise Died
         if fault == "lost":
             raise Indeterminate("no reply")
         if fault == "gone":
@@ -271,6 +283,46 @@ def test_after_any_failure_of_any_switches_all_is_done_or_as_before_or_named(
         three.manager.reconcile()
         assert three.stands() == (before if change.undone else after)
         assert all(view.complaint is None for view in three.site.views().values())
+        three.intents.close()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sets,
+    sets,
+    st.dictionaries(
+        st.sampled_from(NAMES),
+        st.tuples(st.integers(0, 4), st.sampled_from(["die", "die after"])),
+        min_size=1,
+    ),
+    st.fixed_dictionaries(dict.fromkeys(NAMES, FAULTS)),
+)
+def test_a_controller_may_die_at_any_write_and_its_successor_meet_any_failure(
+    before: dict[str, frozenset[CrossConnect]],
+    after: dict[str, frozenset[CrossConnect]],
+    deaths: dict[str, tuple[int, str]],
+    faults: dict[str, list[str]],
+) -> None:
+    with TemporaryDirectory() as directory:
+        three = Three(Path(directory))
+        assert three.change(before).problems == ()
+        for name, (number, death) in deaths.items():
+            three.drivers[name].faults = ["none"] * number + [death]
+        died = False
+        try:
+            three.change(after)
+        except Died:
+            died = True
+        for name, driver in three.drivers.items():
+            driver.faults = list(faults[name]) if died else []
+        three.restart()
+        for driver in three.drivers.values():
+            driver.faults, driver.away, driver._quiet_until = [], False, 0.0
+        three.restart()
+        three.manager.reconcile()
+        assert three.intents.pending() is None
+        assert three.stands() == three.wanted()
+        assert three.wanted() == after or (died and three.wanted() == before)
         three.intents.close()
 
 
@@ -448,6 +500,34 @@ def test_kept_light_is_never_written(three: Three) -> None:
         three.change(FIRST)
     assert written
     assert CrossConnect(1, SIZE + 1) not in written
+
+
+def test_a_switch_that_takes_long_to_answer_delays_no_word_of_another(three: Three) -> None:
+    reconciler = Reconciler(
+        FABRIC,
+        FakeTables(),  # type: ignore[arg-type]
+        three.site,
+        three.manager,
+        three.forwarding,
+        three.bus,
+        period_s=0.1,
+    )
+    three.drivers["a"].slow_s = 5.0
+    listener = three.bus.subscribe()
+    reconciler.start()
+    try:
+        time.sleep(0.3)
+        began = time.monotonic()
+        meddle(three)
+        while not any(event["event"] == "drift" for event in listener.take()):
+            assert time.monotonic() < began + 4.0, "it had to wait for the slow one"
+            time.sleep(0.01)
+        # Changes of others need not wait either.
+        assert three.manager.change({"c": Target(tuple(SECOND["c"]))}, who="test").problems == ()
+        assert time.monotonic() < began + 4.5
+    finally:
+        three.drivers["a"].slow_s = 0.0
+        reconciler.stop()
 
 
 def test_achieved_asks_only_for_the_plan() -> None:
