@@ -517,16 +517,14 @@ def reducing_at(
         silence_s=place.silence_s,
     ) as averaging:
 
-        def moved() -> tuple[int, int]:
-            stream = averaging.moved
-            return stream.bytes_sent + gather.bytes_sent, stream.bytes_received + gather.bytes_received
-
         def reduce(vector: NDArray[np.float32]) -> RunReport:
-            sent, received = moved()
+            sent, received = gather.bytes_sent, gather.bytes_received
             mean = averaging.mean(vector)
             # Sums, as all other collectives have them.
             np.multiply(mean, np.float32(spec.world_size), out=vector)
-            sent, received = moved()[0] - sent, moved()[1] - received
+            # Codes once each way, and scales: what is sent again after a loss is no payload.
+            codes = wire.Form(place.bits).bytes_of(vector.size)
+            sent, received = codes + gather.bytes_sent - sent, codes + gather.bytes_received - received
             waited = [averaging.stalls, gather.stalls]
             averaging.stalls, gather.stalls = Stalls(), Stalls()
             spans = sorted(span for one in waited for span in one.spans)

@@ -28,6 +28,7 @@ CAPABILITIES: Mapping[str, str] = {
     "kill controller": "kill the controller",
     "kill switch": "kill a switch",
     "kill agent": "kill an O-NIC's agent",
+    "kill averager": "kill an averager",
     "kill server agent": "kill the server agent",
     "kill worker": "kill a worker",
     "cut link": "cut a link",

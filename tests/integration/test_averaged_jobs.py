@@ -151,6 +151,8 @@ def test_an_averager_that_is_killed_and_comes_back_changes_nothing(run: Run) -> 
     expected = train_in_one_process(WorkerSpec("x", 0, 4, ("10.0.0.1",) * 4, averager=place, **spec))
     hashes = {event["parameters_sha256"] for event in run.events(job, "done")}
     assert hashes == {expected["parameters_sha256"]}
+    # What was sent once more is no payload.
+    assert all(event["bytes_sent"] == event["bytes_received"] for event in run.events(job, "done"))
 
 
 def test_an_averager_that_does_not_come_back_fails_the_job(run: Run) -> None:

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from experiments.analysis.prediction import expected_s, predict_jobs
+from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.emulation.requests import only_simulated
 from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.checks import TARGETS_OF
 from experiments.language.expand import load, parse
 from experiments.language.plan import RunPlan
 from experiments.language.text import ScenarioError
@@ -191,3 +193,9 @@ def test_optinc_has_no_steps() -> None:
     """So a controller or a worker that is asked for it says so."""
     with pytest.raises(ValueError, match="collective optinc: averagers do it, so it has no steps"):
         steps_named("optinc", 4)
+
+
+def test_every_event_of_the_language_is_something_that_the_emulation_can_do() -> None:
+    others = ("cancel", "start")
+    asked = {f"{do} {kind}" for do, kinds in TARGETS_OF.items() for kind in kinds if do not in others}
+    assert asked <= EmulationBackend.capabilities
