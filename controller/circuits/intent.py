@@ -95,8 +95,8 @@ class IntentDatabase:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
         # Against a crash of the machine alone; a disk takes milliseconds for it.
-        lasts = not self._path.resolve().is_relative_to(_VOLATILE)
-        db.execute(f"PRAGMA synchronous = {'FULL' if lasts else 'OFF'}")
+        self._syncs = not self._path.resolve().is_relative_to(_VOLATILE)
+        db.execute(f"PRAGMA synchronous = {'FULL' if self._syncs else 'OFF'}")
         db.execute("BEGIN IMMEDIATE")
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
@@ -241,9 +241,10 @@ class IntentDatabase:
     def note(
         self, who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any
     ) -> None:
-        """Write down who did what, with UTC's time; the oldest entries go."""
+        """Write down who did what, with UTC's time; the oldest entries go. The newest may be lost when the
+        machine crashes."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        with self.writing() as db:
+        with self.writing(lasting=False) as db:
             row = db.execute(
                 "INSERT INTO audit (at, who, action, switch, outcome, detail) VALUES (?, ?, ?, ?, ?, ?)",
                 (at, who, action, switch, outcome, json.dumps(detail)),
@@ -280,8 +281,11 @@ class IntentDatabase:
     # Writing
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One commit for all that is written within. Raises UnavailableError; then nothing was."""
+    def writing(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
+        """One commit for all that is written within. Raises UnavailableError; then nothing was.
+
+        ``lasting``: it outlives a crash of the machine, too, for which a disk is waited for.
+        """
         with self._lock:
             if self._depth:
                 self._depth += 1
@@ -293,6 +297,8 @@ class IntentDatabase:
             kept = (self._wanted, self._unwanted, self._policies, self._pending)
             self._depth = 1
             try:
+                if self._syncs:
+                    self._db.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")

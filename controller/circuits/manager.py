@@ -417,7 +417,8 @@ class CircuitManager:
         change = Change(
             plans, True, made.results, tuple(timeline), tuple(dict.fromkeys(problems)), undone, left
         )
-        with self._on_disk(), self._intents.writing():
+        # That it is done may be forgotten in a crash of the machine: the next start finds it so.
+        with self._on_disk(), self._intents.writing(lasting=undone):
             if undone:
                 self._intents.take_back(_still_to_remove(left))
             else:

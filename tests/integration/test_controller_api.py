@@ -266,6 +266,12 @@ def test_series_come_at_10_hz_or_better_and_name_the_gpu(rig: ControllerRig) -> 
     text = rig.api.get("/metrics").text
     assert 'ringlight_port_received_packets_total{port="1",switch="tor0"}' in text
     assert 'ringlight_cross_connects{switch="ocs0"} 8.0' in text
+    assert f'ringlight_flows{{switch="tor0"}} {len(rig.table("tor0"))}.0' in text
+    flow = (
+        f'match="eth_type=2048,ipv4_dst={rig.fabric.gpus["g1"].ip}",priority="1000",switch="tor0",table="0"'
+    )
+    (packets,) = (x for x in text.splitlines() if x.startswith(f"ringlight_flow_packets_total{{{flow}}}"))
+    assert float(packets.split()[-1]) >= 1
 
 
 def test_events_stream(rig: ControllerRig) -> None:
