@@ -21,6 +21,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
+from containers.worker.optinc import WINDOW
 from fabric.averagers import averaging_of, coding
 from fabric.optinc.designed import designed
 from fabric.optinc.structure import CASES
@@ -28,6 +29,7 @@ from fabric.optinc.weights import pack
 from fabric.optinc.wire import FRAME, HEADER_BYTES, Form
 from fabric.topology import Averager, Fabric, Link, Port
 from testbed.emulation import netlink
+from testbed.emulation.averager.core import DEPTH
 
 NIC = "eth1"
 #: Where every averager listens.
@@ -39,8 +41,6 @@ PREFIX = 30
 #: more.
 SILENCE_S, LONGER_S = 3.0, 1.5
 _FRAMES = 4
-#: Of the kernel's longest, 64 KiB each.
-BURSTS_BYTES = 3 * 65536
 Start = Callable[[Sequence[str], Path, str], "subprocess.Popen[bytes]"]
 
 
@@ -57,27 +57,37 @@ def cable_at(fabric: Fabric, gpu: str) -> Link | None:
     return next((cable for cable in fabric.cables if cable.a.node == gpu), None)
 
 
-def set_up(name: str, ip: str, rate_bps: float, queue_s: float) -> None:
-    """One end of a cable, in the thread's namespace: bit/s and the seconds of its queue, as emulated.
+def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
+    """One end of a cable, in the thread's namespace. ``shape``: bit/s, seconds of the queue, and the bytes
+    that it holds at least.
 
-    TCP has two bursts in its own queue. Where these do not fit it hands single frames, and room for six is
-    the least; or it would lose the end of a frame of codes and wait for its time-out. That one is the
-    kernel's own: a scenario's may be longer than an averager waits.
+    TCP's time-out is the kernel's own: a scenario's may be longer than an averager waits.
     """
+    rate_bps, queue_s, least_bytes = shape
     with IPRoute() as here:
         index = netlink.index_of(here, name)
-        if netlink.queue_bytes(rate_bps, queue_s) < BURSTS_BYTES:
-            netlink.set_single_frames(here, index)
-        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=6 * netlink.FRAME_BYTES)
+        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=least_bytes)
         netlink.set_up(here, name)
         netlink.address(here, index, ip, PREFIX, rto_min_s=None)
+
+
+def frame_bytes(averager: Averager) -> int:
+    """Of the longest frame on an averager's cables, that with decimals."""
+    return HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
+
+
+def under_way(averager: Averager) -> int:
+    """Bytes that a sender has under way on a cable at most: its window of frames, and headers.
+
+    A queue at the sender's own end never needs more, and with less it would lose what TCP then sends again.
+    """
+    return (max(WINDOW, 2 * DEPTH) + 1) * frame_bytes(averager)
 
 
 def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:
     """Seconds (tenths) that a server of an averager may be silent: frames on a slow link take their time."""
     slowest = min(rate_bps(cable.rate_bps) for cable in averager.cables)
-    frame_bytes = HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
-    return math.ceil(10 * (SILENCE_S + _FRAMES * 8 * frame_bytes / slowest)) / 10
+    return math.ceil(10 * (SILENCE_S + _FRAMES * 8 * frame_bytes(averager) / slowest)) / 10
 
 
 def place_of(

@@ -228,10 +228,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
         """One end of a cable of an averager: its rate and its address."""
         emulation = self.emulation
-        rate_bps, queue_s = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s)
+        least = averagers.under_way(self.fabric.averagers[cable.b.node])
+        shape = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s), least
         ip = averagers.address_of(self.fabric, end)
         assert namespace is not None
-        netlink.in_namespace(namespace, partial(averagers.set_up, name, ip, rate_bps, queue_s))
+        netlink.in_namespace(namespace, partial(averagers.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
         """Of a device that is a process."""
