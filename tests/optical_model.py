@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 from fabric.crossconnect import CrossConnect
 from fabric.optical_profiles import IDEAL, Profile
 from testbed.emulation.optical.device import OpticalDevice
+from testbed.emulation.optical.faults import Faults, FaultSpec, Injected, Kind
+from testbed.emulation.optical.faulty_session import FaultySession
 from testbed.emulation.optical.session import Session, Switch, personality
 from tests.http_script import request
 
@@ -34,6 +37,8 @@ class ModelSwitch:
         for port in range(1, lit + 1):
             self.device.receive(port, True)
         self.switch = Switch("ocs0", self.device, users or {})
+        self.protocol = protocol
+        self.faults = Faults(self.device, [protocol])
         self._begin = personality(protocol)
         self._lock = threading.Lock()
         self._stop = False
@@ -66,6 +71,23 @@ class ModelSwitch:
         with self._lock:
             return {CrossConnect(wire.ingress, wire.egress) for wire in self.device.cross_connects()}
 
+    def inject(self, kind: str, **more: Any) -> Injected:
+        """A fault; see `testbed.emulation.optical.faults`."""
+        with self._lock:
+            return self.faults.add(time.monotonic_ns(), FaultSpec(Kind(kind), **more))[0]
+
+    def clear(self) -> None:
+        """No more faults."""
+        with self._lock:
+            for fault in self.faults.all():
+                self.faults.clear(time.monotonic_ns(), fault.id)
+
+    def lit(self) -> set[CrossConnect]:
+        """What really has light."""
+        with self._lock:
+            wires = [wire for wire in self.device.cross_connects() if not self.device.is_ghost(wire)]
+            return {CrossConnect(wire.ingress, wire.egress) for wire in wires}
+
     def _accept(self) -> None:
         while not self._stop:
             try:
@@ -84,7 +106,7 @@ class ModelSwitch:
                 client.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, client: socket.socket) -> None:
-        session = self._begin(self.switch)
+        session = FaultySession(self._begin(self.switch), self.protocol, self.faults)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.settimeout(_TURN_S)
         with client, contextlib.suppress(OSError):
@@ -108,9 +130,11 @@ class ModelSwitch:
         out = b""
         while True:
             now_ns = time.monotonic_ns()
+            self.faults.advance(now_ns)
             self.device.advance(now_ns)
             out += session.advance(now_ns)
-            due = [at for at in (self.device.next_ns, session.next_ns) if at is not None]
+            times = (self.device.next_ns, self.faults.next_ns, session.next_ns)
+            due = [at for at in times if at is not None]
             if not due or min(due) > time.monotonic_ns():
                 return out
 

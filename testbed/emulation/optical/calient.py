@@ -228,6 +228,16 @@ class Circuits:
         self._known = [circuit for circuit in self._known if id(circuit) not in dark]
         return self._command(now_ns, [one for one in circuits if one.active], False, "gone", "active")
 
+    def done(self, ticket: Ticket, circuits: Iterable[Circuit], on: bool) -> list[Circuit]:
+        """Those of a command's circuits that it has given light, or taken it from, once it is done."""
+        if ticket.error is None:
+            return list(circuits)
+        if not ticket.partly:
+            return []
+        lit = set(self._device.cross_connects())
+        as_wanted = lit.issuperset if on else lit.isdisjoint
+        return [circuit for circuit in circuits if as_wanted(circuit.wires(self._size))]
+
     def condition(self, circuit: Circuit, now_ns: int) -> Condition:
         """Its state words now."""
         if not circuit.active:

@@ -257,7 +257,7 @@ class CalientRestSession(HttpSession):
         ticket = self._circuits.make(now_ns, held)
         while not ticket.done:
             yield None
-        return self._which(wanted, held if ticket.error is None else [])
+        return self._which(wanted, self._circuits.done(ticket, held, on=True))
 
     def _delete(self, found: Sequence[Circuit | None], now_ns: int) -> _Done:
         fine = self._once(found)
@@ -265,14 +265,15 @@ class CalientRestSession(HttpSession):
         ticket = self._circuits.delete(now_ns, fine)
         while not ticket.done:
             yield None
-        return self._which(found, [one for one in fine if ticket.error is None or one not in lit])
+        dark = [one for one in fine if one not in lit]
+        return self._which(found, dark + self._circuits.done(ticket, lit, on=False))
 
     def _switch_light(self, found: Sequence[Circuit | None], on: bool, now_ns: int) -> _Done:
         fine = [circuit for circuit in self._once(found) if circuit.active is not on]
         ticket = (self._circuits.activate if on else self._circuits.deactivate)(now_ns, fine)
         while not ticket.done:
             yield None
-        return self._which(found, fine if ticket.error is None else [])
+        return self._which(found, self._circuits.done(ticket, fine, on))
 
     def _once(self, found: Sequence[Circuit | None]) -> list[Circuit]:
         """Each circuit once, without those that another command is busy with."""

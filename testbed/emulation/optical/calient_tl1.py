@@ -48,16 +48,18 @@ _NOTICE = "NOTICE This is an emulated switch. No light is hurt."
 
 @dataclass
 class _Bulk:
-    """The bulk command of a switch that came last: what is under way, and how many of its circuits failed."""
+    """The bulk command that came last, of ``count`` circuits; the device does the ``fine`` ones."""
 
+    circuits: Circuits
     ticket: Ticket
     count: int
-    failed: int
+    fine: list[Circuit]
+    on: bool
 
     def told(self) -> str:
         if not self.ticket.done:
             return "In progress"
-        failed = self.count if self.ticket.error is not None else self.failed
+        failed = self.count - len(self.circuits.done(self.ticket, self.fine, self.on))
         if not failed:
             return "Completed"
         return f"{failed} of {self.count} connections failed" if failed < self.count else "Failed"
@@ -191,16 +193,16 @@ class CalientTl1Session(Tl1Session):
             wanted.append(Circuit(ends[0], ends[1], way == "-", names=self._circuits.names))
         done = self._circuits.provision(wanted)
         made = [circuit for circuit, fine in zip(wanted, done, strict=True) if fine]
-        return self._begin_bulk(self._circuits.make(now_ns, made), len(conns), len(made))
+        return self._begin_bulk(self._circuits.make(now_ns, made), len(conns), made, on=True)
 
     def _delete_bulk(self, command: Command, now_ns: int) -> Answer:
         conns = self._conns(command)
         found = {id(one): one for one in self._circuits.find(conns) if one is not None and one.ticket is None}
         ticket = self._circuits.delete(now_ns, found.values())
-        return self._begin_bulk(ticket, len(conns), len(found))
+        return self._begin_bulk(ticket, len(conns), list(found.values()), on=False)
 
-    def _begin_bulk(self, ticket: Ticket, count: int, fine: int) -> Answer:
-        _bulk_of[self.device] = _Bulk(ticket, count, count - fine)
+    def _begin_bulk(self, ticket: Ticket, count: int, fine: list[Circuit], *, on: bool) -> Answer:
+        _bulk_of[self.device] = _Bulk(self._circuits, ticket, count, fine, on)
         return DONE
 
     def _bulk_status(self, command: Command, now_ns: int) -> Answer:

@@ -9,15 +9,16 @@ cross-connects are a partial matching, and every cross-connect names its wavelen
 cares what the transmitters at its ingresses send.
 
 The device does one command at a time, in the order of arrival. A command is all or nothing: it is checked
-against the state at its turn, takes the profile's command time, then changes the light at once.
+against the state at its turn, takes the profile's command time, then changes the light at once. What an
+injected fault makes of one (:mod:`.faults`) is its :class:`Mishap`.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -189,13 +190,32 @@ class Label:
 Effect = Light | Dark | Gate | Label
 
 
+@dataclass(frozen=True)
+class Mishap:
+    """What goes wrong with a command.
+
+    ``share``: how much of what it changes is still done, the removals first; with less than all of it the
+    command is refused. ``late_ns``: how much later than usual its light is tuned. ``ghost``: what it makes
+    is shown like any other and has no light.
+    """
+
+    share: float = 1.0
+    late_ns: int = 0
+    ghost: bool = False
+
+
 @dataclass
 class Ticket:
-    """A command on its way. When ``done``, either ``error`` is set or its light is tuned at ``tuned_ns``."""
+    """A command on its way. When ``done``, either ``error`` is set or its light is tuned at ``tuned_ns``.
+
+    ``made``: the new cross-connects. ``partly``: it was refused when some of it had been done.
+    """
 
     done: bool = False
     error: DeviceError | None = None
     tuned_ns: int = 0
+    made: tuple[Wire, ...] = ()
+    partly: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,6 +232,7 @@ class _Turn:
     command: Command
     submitted_ns: int
     ticket: Ticket
+    mishap: Mishap | None = None
     due_ns: int | None = None
 
 
@@ -223,6 +244,11 @@ class _Change:
     @property
     def touched(self) -> int:
         return len({*self.remove, *[(wire.ingress, wire.wavelength) for wire in self.add]})
+
+    def first(self, share: float) -> _Change:
+        """The first part of it."""
+        count = int((len(self.remove) + len(self.add)) * share)
+        return _Change(self.remove[:count], self.add[: max(0, count - len(self.remove))])
 
 
 class OpticalDevice:
@@ -261,14 +287,24 @@ class OpticalDevice:
         self.least_dbm: Mapping[int, float] = {}
         self._queue: deque[_Turn] = deque()
         self._free_ns = 0
+        #: Asked of each command, when it comes, what will go wrong with it.
+        self.mishap: Callable[[int, Ticket], Mishap | None] = lambda *_: None
+        #: What is shown, and has no light.
+        self._ghosts: set[Spot] = set()
+        #: How often each ingress was given a new direction, since the process began.
+        self.moves: Counter[int] = Counter()
 
     # Commands
 
     def submit(self, now_ns: int, command: Command) -> Ticket:
         """Queues a command; :meth:`advance` carries it out when its time has come."""
         ticket = Ticket()
-        self._queue.append(_Turn(command, now_ns, ticket))
+        self._queue.append(_Turn(command, now_ns, ticket, self.mishap(now_ns, ticket)))
         return ticket
+
+    def do(self, now_ns: int, command: Command) -> list[Effect]:
+        """Carries out a command at once, before all that wait. Raises DeviceError."""
+        return self._carry_out(command, now_ns, Ticket())
 
     @property
     def next_ns(self) -> int | None:
@@ -290,8 +326,7 @@ class OpticalDevice:
             self._queue.popleft()
             self._free_ns = now_ns
             try:
-                done, turn.ticket.tuned_ns = self._carry_out(turn.command, now_ns)
-                effects += done
+                effects += self._carry_out(turn.command, now_ns, turn.ticket, turn.mishap)
             except DeviceError as error:
                 turn.ticket.error = error
             turn.ticket.done = True
@@ -304,28 +339,60 @@ class OpticalDevice:
             touched = 0
         return round((self.profile.command_s + self.profile.command_per_xc_s * touched) * NS)
 
-    def _carry_out(self, command: Command, now_ns: int) -> tuple[list[Effect], int]:
-        if isinstance(command, SetAdmin):
-            return self._set_admin(command, now_ns)
-        if isinstance(command, SetLabel):
-            return self._set_label(command), now_ns
-        change = self._change(command)
+    def _carry_out(
+        self, command: Command, now_ns: int, ticket: Ticket, mishap: Mishap | None = None
+    ) -> list[Effect]:
+        """Raises DeviceError for a command that changes nothing; of one that broke off the ticket has it."""
+        mishap = mishap or Mishap()
+        if isinstance(command, SetAdmin | SetLabel):
+            return self._set_up(command, now_ns, ticket, mishap)
+        whole = self._change(command)
+        change = whole.first(mishap.share)
+        if mishap.share < 1.0:
+            ticket.partly = bool(change.remove or change.add)
+            ticket.error = _broke_off()
         for spot in change.remove:
+            self._ghosts.discard(spot)
             self._feeder.pop((self._lit.pop(spot).egress, spot[1]))
         effects: list[Effect] = [Dark(*spot) for spot in change.remove]
-        tuned = now_ns
+        ticket.tuned_ns = now_ns
         for wire in change.add:
-            light, at = self._tune(wire, now_ns)
-            effects.append(light)
-            tuned = max(tuned, at)
-        return effects, tuned
+            light, at = self._tune(wire, now_ns, mishap.late_ns)
+            if mishap.ghost:
+                self._ghosts.add((wire.ingress, wire.wavelength))
+            else:
+                effects.append(light)
+            ticket.tuned_ns = max(ticket.tuned_ns, at)
+        ticket.made = change.add
+        return effects
 
-    def _tune(self, wire: Wire, now_ns: int) -> tuple[Light, int]:
+    def _set_up(
+        self, command: SetAdmin | SetLabel, now_ns: int, ticket: Ticket, mishap: Mishap
+    ) -> list[Effect]:
+        ticket.tuned_ns = now_ns
+        if mishap.share < 1.0:
+            ticket.error = _broke_off()
+            ports = command.ports if isinstance(command, SetAdmin) else ()
+            some = ports[: int(len(ports) * mishap.share)]
+            if not some or not isinstance(command, SetAdmin):
+                return []
+            ticket.partly = True
+            command = replace(command, ports=some)
+        if isinstance(command, SetLabel):
+            return self._set_label(command)
+        effects, ticket.tuned_ns = self._set_admin(command, now_ns)
+        return effects
+
+    def _tune(self, wire: Wire, now_ns: int, late_ns: int = 0) -> tuple[Light, int]:
         profile = self.profile
-        tuned = now_ns + round((profile.dark_s + self._random.uniform(0, profile.dark_jitter_s)) * NS)
+        dark_s = profile.dark_s + self._random.uniform(0, profile.dark_jitter_s)
+        tuned = now_ns + round(dark_s * NS) + late_ns
         ready = tuned + round(profile.retrain_s * NS)
-        self._lit[wire.ingress, wire.wavelength] = Lit(wire.egress, ready)
+        spot = wire.ingress, wire.wavelength
+        self._ghosts.discard(spot)
+        self._lit[spot] = Lit(wire.egress, ready)
         self._feeder[wire.egress, wire.wavelength] = wire.ingress
+        self.moves[wire.ingress] += 1
         return Light(wire.ingress, wire.egress, ready, wire.wavelength, self.loss_db(wire)), tuned
 
     def _change(self, command: Command) -> _Change:
@@ -473,12 +540,42 @@ class OpticalDevice:
         self.ports_revision += 1
         return [Gate(port, Admin.FAILED)]
 
+    def repair(self, now_ns: int, port: int) -> list[Effect]:
+        """A broken port works again, and is enabled; the mirrors find its paths anew."""
+        self._check_port(port)
+        if self.admin(port) is not Admin.FAILED:
+            return []
+        self._admin[port] = Admin.DISABLED
+        return self._set_admin(SetAdmin((port,), True), now_ns)[0]
+
+    def lose(self, wire: Wire) -> list[Effect]:
+        """A cross-connect is gone by itself, if it is there."""
+        if not self._exists(wire):
+            return []
+        spot = wire.ingress, wire.wavelength
+        self._ghosts.discard(spot)
+        self._feeder.pop((self._lit.pop(spot).egress, spot[1]))
+        return [Dark(*spot)]
+
+    def realign(self, now_ns: int, wire: Wire) -> list[Effect]:
+        """The mirrors find a cross-connect's path anew, if it is there."""
+        return [self._tune(wire, now_ns)[0]] if self._exists(wire) else []
+
     # Reading
 
     def cross_connects(self) -> tuple[Wire, ...]:
         """Every cross-connect, tuned or not, in order of ingress and wavelength."""
         spots = sorted(self._lit, key=_by_colour)
         return tuple(Wire(ingress, self._lit[ingress, colour].egress, colour) for ingress, colour in spots)
+
+    def since_ns(self, wire: Wire) -> int | None:
+        """When it passes packets since it was last made or aligned; None for what is not there."""
+        lit = self._lit.get((wire.ingress, wire.wavelength))
+        return lit.ready_ns if lit is not None and lit.egress == wire.egress else None
+
+    def is_ghost(self, wire: Wire) -> bool:
+        """Whether it is shown and has no light."""
+        return self._exists(wire) and (wire.ingress, wire.wavelength) in self._ghosts
 
     def peer(self, port: int, wavelength: int | None = None) -> int | None:
         """The other end of a port's cross-connect. Raises DeviceError for what is not there."""
@@ -534,7 +631,7 @@ class OpticalDevice:
         return {
             (wire.ingress, wire.wavelength): (wire.egress, self.loss_db(wire))
             for wire in self.cross_connects()
-            if not self._is_gated(wire)
+            if not self._is_gated(wire) and not self.is_ghost(wire)
         }
 
     def power_dbm(self, port: int, now_ns: int) -> float:
@@ -549,7 +646,8 @@ class OpticalDevice:
             power = self.arriving_dbm(port, None) if self._received.get(port) else None
             return read if power is None else max(read, power)
         for wire in self._wires(port):
-            if self._received.get(wire.ingress) and not self._is_gated(wire) and self.is_tuned(wire, now_ns):
+            lit = self._received.get(wire.ingress) and not self._is_gated(wire) and not self.is_ghost(wire)
+            if lit and self.is_tuned(wire, now_ns):
                 power = self.arriving_dbm(wire.ingress, wire.wavelength)
                 if power is not None:
                     read = max(read, received_dbm(power, [self.loss_db(wire)]))
@@ -589,6 +687,10 @@ class OpticalDevice:
 
     def _is_gated(self, wire: Wire) -> bool:
         return any(self.admin(end) is not Admin.ENABLED for end in (wire.ingress, wire.egress))
+
+
+def _broke_off() -> DeviceError:
+    return DeviceError(Fault.HARDWARE, "the command could not be carried out")
 
 
 def _by_colour(spot: Spot) -> tuple[int, int]:

@@ -163,6 +163,13 @@ class Calls:
         if message:
             call.trailers.append(("grpc-message", quote(message[:1000], safe=" !#$&'()*+,/:;=?@[]")))
 
+    def ping(self) -> bytes:
+        """A frame that asks whether the client is there; empty when the connection has ended."""
+        if self.over:
+            return b""
+        self._connection.ping(b"ringlght")
+        return bytes(self._connection.data_to_send())
+
     def take(self) -> bytes:
         """What goes to the client now."""
         try:

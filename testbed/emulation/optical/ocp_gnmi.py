@@ -174,6 +174,10 @@ class GnmiSession:
         for call in self._calls.feed(data):
             self._fed[call.number] = call
 
+    def unasked(self, now_ns: int) -> bytes:
+        """HTTP/2's question whether the client is still there."""
+        return self._calls.ping()
+
     def advance(self, now_ns: int) -> bytes:
         fed, self._fed = self._fed, {}
         for call in fed.values():

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import re
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from fabric.optical_profiles import Profile
 from testbed.emulation.optical.build import BUILD_DIRECTORY
@@ -23,6 +26,7 @@ from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.device import (
     NS,
     Dark,
+    DeviceError,
     Effect,
     Gate,
     Label,
@@ -31,6 +35,8 @@ from testbed.emulation.optical.device import (
     Stored,
 )
 from testbed.emulation.optical.far_light import FarLight, LightPlan
+from testbed.emulation.optical.faults import FaultError, Faults
+from testbed.emulation.optical.faulty_session import FaultySession
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from testbed.emulation.optical.session import Personality, Session, Switch, personality
@@ -40,6 +46,9 @@ log = logging.getLogger(__name__)
 MAX_CLIENTS = 64
 #: A client that does not read its replies is dropped when this much waits for it.
 MAX_UNREAD_BYTES = 1 << 22
+#: Longest that another thread waits for the switch to come to it, seconds.
+ASK_S = 5.0
+Answer = TypeVar("Answer")
 _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 
 
@@ -200,7 +209,7 @@ class OpticalSwitchServer:
                 self._far = FarLight(settings.light, settings.name, self.device, self._datapath)
                 undo.callback(self._far.close)
             for port in settings.failed_ports:
-                self._apply(self.device.fail(port))
+                self.apply(self.device.fail(port))
             self._faceplate = Faceplate(settings, self._datapath, self.device)
             undo.callback(self._faceplate.close)
             # The kernel has answered already: the interfaces that are there get armed before anyone asks.
@@ -213,7 +222,9 @@ class OpticalSwitchServer:
                 undo.callback(listener.close)
                 listener.setblocking(False)
                 self._listeners[listener] = name, begin
+            self.faults = Faults(self.device, [name for name, _ in served])
             undo.pop_all()
+        self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -237,8 +248,32 @@ class OpticalSwitchServer:
     def stop(self) -> None:
         """Ends :meth:`run` soon; may be called from any thread or a signal handler."""
         self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_out.send(b"\0")
+
+    def ask(self, function: Callable[[], Answer], timeout_s: float = ASK_S) -> Answer:
+        """Has something done in the switch's own thread; for other threads.
+
+        ``function`` may raise FaultError, DeviceError, LookupError or OSError, which is raised here. Raises
+        TimeoutError if the switch does not come to it, and CancelledError if it ends before.
+        """
+        future: Future[Answer] = Future()
+        self._asked.put((function, future))
+        self._wake()
+        return future.result(timeout_s)
+
+    def _answer(self) -> None:
+        while not self._asked.empty():
+            function, future = self._asked.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function())
+            except (FaultError, DeviceError, LookupError, OSError) as error:
+                future.set_exception(error)
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT end :meth:`run`. Only for the main thread of a process of its own."""
@@ -260,6 +295,8 @@ class OpticalSwitchServer:
         self._selector.close()
         for listener in self._listeners:
             listener.close()
+        while not self._asked.empty():
+            self._asked.get()[1].cancel()
         self._wake_in.close()
         self._wake_out.close()
         self._faceplate.close()
@@ -274,6 +311,7 @@ class OpticalSwitchServer:
             elif key.fileobj is self._wake_in:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_in.recv(4096)
+                self._answer()
             elif key.fileobj is self._faceplate:
                 self._faceplate.refresh()
             else:
@@ -284,7 +322,11 @@ class OpticalSwitchServer:
         self._expire()
 
     def _wait_s(self) -> float | None:
-        times = [self.device.next_ns, *(client.session.next_ns for client in self._clients.values())]
+        times = [
+            self.device.next_ns,
+            self.faults.next_ns,
+            *(client.session.next_ns for client in self._clients.values()),
+        ]
         due = [at for at in times if at is not None]
         limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
         limits += [
@@ -298,16 +340,18 @@ class OpticalSwitchServer:
         while True:
             now_ns = time.monotonic_ns()
             # Effects reach the kernel before any reply that speaks of them reaches a client.
-            self._apply(self.device.advance(now_ns))
+            self.apply(self.faults.advance(now_ns))
+            self.apply(self.device.advance(now_ns))
             for client in self._clients.values():
                 client.unread += client.session.advance(now_ns)
-            due = self.device.next_ns
-            if due is None or due > now_ns:
+            due = [at for at in (self.device.next_ns, self.faults.next_ns) if at is not None]
+            if not due or min(due) > now_ns:
                 break
         for client in list(self._clients.values()):
             self._write(client)
 
-    def _apply(self, effects: Sequence[Effect]) -> None:
+    def apply(self, effects: Sequence[Effect]) -> None:
+        """Makes the kernel do what the device decided. Only for the switch's own thread."""
         if not effects:
             return
         if self._far is not None:
@@ -330,8 +374,9 @@ class OpticalSwitchServer:
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _, begin = self._listeners[listener]
-        client = _Client(connection, begin(self._switch), bytearray(), time.monotonic())
+        name, begin = self._listeners[listener]
+        session = FaultySession(begin(self._switch), name, self.faults)
+        client = _Client(connection, session, bytearray(), time.monotonic())
         self._clients[connection] = client
         self._listen_for(client, selectors.EVENT_READ)
 

@@ -184,6 +184,14 @@ class Tl1Session(ABC):
         out += self._give_up(now_ns)
         return bytes(out)
 
+    def unasked(self, now_ns: int) -> bytes:
+        """A report that nobody waits for; the first ``;`` in it is not its end."""
+        self._atag += 1
+        row = f'{self.sid}:LOG,TC,,:\\"nothing; a fault\\"'
+        return format_report(
+            Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid), self.when(now_ns)
+        )
+
     def _wake(self, at_ns: int) -> None:
         self._wake_ns = at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
 
@@ -217,9 +225,12 @@ class Tl1Session(ABC):
         return handler(command, now_ns)
 
     def _result(self, wait: Wait) -> Answer:
-        if wait.ticket.error is not None:
-            raise wait.ticket.error
-        return wait.then()
+        error = wait.ticket.error
+        if error is None:
+            return wait.then()
+        if wait.ticket.partly:
+            return Answer((_FAULTS[error.fault],), (_plain(str(error)),), "PRTL")
+        raise error
 
     def _finish(self, command: Command, now_ns: int, work: Callable[[], Answer | Wait]) -> bytes:
         """What ``work`` comes to: a reply, or a turn that waits."""

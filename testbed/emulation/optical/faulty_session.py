@@ -1,0 +1,112 @@
+"""A client's session of any management protocol with injected faults between it and its client."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from testbed.emulation.optical.device import Ticket
+from testbed.emulation.optical.faults import Faults, Injected, Kind
+from testbed.emulation.optical.session import Session
+
+
+class FaultySession:
+    """What ``inner`` does and says, but for what the faults make of it.
+
+    A protocol that knows messages nobody asked for has a method ``unasked(now_ns)`` that returns one.
+    """
+
+    def __init__(self, inner: Session, protocol: str, faults: Faults) -> None:
+        self.inner = inner
+        self.protocol = protocol
+        self._faults = faults
+        self._unasked = getattr(inner, "unasked", None)
+        #: What is still to be said, and when.
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._silenced: tuple[Ticket, int] | None = None
+        self._ends_ns: int | None = None
+        self._cut = False
+        self._over = False
+
+    @property
+    def wants_bytes(self) -> bool:
+        return self.inner.wants_bytes and not self._gone
+
+    @property
+    def idle(self) -> bool:
+        return self.inner.idle and not self._held
+
+    @property
+    def over(self) -> bool:
+        return self._over or (not self._held and (self._cut or self.inner.over))
+
+    @property
+    def next_ns(self) -> int | None:
+        if self._over:
+            return None
+        due = [self.inner.next_ns, self._ends_ns, self._held[0][0] if self._held else None]
+        return min((at for at in due if at is not None), default=None)
+
+    @property
+    def _gone(self) -> bool:
+        return self._over or self._cut or self._silenced is not None
+
+    def feed(self, data: bytes) -> None:
+        if self._gone:
+            return
+        if data:
+            self._faults.heard(self)
+        self.inner.feed(data)
+
+    def fall_silent(self, ticket: Ticket, after_ns: int) -> None:
+        self._silenced = ticket, after_ns
+
+    def advance(self, now_ns: int) -> bytes:
+        if self._over:
+            return b""
+        with self._faults.speaking(self):
+            said = self.inner.advance(now_ns)
+        if self._silenced is not None:
+            self._fade(*self._silenced, now_ns)
+        elif said and not self._cut:
+            self._say(said, now_ns)
+        out = bytearray()
+        while self._held and self._held[0][0] <= now_ns:
+            out += self._held.popleft()[1]
+        return bytes(out)
+
+    def _fade(self, ticket: Ticket, after_ns: int, now_ns: int) -> None:
+        self._held.clear()
+        if ticket.done and self._ends_ns is None:
+            self._ends_ns = now_ns + after_ns
+        if self._ends_ns is not None and now_ns >= self._ends_ns:
+            self._over, self._ends_ns = True, None
+
+    def _say(self, said: bytes, now_ns: int) -> None:
+        at_ns, apart_ns = now_ns, 0
+        for fault in self._faults.on_reply(self, self._can):
+            match fault.spec.kind:
+                case Kind.AUTONOMOUS if self._unasked is not None:
+                    said = self._unasked(now_ns) + said
+                case Kind.GARBAGE:
+                    said = _garbage(said, fault)
+                case Kind.TRUNCATE:
+                    said, self._cut = said[: len(said) // 2], True
+                case Kind.SLOW_DRIP:
+                    apart_ns = max(apart_ns, fault.delay_ns)
+                case Kind.LATE:
+                    at_ns = max(at_ns, now_ns + fault.delay_ns)
+        # In order, whatever is held already.
+        at_ns = max(at_ns, self._held[-1][0]) if self._held else at_ns
+        if not apart_ns:
+            self._held.append((at_ns, said))
+            return
+        for number in range(len(said)):
+            self._held.append((at_ns + number * apart_ns, said[number : number + 1]))
+
+    def _can(self, kind: Kind) -> bool:
+        return kind is not Kind.AUTONOMOUS or self._unasked is not None
+
+
+def _garbage(said: bytes, fault: Injected) -> bytes:
+    """As many bytes, ended as a line is, so that who reads lines reads one."""
+    return fault.dice.randbytes(len(said) - 1) + b"\n"
