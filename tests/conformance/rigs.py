@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +26,11 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
 from fabric.optical_profiles import PROFILES
+from testbed.acceptance.network import Host, Network, run
+from testbed.acceptance.rig import Rig
 from testbed.emulation.optical.datapath import Datapath, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
-from tests.conformance.network import Host, Network, run
 
 SIZE = 8
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
@@ -41,74 +41,9 @@ USER, PASSWORD = "ann", "s3cr:t"
 START_S = 30.0
 
 
-class Rig(ABC):
-    """One switch of ``SIZE`` faceplates under test."""
-
-    failed_port: ClassVar[int | None] = None
-    #: The channel that all light of the tests has, on a switch that tells wavelengths apart.
-    wavelength: ClassVar[int | None] = None
-    hosts: dict[int, Host]
-
-    def xc(self, ingress: int, faceplate: int) -> CrossConnect:
-        """Light from one faceplate port to another."""
-        return CrossConnect(ingress, SIZE + faceplate, self.wavelength)
-
-    def cycle(self, *faceplates: int) -> set[CrossConnect]:
-        """Each to the next, the last to the first."""
-        after = (*faceplates[1:], faceplates[0])
-        return {self.xc(a, b) for a, b in zip(faceplates, after, strict=True)}
-
-    @abstractmethod
-    def close(self) -> None:
-        """Remove all that was made."""
-
-    @abstractmethod
-    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
-        """A new driver, not opened. ``direct``: with nothing of the rig in between."""
-
-    @abstractmethod
-    def unreachable(self) -> OpticalSwitchDriver:
-        """A driver of a switch that is not there."""
-
-    def locked_out(self) -> OpticalSwitchDriver | None:
-        """A driver with a wrong password; None for a switch without a login."""
-        return None
-
-    @abstractmethod
-    def truth(self) -> set[CrossConnect]:
-        """What stands, not asked through the driver's protocol session."""
-
-    @abstractmethod
-    def lit_since(self, cross_connect: CrossConnect) -> float:
-        """When it was written last, monotonic seconds."""
-
-    @abstractmethod
-    def packets(self, cross_connect: CrossConnect) -> int:
-        """Packets that passed it since it was written."""
-
-    @abstractmethod
-    def external_connect(self, cross_connect: CrossConnect) -> None:
-        """Another writer makes a cross-connect."""
-
-    @abstractmethod
-    def wipe(self) -> None:
-        """The switch loses all its cross-connects, as in a cold start."""
-
-    @abstractmethod
-    def writes(self) -> list[str]:
-        """Write commands seen on the wire since the last call."""
-
-    @abstractmethod
-    def lose_next_reply(self, effect: bool) -> None:
-        """The reply to the next write is lost; ``effect``: after the switch has carried it out."""
-
-    @abstractmethod
-    def broken_reads(self) -> contextlib.AbstractContextManager[None]:
-        """Readings fail meanwhile."""
-
-    @abstractmethod
-    def drop_sessions(self) -> None:
-        """Every session with the switch ends; a new one can be made."""
+def plug(host: Host, plugged: bool) -> None:
+    """A host's fibre is put in or taken out: the light of its NIC's port goes on or off."""
+    run("ip", "-n", host.namespace, "link", "set", "eth0", "up" if plugged else "down")
 
 
 # SCPI
@@ -218,6 +153,7 @@ class ScpiRig(Rig):
     A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
     """
 
+    inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE + 1)
     failed_port = 2 * SIZE
     profile: ClassVar[str] = PROFILE
     wavelengths: ClassVar[int] = 0
@@ -256,32 +192,38 @@ class ScpiRig(Rig):
         return ["--serve", f"{self.protocol}=127.0.0.1:0", "--users", str(users)]
 
     def _start(self, namespace: str) -> None:
-        ready = self._lab.state_dir / "ocs0.ready"
+        self._ready = self._lab.state_dir / "ocs0.ready"
+        self._launch(
+            [
+                *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
+                *("--lab", self._lab.id, "--size", str(SIZE), "--listen", "127.0.0.1:0"),
+                *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
+                *("--failed-port", str(2 * SIZE), "--ready", str(self._ready), "--seed", "1"),
+                *self._arguments(),
+            ]
+        )
+        host, port = self.address.split(":")
+        self._proxy = type(self).proxy_of((host, int(port)))
+        self._maps = Datapath.resume(self._pins)
+
+    def _launch(self, command: list[str]) -> None:
+        self._command = command
         log_path = self._lab.state_dir / "ocs0.log"
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
-                    *("--lab", self._lab.id, "--size", str(SIZE), "--listen", "127.0.0.1:0"),
-                    *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
-                    *("--failed-port", str(2 * SIZE), "--ready", str(ready), "--seed", "1"),
-                    *self._arguments(),
-                ],
+                command,
                 env=self._lab.environment(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_S
-        while not ready.exists():
+        while not self._ready.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
             time.sleep(0.01)
-        self.addresses: dict[str, str] = json.loads(ready.read_text())["addresses"]
+        self.addresses: dict[str, str] = json.loads(self._ready.read_text())["addresses"]
         self.address = self.addresses[self.protocol]
-        host, port = self.address.split(":")
-        self._proxy = type(self).proxy_of((host, int(port)))
-        self._maps = Datapath.resume(self._pins)
 
     def close(self) -> None:
         if self._proxy is not None:
@@ -372,6 +314,18 @@ class ScpiRig(Rig):
     def drop_sessions(self) -> None:
         self.proxy.drop()
 
+    def plug(self, faceplate: int, plugged: bool) -> None:
+        plug(self.hosts[faceplate], plugged)
+
+    def restart(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(5)
+        self._ready.unlink()
+        own = f"{self.protocol}=127.0.0.1:0"
+        there = {"127.0.0.1:0": self.addresses["scpi"], own: f"{self.protocol}={self.address}"}
+        self._launch([there.get(word, word) for word in self._command])
+
 
 class WssRig(ScpiRig):
     """The emulated wavelength-selective switch, with a laser at each faceplate.
@@ -438,6 +392,7 @@ class OpenFlowRig(Rig):
     """A bridge of Open vSwitch's userspace datapath under an OpenFlow plane in this process."""
 
     DPID = 0x100
+    inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE + 1)
 
     def __init__(self) -> None:
         self._lab = new_lab()
@@ -542,6 +497,9 @@ class OpenFlowRig(Rig):
             yield
         finally:
             self.plane.broken = False
+
+    def plug(self, faceplate: int, plugged: bool) -> None:
+        plug(self.hosts[faceplate], plugged)
 
     def drop_sessions(self) -> None:
         # Taking the controller's address from the bridge would flush its flows; a controller that dies

@@ -22,9 +22,9 @@ import httpx
 
 from fabric.optical_profiles import PROFILES
 from fabric.schema import FabricSpec, build_fabric
+from testbed.acceptance.network import run
 from testbed.emulation.optical.datapath import remove_pins
 from testbed.lab import new_lab
-from tests.conformance.network import run
 
 START_S = 30.0
 

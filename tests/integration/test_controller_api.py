@@ -15,8 +15,8 @@ import pytest
 
 from fabric.routing import forwarding_rules
 from fabric.topology import Port, circuit_cross_connects, electrical_graph
+from testbed.acceptance.network import run
 from testbed.emulation.optical.datapath import Datapath
-from tests.conformance.network import run
 from tests.integration.controller_rig import FABRIC, ControllerRig
 from tests.integration.labs import Idle
 

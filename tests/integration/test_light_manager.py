@@ -22,9 +22,9 @@ import httpx
 import pytest
 
 from fabric.optical_profiles import PROFILES
+from testbed.acceptance.network import run
 from testbed.emulation.optical.datapath import remove_pins
 from testbed.lab import new_lab
-from tests.conformance.network import run
 from tests.integration.controller_rig import free_port
 
 pytestmark = pytest.mark.root

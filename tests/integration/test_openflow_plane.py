@@ -17,8 +17,8 @@ from controller.openflow.errors import (
     SwitchTimeoutError,
 )
 from controller.openflow.plane import FlowMod, OpenFlowPlane, SwitchEvent
+from testbed.acceptance.network import run
 from testbed.lab import new_lab
-from tests.conformance.network import run
 
 pytestmark = pytest.mark.root
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from controller.optical.tl1 import MessageFramer, Reply, Report
-from tests.conformance.network import run
+from testbed.acceptance.network import run
 from tests.conformance.rigs import PASSWORD, SIZE, USER
 from tests.conformance.tl1_rigs import PolatisTl1Rig
 

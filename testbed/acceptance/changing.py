@@ -1,0 +1,42 @@
+"""A change that is asked for until it is made, however often somebody gets in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from controller.optical.base import ApplyResult, OpticalSwitchDriver
+from controller.optical.errors import Indeterminate, StaleRevision
+from fabric.crossconnect import CrossConnect, Mode
+
+#: How often an unknown outcome is followed by another try.
+ATTEMPTS = 4
+
+
+def converge(
+    driver: OpticalSwitchDriver,
+    wanted: Iterable[CrossConnect],
+    mode: Mode = Mode.UPDATE,
+    *,
+    delete: Iterable[int] = (),
+    owned: Iterable[CrossConnect] | None = None,
+    timeout_s: float = 10.0,
+    settle: bool = True,
+) -> ApplyResult:
+    """Read, plan and apply; again from a new reading when the outcome was unknown or another writer got in
+    between."""
+    deadline = time.monotonic() + timeout_s
+    wanted, delete = tuple(wanted), tuple(delete)
+    unknown = 0
+    while True:
+        seen = driver.snapshot(timeout_s=deadline - time.monotonic())
+        plan = driver.plan(wanted, mode, delete=delete, owned=owned, snapshot=seen)
+        try:
+            return driver.apply(plan, timeout_s=deadline - time.monotonic(), settle=settle, seen=seen)
+        except StaleRevision:
+            if time.monotonic() > deadline:
+                raise
+        except Indeterminate:
+            unknown += 1
+            if unknown == ATTEMPTS or time.monotonic() > deadline:
+                raise

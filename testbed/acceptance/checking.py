@@ -1,0 +1,84 @@
+"""What a check is made of: the item of the list that it answers, and words for what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from controller.optical.base import OpticalSwitchDriver
+from testbed.acceptance.rig import Rig
+
+
+class CheckFailed(AssertionError):
+    """The driver or its switch does not do what an item asks for; one line."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """``items``: numbers of the conformance list that it answers, in whole or in part. ``writes``: it changes
+    the switch."""
+
+    name: str
+    items: tuple[int, ...]
+    run: Callable[[Rig, OpticalSwitchDriver], None]
+    writes: bool = True
+
+
+def collecting(into: list[Check]) -> Callable[..., Callable[..., Callable[[Rig, OpticalSwitchDriver], None]]]:
+    """A decorator ``check(*items, writes=True)`` that enters a function as a check."""
+
+    def check(*items: int, writes: bool = True) -> Callable[..., Callable[[Rig, OpticalSwitchDriver], None]]:
+        def enter(
+            run: Callable[[Rig, OpticalSwitchDriver], None],
+        ) -> Callable[[Rig, OpticalSwitchDriver], None]:
+            into.append(Check(run.__name__, items, run, writes))
+            return run
+
+        return enter
+
+    return check
+
+
+def expect(fact: object, what: str) -> None:
+    """Raises CheckFailed with ``what``, which says what was wrong, unless it is a fact."""
+    if not fact:
+        raise CheckFailed(what)
+
+
+def same(found: object, wanted: object, what: str) -> None:
+    """Raises CheckFailed unless both are equal."""
+    if found != wanted:
+        raise CheckFailed(f"{what}: {shown(found)}, not {shown(wanted)}")
+
+
+def shown(value: object) -> str:
+    if isinstance(value, set | frozenset | list | tuple):
+        most = 8
+        ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        parts = [str(one) for one in ordered]
+        more = f", and {len(parts) - most} more" if len(parts) > most else ""
+        return f"{', '.join(parts[:most])}{more}" if parts else "nothing"
+    return str(value)
+
+
+@dataclass
+class Raised:
+    """The error that was expected."""
+
+    error: BaseException | None = field(default=None)
+
+    def of(self, key: str) -> object:
+        return getattr(self.error, key, None)
+
+
+@contextmanager
+def raises(kind: type[Exception], what: str) -> Iterator[Raised]:
+    """What is inside must raise ``kind``; ``what`` was tried."""
+    caught = Raised()
+    try:
+        yield caught
+    except kind as error:
+        caught.error = error
+    else:
+        raise CheckFailed(f"{what}: no {kind.__name__}")

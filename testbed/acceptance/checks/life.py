@@ -1,0 +1,188 @@
+"""Telemetry and life cycle: items 39 to 41, 43 and 44; light that goes where it should not."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from controller.optical.base import OpticalSwitchDriver
+from controller.optical.errors import Unreachable
+from fabric.crossconnect import CrossConnect, Mode
+from testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
+from testbed.acceptance.checks.safety import wait_for_light
+from testbed.acceptance.checks.writing import stands
+from testbed.acceptance.network import Stream
+from testbed.acceptance.rig import Rig, lacks
+
+CHECKS: list[Check] = []
+check = collecting(CHECKS)
+
+#: Power of a port with light is above this, and of one without below, dBm.
+LIGHT_DBM, DARK_DBM = -10.0, -40.0
+#: Within which a change at a port is seen by polling, seconds.
+SEEN_WITHIN_S = 5.0
+
+
+def at_rest(rig: Rig) -> dict[int, int]:
+    """What every NIC has received, once nothing arrives any more of what was sent before."""
+    deadline = time.monotonic() + 5
+    found: dict[int, int] = {}
+    while found != (now := {number: host.nic_received() for number, host in rig.hosts.items()}):
+        expect(time.monotonic() < deadline, "packets keep coming")
+        found = now
+        time.sleep(0.1)
+    return found
+
+
+def soon(fact: Callable[[], bool], what: str) -> None:
+    """It becomes so within `SEEN_WITHIN_S`."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while not fact():
+        if time.monotonic() > deadline:
+            raise CheckFailed(f"{what} within {SEEN_WITHIN_S:g} s")
+        time.sleep(0.05)
+
+
+@check(39)
+def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    power = driver.capabilities().power
+    without = sorted({*rig.inputs, *rig.outputs} - power)
+    same(driver.power_dbm(without[:1]), dict.fromkeys(without[:1]), "power of a port without a meter")
+    if not power:
+        lacks("power meters")
+    rig.host(1)
+    rig.change(driver, [rig.xc(1, 2)])
+    unplugged = next((p for p in range(1, rig.pairs + 1) if p not in rig.hosts), None)
+    idle = [rig.inputs[unplugged - 1]] if unplugged else []
+    ingress, egress, other = rig.inputs[0], rig.outputs[1], rig.outputs[0]
+    found = driver.power_dbm([ingress, *idle, egress, other])
+    # Without light there is a meter's floor, or nothing that it could say.
+    read = {port: -99.0 if value is None else value for port, value in found.items()}
+    expect(read[egress] > LIGHT_DBM, f"egress {egress} with light has {read[egress]:.1f} dBm")
+    expect(read[ingress] > read[egress], f"{read[ingress]:.1f} dBm in, {read[egress]:.1f} dBm out: no loss")
+    for port in idle:
+        expect(read[port] < LIGHT_DBM, f"ingress {port} without a fibre has {read[port]:.1f} dBm")
+    expect(read[other] < DARK_DBM, f"egress {other} without light has {read[other]:.1f} dBm")
+
+
+@check(40)
+def loss_of_signal_is_raised_and_cleared(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    dark = next((p for p in range(1, rig.pairs + 1) if p not in rig.hosts), None)
+    if dark is None:
+        lacks("a port without light")
+    rig.host(1)
+
+    def lost() -> list[int | None]:
+        ours = {*rig.inputs, *rig.outputs}
+        return [a.port for a in driver.alarms() if a.kind == "LOS" and a.port in ours]
+
+    rig.change(driver, [rig.xc(1, 2), rig.xc(dark, 3)])
+    same(lost(), [rig.inputs[dark - 1]], "loss of signal")
+    rig.change(driver, (), delete=[rig.inputs[dark - 1]])
+    same(lost(), [], "loss of signal without the circuit")
+
+
+@check(40, 41)
+def an_unplugged_fibre_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 2)])
+    ingress = rig.inputs[0]
+
+    def lost() -> bool:
+        return any(a.kind == "LOS" and a.port == ingress for a in driver.alarms())
+
+    expect(not lost(), "loss of signal with light")
+    rig.plug(1, False)
+    try:
+        soon(lost, f"no alarm of port {ingress}, whose fibre was taken out,")
+    finally:
+        rig.plug(1, True)
+    soon(lambda: not lost(), f"the alarm of port {ingress} was not cleared")
+
+
+@check(17)
+def light_without_a_cross_connect_goes_nowhere(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    sender = rig.host(1)
+    rig.change(driver, [rig.xc(2, 3)])
+    for _ in range(2):
+        before = at_rest(rig)
+        with Stream(sender) as stream:
+            stream.wait(20)
+        time.sleep(0.05)
+        same({number: host.nic_received() for number, host in rig.hosts.items()}, before, "received")
+        # And again with what the driver makes of a switch that came back from nothing.
+        rig.wipe()
+        rig.change(driver, [rig.xc(2, 3)])
+
+
+@check(7)
+def light_can_go_back_where_it_came_from(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 1)])
+    stands(rig, driver, {rig.xc(1, 1)})
+    host = rig.host(1)
+    wait_for_light(rig, rig.xc(1, 1))
+    before = host.nic_received()
+    with Stream(host) as stream:
+        stream.wait(20)
+    deadline = time.monotonic() + 5
+    while host.nic_received() - before < len(stream.sent) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    same(host.nic_received() - before, len(stream.sent), "packets that came back")
+
+
+@check(43)
+def a_switch_that_lost_everything_is_seen_and_set_right(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, rig.cycle(1, 2))
+    rig.wipe()
+    same(rig.standing(driver), set(), "the driver reads")
+    rig.change(driver, rig.cycle(1, 2))
+    stands(rig, driver, rig.cycle(1, 2))
+    same([a for a in driver.alarms() if a.kind == "SWITCH"], [], "alarms")
+
+
+@check(43)
+def a_restart_leaves_what_its_mode_says(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, rig.cycle(1, 2))
+    rig.restart()
+    left: set[CrossConnect] = set() if rig.recovery == "REMOVE" else rig.cycle(1, 2)
+    stands(rig, driver, left)
+    rig.change(driver, [rig.xc(1, 1)])
+    same(rig.xc(1, 1) in rig.truth(), True, "a change after the restart stands")
+
+
+@check(44, writes=False)
+def close_leaves_nothing(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    def held() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    driver.close()
+    before = held()
+    for _ in range(10):
+        one = rig.driver(direct=True)
+        one.open()
+        one.snapshot()
+        one.close()
+        one.close()
+        with raises(Unreachable, "a reading after close"):
+            one.snapshot()
+    # Threads of the rig that served earlier drivers may end meanwhile, so there can be fewer.
+    for what, after, was in zip(("threads", "descriptors"), held(), before, strict=True):
+        expect(after <= was, f"{after - was} {what} are left of ten drivers")
+
+
+@check(44)
+def circuits_outlive_the_driver(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, rig.cycle(1, 2))
+    driver.close()
+    same(rig.truth(), rig.cycle(1, 2), "there stands")
+    other = rig.driver()
+    try:
+        other.open()
+        rig.writes()
+        same(rig.standing(other), rig.cycle(1, 2), "another driver reads")
+        expect(not rig.change(other, rig.cycle(1, 2), Mode.REPLACE).plan, "another driver changes something")
+        same(rig.writes(), [], "written")
+    finally:
+        other.close()

@@ -1,0 +1,156 @@
+"""Concurrency and time: items 35 to 38."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from controller.optical.base import OpticalSwitchDriver
+from controller.optical.errors import DeadlineExceeded, PortBusy
+from fabric.crossconnect import CrossConnect, Mode
+from testbed.acceptance.checking import Check, collecting, expect, raises, same
+from testbed.acceptance.checks.safety import wait_for_light
+from testbed.acceptance.checks.writing import stands, writes_for
+from testbed.acceptance.network import Stream
+from testbed.acceptance.rig import Rig, lacks
+
+CHECKS: list[Check] = []
+check = collecting(CHECKS)
+
+log = logging.getLogger(__name__)
+
+#: At most so many threads change the switch at once.
+THREADS = 100
+#: Random sequences of changes that are held against a model, and most changes of one.
+SEQUENCES, LONGEST = 12, 4
+
+
+@check(36)
+def a_deadline_too_short_changes_nothing(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    typical_s = driver.capabilities().timing.dark.typical_s
+    if not typical_s:
+        lacks("a declared dark time")
+    rig.change(driver, [rig.xc(1, 2)])
+    plan = driver.plan([rig.xc(1, 1)])
+    rig.writes()
+    with raises(DeadlineExceeded, "half of the dark time as deadline"):
+        driver.apply(plan, timeout_s=typical_s / 2)
+    same(rig.writes(), [], "written")
+    stands(rig, driver, {rig.xc(1, 2)})
+
+
+@check(35)
+def changes_of_many_threads_all_come_about(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    many = min(THREADS, rig.pairs)
+    wanted = [rig.xc(p, p % many + 1) for p in range(1, many + 1)]
+    with ThreadPoolExecutor(many) as pool:
+        for done in [pool.submit(rig.change, driver, [one], Mode.SAFE, timeout_s=60) for one in wanted]:
+            same(done.result(90).deviations, (), "deviations")
+    stands(rig, driver, set(wanted))
+
+
+@check(35)
+def of_conflicting_plans_one_wins(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    plans = [driver.plan([rig.xc(p, 1)]) for p in range(1, min(4, rig.pairs) + 1)]
+    with ThreadPoolExecutor(len(plans)) as pool:
+        waiting = [pool.submit(driver.apply, plan, timeout_s=30) for plan in plans]
+        errors = [type(done.exception(60)).__name__ for done in waiting]
+    expected = sorted(["NoneType", *["StaleRevision"] * (len(plans) - 1)])
+    same(sorted(errors), expected, "outcomes (NoneType: it came about)")
+    same(len(rig.truth()), 1, "cross-connects that stand")
+
+
+@check(37)
+def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    timing = driver.capabilities().timing
+    # A move is a removal, and then an addition whose command time passes in the dark.
+    most_s = timing.lit_after_s(1) + timing.command.most_s + timing.per_cross_connect_s
+    sender = rig.host(1)
+    turns = (2, 3, 4) if 4 in rig.hosts else (2, 1)
+    moves = [(turns[n % len(turns)], turns[(n + 1) % len(turns)]) for n in range(6)]
+    for faceplate in turns:
+        rig.host(faceplate)
+    rig.change(driver, [rig.xc(1, 2)])
+    dark, before_report, after_report = [], [], []
+    for old, new in moves:
+        wait_for_light(rig, rig.xc(1, old))
+        with Stream(sender, 0.0005) as stream:
+            stream.wait(40)
+            result = rig.change(driver, [rig.xc(1, new)])
+            stream.wait(40)
+        after = rig.hosts[new].received(stream, len(stream.sent) - 1)
+        time.sleep(0.05)
+        before = rig.hosts[old].received(stream)
+        expect(before and after, "no packet before or none after a move")
+        last, first = before[-1], after[0]
+        if before != list(range(last + 1)) or after != list(range(first, len(stream.sent))):
+            log.info("more was lost than in one dark time")
+            continue
+        dark.append(stream.left[first] - stream.sent[last])
+        added = next(r for r in result.results if r.action == "add")
+        if added.t_dark is None or added.t_lit is None:
+            expect(False, "dark time is not reported")
+            continue
+        before_report.append(added.t_dark - stream.left[last + 1])
+        after_report.append(stream.sent[first - 1] - added.t_lit)
+        log.info("dark for %.1f ms, reported %.1f ms", dark[-1] * 1e3, (added.t_lit - added.t_dark) * 1e3)
+    # A switch that is held up on a busy machine loses packets that were waiting in it for its light, or
+    # before that. So not every move must do, but half of them lose what is sent in one dark time and
+    # nothing else, and in two of these what the driver reports holds the darkness seen on the wire.
+    expect(len(dark) >= 3, f"in {6 - len(dark)} of 6 moves more was lost than in one dark time")
+    expect(sorted(before_report)[1] <= 0.0, "it was dark on the wire before the driver says so")
+    expect(sorted(after_report)[1] <= 0.05, "it was dark on the wire when the driver said that it was lit")
+    least_s, median_s = min(dark), sorted(dark)[1]
+    expect(least_s >= timing.dark.least_s * 0.98, f"dark for {least_s * 1e3:.1f} ms, less than declared")
+    expect(median_s <= 3 * most_s, f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} ms declared")
+
+
+@check(38)
+def random_changes_follow_the_model(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    dice = random.Random(1)
+    for _ in range(SEQUENCES):
+        follow_the_model(
+            rig,
+            driver,
+            dice.randint(1, LONGEST),
+            mode=lambda: dice.choice(list(Mode)),
+            inputs=lambda: dice.sample(range(1, rig.pairs + 1), dice.randint(0, rig.pairs)),
+            outputs=lambda: dice.sample(range(1, rig.pairs + 1), rig.pairs),
+        )
+
+
+def follow_the_model(
+    rig: Rig,
+    driver: OpticalSwitchDriver,
+    changes: int,
+    *,
+    mode: Callable[[], Mode],
+    inputs: Callable[[], Sequence[int]],
+    outputs: Callable[[], Sequence[int]],
+) -> None:
+    """So many changes, drawn by the functions, from an empty switch on; after each it is as a set says that
+    was changed likewise, and no more was written than that takes."""
+    rig.change(driver, (), Mode.REPLACE, settle=False)
+    model: set[CrossConnect] = set()
+    for _ in range(changes):
+        how = mode()
+        wanted = {rig.xc(a, b) for a, b in zip(inputs(), outputs(), strict=False)}
+        ports = {p for x in wanted for p in (x.ingress, x.egress)}
+        in_the_way = {x for x in model - wanted if x.ingress in ports or x.egress in ports}
+        rig.writes()
+        if how is Mode.SAFE and in_the_way:
+            with raises(PortBusy, "a busy port in SAFE mode"):
+                rig.change(driver, wanted, how)
+            same(rig.writes(), [], "written")
+        else:
+            expected = wanted if how is Mode.REPLACE else (model - in_the_way) | wanted
+            rig.change(driver, wanted, how, settle=False)
+            removed, added = len(model - expected), len(expected - model)
+            at_once = how is Mode.REPLACE and driver.capabilities().max_replace and removed and added
+            most = 1 if at_once else writes_for(driver, removed, added)
+            same(len(rig.writes()), most, f"writes to remove {removed} and add {added}")
+            model = expected
+        stands(rig, driver, model)

@@ -1,0 +1,159 @@
+"""What a check needs of a switch besides its driver: ports, hosts, what really stands, ways to hurt it.
+
+A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point.
+What a kind of rig cannot do raises :class:`Lacks`; a check that needs it is skipped, and the capability told.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar, Literal, NoReturn
+
+from controller.optical.base import ApplyResult, OpticalSwitchDriver
+from fabric.crossconnect import CrossConnect, Mode
+from testbed.acceptance.changing import converge
+from testbed.acceptance.network import Host
+
+
+class Lacks(Exception):
+    """A check needs what this switch or its rig does not have; the message names that."""
+
+
+def lacks(what: str) -> NoReturn:
+    raise Lacks(what)
+
+
+class Rig(ABC):
+    """One switch under test.
+
+    Ports are numbered as the switch does. Checks speak of faceplates 1, 2, …: faceplate p is the fibre pair
+    of ``inputs[p - 1]`` and ``outputs[p - 1]``.
+    """
+
+    #: Where light enters and leaves, by faceplate.
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    #: A port that the switch says has failed; it is the last of its side.
+    failed_port: int | None = None
+    #: The channel that all light of the checks has, on a switch that tells wavelengths apart.
+    wavelength: int | None = None
+    #: By faceplate.
+    hosts: dict[int, Host]
+    #: What stands on ports that are not the rig's. It stays.
+    others: frozenset[CrossConnect] = frozenset()
+    #: Whether ``truth`` comes from elsewhere than a driver's reading.
+    out_of_band: bool = True
+    #: What becomes of cross-connects when the switch starts again (Open Compute Project's words).
+    recovery: ClassVar[Literal["MAINTAIN", "RESTORE", "REMOVE"]] = "MAINTAIN"
+    #: Which of the writes on the wire only remove.
+    REMOVAL: ClassVar[re.Pattern[str]] = re.compile(
+        r"conn\w*:sub|disc:|DLT-|CANC-|\ADELETE |id=b?del|'delete|\bdelete\b", re.IGNORECASE
+    )
+
+    # What can be said of any.
+
+    @property
+    def pairs(self) -> int:
+        """How many circuits there can be at once."""
+        return min(len(self.inputs), len(self.outputs)) - (self.failed_port is not None)
+
+    def xc(self, ingress: int, faceplate: int) -> CrossConnect:
+        """Light from one faceplate to another."""
+        if max(ingress, faceplate) > min(len(self.inputs), len(self.outputs)):
+            lacks(f"{max(ingress, faceplate)} pairs of ports (there are {self.pairs})")
+        return CrossConnect(self.inputs[ingress - 1], self.outputs[faceplate - 1], self.wavelength)
+
+    def cycle(self, *faceplates: int) -> set[CrossConnect]:
+        """Each to the next, the last to the first."""
+        after = (*faceplates[1:], faceplates[0])
+        return {self.xc(a, b) for a, b in zip(faceplates, after, strict=True)}
+
+    def host(self, faceplate: int) -> Host:
+        return self.hosts.get(faceplate) or lacks(f"a host at faceplate {faceplate}, to send light from")
+
+    def change(
+        self,
+        driver: OpticalSwitchDriver,
+        wanted: Iterable[CrossConnect],
+        mode: Mode = Mode.UPDATE,
+        *,
+        delete: Iterable[int] = (),
+        timeout_s: float = 10.0,
+        settle: bool = True,
+    ) -> ApplyResult:
+        """Read, plan and apply, as :func:`converge`; what is not the rig's stays in every mode."""
+        kept = self.others if mode is Mode.REPLACE else ()
+        return converge(driver, [*wanted, *kept], mode, delete=delete, timeout_s=timeout_s, settle=settle)
+
+    def standing(self, driver: OpticalSwitchDriver) -> set[CrossConnect]:
+        """What the driver reads, of the rig's ports."""
+        return set(driver.snapshot().cross_connects) - self.others
+
+    def is_removal(self, write: str) -> bool:
+        """Whether a write that was seen on the wire only removes."""
+        return self.REMOVAL.search(write) is not None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove all that was made, and put back what was there."""
+
+    @abstractmethod
+    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
+        """A new driver, not opened. ``direct``: with nothing of the rig in between."""
+
+    @abstractmethod
+    def truth(self) -> set[CrossConnect]:
+        """What stands on the rig's ports, not asked through the driver's protocol session."""
+
+    @abstractmethod
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        """Another writer makes a cross-connect."""
+
+    @abstractmethod
+    def wipe(self) -> None:
+        """All cross-connects of the rig's ports go, by another's hand, as in a cold start."""
+
+    @abstractmethod
+    def writes(self) -> list[str]:
+        """Write commands since the last call, as seen on the wire or as the driver made them."""
+
+    # What only some can. A default raises Lacks.
+
+    def unreachable(self) -> OpticalSwitchDriver:
+        """A driver of a switch that is not there."""
+        lacks("an address without a switch")
+
+    def locked_out(self) -> OpticalSwitchDriver | None:
+        """A driver with a wrong password; None for a switch without a login."""
+        return None
+
+    def lit_since(self, cross_connect: CrossConnect) -> float:
+        """When it was written last, monotonic seconds."""
+        lacks("a switch that tells when a circuit was made")
+
+    def packets(self, cross_connect: CrossConnect) -> int:
+        """Packets that passed it since it was written."""
+        lacks("counters of packets in the switch")
+
+    def lose_next_reply(self, effect: bool) -> None:
+        """The reply to the next write is lost; ``effect``: after the switch has carried it out."""
+        lacks("a wire that loses replies")
+
+    def broken_reads(self) -> AbstractContextManager[None]:
+        """Readings fail meanwhile."""
+        lacks("a wire that spoils readings")
+
+    def drop_sessions(self) -> None:
+        """Every session with the switch ends; a new one can be made."""
+        lacks("a wire that can be cut")
+
+    def plug(self, faceplate: int, plugged: bool) -> None:
+        """A host's fibre is put in or taken out."""
+        lacks("a fibre that can be unplugged")
+
+    def restart(self) -> None:
+        """The switch's control ends without warning and starts again."""
+        lacks("a switch that may be restarted")
