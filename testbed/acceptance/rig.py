@@ -44,13 +44,15 @@ class Rig(ABC):
     hosts: dict[int, Host]
     #: What stands on ports that are not the rig's. It stays.
     others: frozenset[CrossConnect] = frozenset()
+    #: Whether nothing may be written.
+    read_only: bool = False
     #: Whether ``truth`` comes from elsewhere than a driver's reading.
     out_of_band: bool = True
     #: What becomes of cross-connects when the switch starts again (Open Compute Project's words).
     recovery: ClassVar[Literal["MAINTAIN", "RESTORE", "REMOVE"]] = "MAINTAIN"
     #: Which of the writes on the wire only remove.
     REMOVAL: ClassVar[re.Pattern[str]] = re.compile(
-        r"conn\w*:sub|disc:|DLT-|CANC-|\ADELETE |id=b?del|'delete|\bdelete\b", re.IGNORECASE
+        r"conn\w*:sub|disc:|DLT-|CANC-|\ADELETE |id=b?del|'delete|\bdelete\b|\Aremove ", re.IGNORECASE
     )
 
     # What can be said of any.

@@ -23,6 +23,7 @@ from testbed.acceptance.checks import CHECKS, timing
 from testbed.acceptance.checks.life import at_rest
 from testbed.acceptance.network import Stream
 from testbed.acceptance.rig import Lacks, Rig
+from testbed.acceptance.runner import opened
 from tests.conformance.rest_rigs import CalientRestRig, PolatisRestconfRig
 from tests.conformance.rigs import HOSTS, SIZE, OpenFlowRig, ScpiRig, WssRig
 from tests.conformance.tl1_rigs import CalientTl1Rig, PolatisTl1Rig
@@ -60,14 +61,8 @@ def wait_until(when_s: float) -> None:
 @pytest.fixture
 def driver(rig: Rig) -> Iterator[OpticalSwitchDriver]:
     """An open driver of a switch without cross-connects."""
-    made = rig.driver()
-    made.open()
-    converge(made, (), Mode.REPLACE, settle=False)
-    rig.writes()
-    try:
+    with opened(rig) as made:
         yield made
-    finally:
-        made.close()
 
 
 class TestOpticalDriver:

@@ -1,0 +1,123 @@
+"""Runs the checks on a rig, and sums them up item by item."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from controller.optical.base import OpticalSwitchDriver
+from controller.optical.errors import OpticalError
+from fabric.crossconnect import Mode
+from testbed.acceptance.checking import Check, CheckFailed
+from testbed.acceptance.checks import CHECKS
+from testbed.acceptance.items import ITEMS
+from testbed.acceptance.rig import Lacks, Rig
+
+log = logging.getLogger(__name__)
+
+State = Literal["green", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one check. ``text``: why it failed, or the capability that is missing."""
+
+    name: str
+    items: tuple[int, ...]
+    state: State
+    text: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ItemOutcome:
+    """What became of one item: failed if one of its checks is; green if at least one is and none failed.
+
+    ``text``: of what failed, else of what was skipped.
+    """
+
+    number: int
+    state: State
+    text: str
+
+
+@contextmanager
+def opened(rig: Rig) -> Iterator[OpticalSwitchDriver]:
+    """An open driver; of a rig that may be written, nothing stands on its ports."""
+    driver = rig.driver()
+    try:
+        driver.open()
+        if not rig.read_only:
+            rig.change(driver, (), Mode.REPLACE, settle=False)
+        rig.writes()
+        yield driver
+    finally:
+        driver.close()
+
+
+def run_check(rig: Rig, check: Check) -> Outcome:
+    started = time.monotonic()
+
+    def outcome(state: State, text: str = "") -> Outcome:
+        return Outcome(check.name, check.items, state, text, round(time.monotonic() - started, 3))
+
+    if check.writes and rig.read_only:
+        return outcome("skipped", "leave to write (read-only)")
+    try:
+        with opened(rig) as driver:
+            check.run(rig, driver)
+    except Lacks as lack:
+        return outcome("skipped", str(lack))
+    except CheckFailed as error:
+        return outcome("failed", str(error))
+    except Exception as error:
+        log.debug("%s", check.name, exc_info=True)
+        said = str(error) if isinstance(error, OpticalError) else repr(error)
+        return outcome("failed", f"{type(error).__name__}: {said}")
+    return outcome("green")
+
+
+def run_checks(
+    rig: Rig, checks: Sequence[Check] = CHECKS, progress: Callable[[str], None] | None = None
+) -> list[Outcome]:
+    """Every check in turn; ``progress`` is told of each before it runs."""
+    found = []
+    for number, check in enumerate(checks, start=1):
+        if progress is not None:
+            progress(f"{number}/{len(checks)} {check.name.replace('_', ' ')}")
+        found.append(run_check(rig, check))
+    return found
+
+
+def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
+    """Of every item of the list."""
+    listed = list(outcomes)
+    found = {}
+    for number in ITEMS:
+        mine = [one for one in listed if number in one.items]
+        states: dict[State, list[str]] = {"failed": [], "green": [], "skipped": []}
+        for one in mine:
+            states[one.state].append(one.text)
+        state: State = "failed" if states["failed"] else "green" if states["green"] else "skipped"
+        texts = states["failed"] or states["skipped"] if mine else ["a check"]
+        found[number] = ItemOutcome(number, state, "; ".join(dict.fromkeys(texts)))
+    return found
+
+
+def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """As JSON: the items, and the checks that they rest on."""
+    items = by_item(outcomes)
+    return {
+        "items": [
+            {"item": one.number, "what": ITEMS[one.number], "state": one.state, "text": one.text}
+            for one in items.values()
+        ],
+        "checks": [
+            {"check": o.name, "items": list(o.items), "state": o.state, "text": o.text, "seconds": o.seconds}
+            for o in outcomes
+        ],
+    }
