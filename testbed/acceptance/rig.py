@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, Literal, NoReturn
 
@@ -36,11 +36,11 @@ class Rig(ABC):
     #: Where light enters and leaves, by faceplate.
     inputs: Sequence[int]
     outputs: Sequence[int]
-    #: A port that the switch says has failed; it is the last of its side.
+    #: A port that the switch says has failed; it is in neither of them.
     failed_port: int | None = None
     #: The channel that all light of the checks has, on a switch that tells wavelengths apart.
     wavelength: int | None = None
-    #: By faceplate.
+    #: By faceplate; empty where no packet passes: what only packets can show is then skipped.
     hosts: dict[int, Host]
     #: What stands on ports that are not the rig's. It stays.
     others: frozenset[CrossConnect] = frozenset()
@@ -58,13 +58,18 @@ class Rig(ABC):
     # What can be said of any.
 
     @property
+    def plugged(self) -> Collection[int]:
+        """Faceplates where light comes in, as far as is known."""
+        return self.hosts.keys()
+
+    @property
     def pairs(self) -> int:
         """How many circuits there can be at once."""
-        return min(len(self.inputs), len(self.outputs)) - (self.failed_port is not None)
+        return min(len(self.inputs), len(self.outputs))
 
     def xc(self, ingress: int, faceplate: int) -> CrossConnect:
         """Light from one faceplate to another."""
-        if max(ingress, faceplate) > min(len(self.inputs), len(self.outputs)):
+        if ingress > len(self.inputs) or faceplate > len(self.outputs):
             lacks(f"{max(ingress, faceplate)} pairs of ports (there are {self.pairs})")
         return CrossConnect(self.inputs[ingress - 1], self.outputs[faceplate - 1], self.wavelength)
 

@@ -26,7 +26,7 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
 from fabric.optical_profiles import PROFILES
-from testbed.acceptance.network import Host, Network, run
+from testbed.acceptance.network import Network, run
 from testbed.acceptance.rig import Rig
 from testbed.emulation.optical.datapath import Datapath, remove_pins
 from testbed.emulation.optical.lasers import Lasers
@@ -39,11 +39,6 @@ PROFILE = "mems"
 #: Who may use the switch, by protocols with a login.
 USER, PASSWORD = "ann", "s3cr:t"
 START_S = 30.0
-
-
-def plug(host: Host, plugged: bool) -> None:
-    """A host's fibre is put in or taken out: the light of its NIC's port goes on or off."""
-    run("ip", "-n", host.namespace, "link", "set", "eth0", "up" if plugged else "down")
 
 
 # SCPI
@@ -153,7 +148,7 @@ class ScpiRig(Rig):
     A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
     """
 
-    inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE + 1)
+    inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE)
     failed_port = 2 * SIZE
     profile: ClassVar[str] = PROFILE
     wavelengths: ClassVar[int] = 0
@@ -315,7 +310,7 @@ class ScpiRig(Rig):
         self.proxy.drop()
 
     def plug(self, faceplate: int, plugged: bool) -> None:
-        plug(self.hosts[faceplate], plugged)
+        self.hosts[faceplate].plug(plugged)
 
     def restart(self) -> None:
         assert self._process is not None
@@ -499,7 +494,7 @@ class OpenFlowRig(Rig):
             self.plane.broken = False
 
     def plug(self, faceplate: int, plugged: bool) -> None:
-        plug(self.hosts[faceplate], plugged)
+        self.hosts[faceplate].plug(plugged)
 
     def drop_sessions(self) -> None:
         # Taking the controller's address from the bridge would flush its flows; a controller that dies
