@@ -82,12 +82,12 @@ class OwnPagesOnly:
         here = str((scope.get("server") or ("",))[0]).removeprefix("::ffff:")
         host = _authority(hosts[0]) if len(hosts) == 1 else None
         if host is None or host[0] not in self._names | {here}:
-            return f"Host {_shown(hosts)} is no name of this controller; allow it with RINGLIGHT_ALLOW_HOSTS"
+            return f"Host {_shown(hosts)} is no name of this server; allow it with RINGLIGHT_ALLOW_HOSTS"
         for origin in origins:
             scheme, _, rest = origin.partition("://")
             site = _authority(rest) if scheme in ("http", "https") else None
             if site is None or site[0] not in self._names | {here} or site[1] != host[1]:
-                return f"a page of {_shown(origins)} may not call this controller"
+                return f"a page of {_shown(origins)} may not call this server"
         return None
 
 

@@ -49,6 +49,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "testbed.emulation",
         "testbed.lab",
         "controller.optical.tl1",
+        "controller.rest.access",
+        "controller.errors",
     ),
     "testbed.simulation": ("fabric", "workloads", "controller.onic.protocol"),
     "experiments": ROOMS,

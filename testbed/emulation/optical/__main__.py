@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from controller.errors import StartError
+from controller.rest.access import is_loopback, read_tokens
 from fabric.optical_profiles import PROFILES
 from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
@@ -80,6 +82,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="lines user:password, for protocols with a login",
     )
+    parser.add_argument(
+        "--rest",
+        type=_address,
+        metavar="HOST:PORT",
+        help="REST of the switch itself: what it really does, faults",
+    )
+    parser.add_argument(
+        "--rest-token-file", type=Path, metavar="FILE", help="the token that every call of it then needs"
+    )
     parser.add_argument("--profile", choices=sorted(PROFILES), default="mems")
     parser.add_argument("--netns", help="namespace (name or path) whose interfaces p1, p2, … are the ports")
     parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
@@ -122,6 +133,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--wavelengths and --lasers (or --tagged) go together")
     if chosen.wavelengths > 0 and chosen.size > MAX_SELECTIVE_PORTS:
         parser.error(f"--size {chosen.size}: a WSS has at most {MAX_SELECTIVE_PORTS} ports")
+    try:
+        tokens = None if chosen.rest_token_file is None else read_tokens(chosen.rest_token_file)
+    except StartError as error:
+        parser.error(f"--rest-token-file {error}")
+    if chosen.rest is not None and tokens is None and not is_loopback(chosen.rest[0]):
+        parser.error(f"--rest {chosen.rest[0]}: not a loopback address; that needs --rest-token-file")
     if len({name for name, _ in chosen.serve} | {"scpi"}) != len(chosen.serve) + 1:
         parser.error("--serve: each protocol once, scpi by --listen")
     if chosen.wavelengths > 0 and chosen.serve:
@@ -159,6 +176,8 @@ def main(arguments: list[str] | None = None) -> int:
         light=light,
         serve=tuple(chosen.serve),
         users=chosen.users,
+        rest=chosen.rest,
+        rest_tokens=tokens,
     )
     try:
         server = OpticalSwitchServer(settings)
@@ -172,6 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.ready is not None:
         temporary = chosen.ready.with_name(f".{chosen.ready.name}.{os.getpid()}")
         ready = {"address": addresses["scpi"], "addresses": addresses, "pid": os.getpid()}
+        if server.rest_address is not None:
+            ready["rest"] = server.rest_address
         temporary.write_text(json.dumps(ready) + "\n")
         temporary.replace(chosen.ready)
     server.run()

@@ -593,6 +593,15 @@ class OpticalDevice:
         self._check_port(port)
         return self._labels.get(port, "")
 
+    def is_plugged(self, faceplate: int) -> bool:
+        """Whether a fibre is plugged into a faceplate port."""
+        return faceplate in self._received
+
+    def peers(self, port: int) -> list[int]:
+        """The other ends of all of a port's cross-connects. Raises DeviceError for what is not there."""
+        self._check_port(port)
+        return sorted({wire.egress if port <= self.size else wire.ingress for wire in self._wires(port)})
+
     def port_state(self, port: int, now_ns: int) -> PortState:
         """BLOCKED without a cross-connect or when a port on its way is not enabled.
 

@@ -101,6 +101,10 @@ class FaultError(ValueError):
     """Such a fault cannot be injected; one line."""
 
 
+class TooManyFaults(FaultError):
+    """Some must be cleared first."""
+
+
 @dataclass(frozen=True)
 class FaultSpec:
     """A fault that is asked for. ``count``: how often it acts at most; None: until it is cleared.
@@ -209,7 +213,7 @@ class Faults:
     def _check(self, spec: FaultSpec) -> None:
         kind, device = spec.kind, self._device
         if len(self._faults) >= MAX_FAULTS:
-            raise FaultError(f"there are {MAX_FAULTS} faults already")
+            raise TooManyFaults(f"there are {MAX_FAULTS} faults already; clear some first")
         if spec.protocol is not None and self._protocols and spec.protocol not in self._protocols:
             raise FaultError(f"protocol: {spec.protocol}; the switch speaks {', '.join(self._protocols)}")
         if not 0.0 <= spec.probability <= 1.0:

@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from testbed.emulation.optical.faults import FaultError, Faults
 from testbed.emulation.optical.faulty_session import FaultySession
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
+from testbed.emulation.optical.rest_thread import RestThread, listen
 from testbed.emulation.optical.session import Personality, Session, Switch, personality
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Settings:
     """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces.
 
     ``serve``: other management protocols, each with its host and port; ``users``: passwords by user, for
-    those with a login.
+    those with a login. ``rest``: host and port of the switch's own REST (:mod:`.rest`), ``rest_tokens``: the
+    name of each token that it takes, None where none is needed.
 
     Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
     faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1). ``light``:
@@ -80,6 +82,8 @@ class Settings:
     light: LightPlan | None = None
     serve: tuple[tuple[str, tuple[str, int]], ...] = ()
     users: Mapping[str, str] = field(default_factory=dict)
+    rest: tuple[str, int] | None = None
+    rest_tokens: Mapping[str, str] | None = None
 
 
 def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
@@ -222,6 +226,10 @@ class OpticalSwitchServer:
                 undo.callback(listener.close)
                 listener.setblocking(False)
                 self._listeners[listener] = name, begin
+            self._rest: RestThread | None = None
+            if settings.rest is not None:
+                self._rest = RestThread(listen(settings.rest), settings.rest_tokens)
+                undo.callback(self._rest.stop)
             self.faults = Faults(self.device, [name for name, _ in served])
             undo.pop_all()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
@@ -233,12 +241,41 @@ class OpticalSwitchServer:
             self._selector.register(listener, selectors.EVENT_READ)
         for source in (self._wake_in, self._faceplate):
             self._selector.register(source, selectors.EVENT_READ)
+        if self._rest is not None:
+            self._selector.register(self._rest.listener, selectors.EVENT_READ)
 
     @property
     def addresses(self) -> dict[str, str]:
         """``host:port`` of each protocol, by name."""
         where = {name: listener.getsockname() for listener, (name, _) in self._listeners.items()}
         return {name: f"{address[0]}:{address[1]}" for name, address in where.items()}
+
+    @property
+    def rest_address(self) -> str | None:
+        """``host:port`` of its own REST."""
+        if self._rest is None:
+            return None
+        host, port = self._rest.listener.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    # For what runs in the switch's own thread (:meth:`ask`).
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    @property
+    def light_paths(self) -> Datapath:
+        """Where light really goes."""
+        return self._datapath
+
+    @property
+    def clients(self) -> int:
+        return len(self._clients)
+
+    @property
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
 
     @property
     def resumed(self) -> bool:
@@ -260,6 +297,8 @@ class OpticalSwitchServer:
         ``function`` may raise FaultError, DeviceError, LookupError or OSError, which is raised here. Raises
         TimeoutError if the switch does not come to it, and CancelledError if it ends before.
         """
+        if self._stopping:
+            raise CancelledError
         future: Future[Answer] = Future()
         self._asked.put((function, future))
         self._wake()
@@ -292,11 +331,13 @@ class OpticalSwitchServer:
     def _close(self) -> None:
         for client in list(self._clients.values()):
             self._drop(client)
+        while not self._asked.empty():
+            self._asked.get()[1].cancel()
+        if self._rest is not None:
+            self._rest.stop()
         self._selector.close()
         for listener in self._listeners:
             listener.close()
-        while not self._asked.empty():
-            self._asked.get()[1].cancel()
         self._wake_in.close()
         self._wake_out.close()
         self._faceplate.close()
@@ -308,6 +349,10 @@ class OpticalSwitchServer:
         for key, events in self._selector.select(self._wait_s()):
             if isinstance(key.fileobj, socket.socket) and key.fileobj in self._listeners:
                 self._accept(key.fileobj)
+            elif self._rest is not None and key.fileobj is self._rest.listener:
+                # From now on its own thread takes the callers.
+                self._selector.unregister(self._rest.listener)
+                self._rest.start(self)
             elif key.fileobj is self._wake_in:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_in.recv(4096)

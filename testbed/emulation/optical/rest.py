@@ -1,0 +1,403 @@
+"""REST of an emulated optical switch itself: what it really does, and the faults injected into it.
+
+No product has it. It is how a test looks behind the management protocols: circuits as the light paths have
+them, light and power of every port, counters. Errors are ``{"detail": "one line"}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from fastapi import FastAPI, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
+from fabric.crossconnect import PortState
+from testbed.emulation.optical.datapath import Counters, Datapath
+from testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
+from testbed.emulation.optical.faults import SECONDS, FaultError, FaultSpec, Injected, Kind, TooManyFaults
+
+if TYPE_CHECKING:
+    from testbed.emulation.optical.server import OpticalSwitchServer
+
+T = TypeVar("T")
+#: A fault's seed and its number: what JSON's readers hold exactly.
+_MAX_NUMBER = (1 << 53) - 1
+
+
+class Error(BaseModel):
+    """What every error answers."""
+
+    detail: str = Field(description="One line that says what is wrong and where")
+
+
+class SwitchDocument(BaseModel):
+    """An emulated switch. ``addresses``: host and port of each management protocol."""
+
+    name: str
+    size: int = Field(description="Duplex faceplate ports: ingress 1..size, egress size+1..2*size")
+    profile: str
+    wavelengths: int = Field(description="Channels that it tells apart; 0 for none")
+    packets: bool = Field(description="Whether packets pass it; else its light paths are only modelled")
+    resumed: bool = Field(description="Whether light was burning already when it started")
+    addresses: dict[str, str]
+    clients: int
+    cross_connects: int
+    faults: int
+    mirror_moves: int = Field(description="Cross-connects tuned since the process began")
+
+
+class PortDocument(BaseModel):
+    port: int
+    side: Literal["ingress", "egress"]
+    faceplate: int
+    admin: Literal["enabled", "disabled", "failed"]
+    state: PortState
+    label: str
+    plugged: bool | None = Field(description="Whether a fibre is there; None at an egress")
+    power_dbm: float
+    light: bool = Field(description="Whether the power is above the threshold of LOS")
+    peers: list[int] = Field(description="The other ends of its cross-connects, as it reports them")
+    mirror_moves: int
+
+
+class CircuitDocument(BaseModel):
+    """A cross-connect that is reported, that is in the light paths, or both."""
+
+    ingress: int
+    egress: int
+    wavelength: int | None
+    reported: bool = Field(description="Whether the management protocols show it")
+    lit: bool = Field(description="Whether the light paths have it: the truth")
+    tuned: bool = Field(description="Whether packets pass it by now")
+    ready_s: float | None = Field(
+        description="When they do, CLOCK_MONOTONIC seconds; None where there is no light"
+    )
+    loss_db: float | None = Field(description="What it loses; None where it is not reported")
+
+
+class AlarmDocument(BaseModel):
+    port: int
+    kind: Literal["LOS", "FAILED"]
+    reason: str
+
+
+class PortCounters(BaseModel):
+    """Packets as the light paths count them, since the switch was first switched on."""
+
+    port: int
+    mirror_moves: int
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+    dark_drops: int
+    unset_drops: int
+    blocked_drops: int
+    unplugged_drops: int
+    dim_drops: int
+    collisions: int
+    receiver_overlaps: int
+    dark_s: float | None = Field(description="Seconds without a packet at its latest change")
+
+
+class CountersDocument(BaseModel):
+    mirror_moves: int
+    ports: list[PortCounters]
+
+
+class FaultRequest(BaseModel):
+    """A fault to inject; what each kind does: docs/optical-management.md."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"kind": "deny", "count": 1},
+                {"kind": "vanish", "probability": 0.05, "seed": 1, "seconds": 5.0},
+                {"kind": "foreign-writer", "count": 1, "ingress": 1, "egress": 10},
+                {"kind": "port-failed", "port": 1},
+            ]
+        },
+    )
+
+    kind: Kind
+    protocol: str | None = Field(None, max_length=40, description="Whose clients meet it; None: all")
+    count: int | None = Field(None, ge=1, le=1_000_000, description="How often at most; None: until cleared")
+    probability: float = Field(1.0, ge=0.0, le=1.0, allow_inf_nan=False)
+    seed: int = Field(0, ge=0, le=_MAX_NUMBER)
+    seconds: float | None = Field(
+        None,
+        ge=0.0,
+        le=3600.0,
+        allow_inf_nan=False,
+        description=f"Of {', '.join(f'{kind} ({seconds:g})' for kind, seconds in SECONDS.items())}",
+    )
+    port: int | None = Field(None, ge=1, le=8192, description="Of port-failed")
+    ingress: int | None = Field(None, ge=1, le=4096, description="Of foreign-writer; None: it is drawn")
+    egress: int | None = Field(None, ge=2, le=8192)
+    wavelength: int | None = Field(None, ge=0, le=4096)
+
+
+class FaultDocument(FaultRequest):
+    id: int
+    hits: int = Field(description="How often it has acted")
+    left: int | None = Field(description="How often it may still act; None: until it is cleared")
+
+
+class Cleared(BaseModel):
+    cleared: list[int] = Field(description="Faults that have ended")
+
+
+FaultId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, examples=[1])]
+PortNumber = Annotated[int, Path(ge=1, le=8192, examples=[1])]
+_MEANINGS = {
+    401: "The call needs the header `Authorization: Bearer TOKEN`",
+    403: "`Host` or `Origin` is that of a stranger",
+    404: "There is no such thing",
+    409: "There are too many faults already",
+    415: "The body is not declared to be `application/json`",
+    422: "The request names or holds what is not valid here",
+    503: "The switch is ending, or did not come to it in time",
+}
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
+
+
+def create_app(
+    switch: OpticalSwitchServer, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
+) -> FastAPI:
+    """The ASGI application of a running switch; with tokens (and the name of each), every call needs one."""
+    app = FastAPI(
+        title="Ringlight emulated optical switch",
+        version="1",
+        description="What the switch really does, and the faults injected into it.",
+        responses=_errors(403, 503) if tokens is None else _errors(401, 403, 503),
+    )
+    _add_error_handlers(app)
+    _add_reading(app, switch)
+    _add_faults(app, switch)
+    # The last one added is asked first.
+    app.add_middleware(JsonBodies)
+    if tokens is not None:
+        app.add_middleware(TokenRequired, tokens=tokens)
+    app.add_middleware(OwnPagesOnly, names=hosts)
+    return app
+
+
+def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
+    device = switch.device
+
+    @app.get("/v1/switch", tags=["switch"])
+    def get_switch() -> SwitchDocument:
+        """What it is, and how much of everything there is."""
+        return switch.ask(lambda: _switch(switch))
+
+    @app.get("/v1/ports", tags=["switch"])
+    def get_ports() -> list[PortDocument]:
+        """Every port, with its power and light."""
+        return switch.ask(lambda: [_port(device, port, switch.now_ns) for port in _ports(device)])
+
+    @app.get("/v1/ports/{port}", tags=["switch"], responses=_errors(404, 422))
+    def get_port(port: PortNumber) -> PortDocument:
+        if port not in _ports(device):
+            raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
+        return switch.ask(lambda: _port(device, port, switch.now_ns))
+
+    @app.get("/v1/circuits", tags=["switch"])
+    def get_circuits() -> list[CircuitDocument]:
+        """Every cross-connect: whether it is reported, and whether the light paths have it."""
+        return switch.ask(lambda: _circuits(switch))
+
+    @app.get("/v1/alarms", tags=["switch"])
+    def get_alarms() -> list[AlarmDocument]:
+        found = switch.ask(lambda: device.alarms(switch.now_ns))
+        return [AlarmDocument.model_validate(vars(alarm)) for alarm in found]
+
+    @app.get("/v1/counters", tags=["switch"])
+    def get_counters() -> CountersDocument:
+        """Packets and mirror moves. A switch that no packet passes counts no packets."""
+        return switch.ask(lambda: _counters(switch))
+
+
+def _add_faults(app: FastAPI, switch: OpticalSwitchServer) -> None:
+    faults = switch.faults
+
+    @app.get("/v1/faults", tags=["faults"])
+    def get_faults() -> list[FaultDocument]:
+        """The faults in force, those included that have acted as often as they may."""
+        return switch.ask(lambda: [_fault(fault) for fault in faults.all()])
+
+    @app.post("/v1/faults", status_code=201, tags=["faults"], responses=_errors(409, 415, 422))
+    def add_fault(body: FaultRequest) -> FaultDocument:
+        """Inject a fault; it is in force when this answers."""
+        spec = FaultSpec(**body.model_dump())
+
+        def add() -> FaultDocument:
+            made, effects = faults.add(switch.now_ns, spec)
+            switch.apply(effects)
+            return _fault(made)
+
+        return switch.ask(add)
+
+    @app.get("/v1/faults/{fault}", tags=["faults"], responses=_errors(404, 422))
+    def get_fault(fault: FaultId) -> FaultDocument:
+        return _known(fault, lambda: switch.ask(lambda: _fault(faults.get(fault))))
+
+    @app.delete("/v1/faults/{fault}", tags=["faults"], responses=_errors(404, 422))
+    def clear_fault(fault: FaultId) -> Cleared:
+        """End a fault; what it has broken, or left without light, works again."""
+        return _known(fault, lambda: switch.ask(lambda: _clear(switch, [fault])))
+
+    @app.delete("/v1/faults", tags=["faults"])
+    def clear_faults() -> Cleared:
+        """End all faults."""
+        return switch.ask(lambda: _clear(switch, [fault.id for fault in faults.all()]))
+
+
+def _known(fault: int, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except KeyError:
+        raise HTTPException(404, f"there is no fault {fault}") from None
+
+
+# In the switch's own thread
+
+
+def _clear(switch: OpticalSwitchServer, numbers: list[int]) -> Cleared:
+    for number in numbers:
+        switch.apply(switch.faults.clear(switch.now_ns, number))
+    return Cleared(cleared=numbers)
+
+
+def _fault(fault: Injected) -> FaultDocument:
+    return FaultDocument(**vars(fault.spec), id=fault.id, hits=fault.hits, left=fault.left)
+
+
+def _ports(device: OpticalDevice) -> range:
+    return range(1, 2 * device.size + 1)
+
+
+def _switch(switch: OpticalSwitchServer) -> SwitchDocument:
+    device = switch.device
+    return SwitchDocument(
+        name=switch.name,
+        size=device.size,
+        profile=device.profile.name,
+        wavelengths=device.wavelengths,
+        packets=isinstance(switch.light_paths, Datapath),
+        resumed=switch.resumed,
+        addresses=switch.addresses,
+        clients=switch.clients,
+        cross_connects=len(device.cross_connects()),
+        faults=len(switch.faults.all()),
+        mirror_moves=device.moves.total(),
+    )
+
+
+def _port(device: OpticalDevice, port: int, now_ns: int) -> PortDocument:
+    power = device.power_dbm(port, now_ns)
+    ingress = port <= device.size
+    return PortDocument(
+        port=port,
+        side="ingress" if ingress else "egress",
+        faceplate=port if ingress else port - device.size,
+        admin=device.admin(port).name.lower(),  # type: ignore[arg-type]
+        state=device.port_state(port, now_ns),
+        label=device.label(port),
+        plugged=device.is_plugged(port) if ingress else None,
+        power_dbm=round(power, 2),
+        light=power >= device.profile.los_dbm,
+        peers=device.peers(port),
+        mirror_moves=device.moves[port],
+    )
+
+
+def _circuits(switch: OpticalSwitchServer) -> list[CircuitDocument]:
+    device = switch.device
+    reported = set(device.cross_connects())
+    ready = {
+        Wire(ingress, lit.egress, colour): lit.ready_ns
+        for (ingress, colour), lit in switch.light_paths.cross_connects().items()
+    }
+    return [
+        CircuitDocument(
+            ingress=wire.ingress,
+            egress=wire.egress,
+            wavelength=wire.wavelength,
+            reported=wire in reported,
+            lit=wire in ready,
+            tuned=wire in ready and ready[wire] <= switch.now_ns,
+            ready_s=ready[wire] / NS if wire in ready else None,
+            loss_db=round(device.loss_db(wire), 3) if wire in reported else None,
+        )
+        for wire in sorted(reported | ready.keys(), key=lambda wire: (wire.ingress, wire.wavelength or 0))
+    ]
+
+
+def _counters(switch: OpticalSwitchServer) -> CountersDocument:
+    device, paths = switch.device, switch.light_paths
+    told = [field.name for field in fields(Counters) if not field.name.endswith("_ns")]
+    found = []
+    for port in _ports(device):
+        counters = paths.counters(port) if isinstance(paths, Datapath) else Counters()
+        packets = {name: getattr(counters, name) for name in told}
+        found.append(
+            PortCounters(port=port, mirror_moves=device.moves[port], dark_s=counters.dark_s, **packets)
+        )
+    return CountersDocument(mirror_moves=device.moves.total(), ports=found)
+
+
+# Errors
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    def failure(status: int, detail: str) -> JSONResponse:
+        return JSONResponse({"detail": " ".join(detail.split())}, status)
+
+    @app.exception_handler(FaultError)
+    def of_faults(_: Request, error: FaultError) -> Response:
+        return failure(409 if isinstance(error, TooManyFaults) else 422, str(error))
+
+    @app.exception_handler(DeviceError)
+    def of_device(_: Request, error: DeviceError) -> Response:
+        return failure(409, str(error))
+
+    @app.exception_handler(TimeoutError)
+    def of_time(_: Request, error: TimeoutError) -> Response:
+        return failure(503, "the switch did not come to it in time")
+
+    @app.exception_handler(CancelledError)
+    def of_end(_: Request, error: CancelledError) -> Response:
+        return failure(503, "the switch is ending")
+
+    @app.exception_handler(RequestValidationError)
+    def of_input(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return failure(422, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return failure(422, f"{where or 'the ' + str(first['loc'][0])}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    def of_http(request: Request, error: HTTPException) -> Response:
+        path = request.url.path
+        told = {
+            400: "the body is not JSON",
+            405: f"{path} does not know the method {request.method}",
+        }
+        status = 422 if error.status_code == 400 else error.status_code
+        if status == 404 and error.detail == "Not Found":
+            told[404] = f"there is no path {path}"
+        answer = failure(status, told.get(error.status_code, str(error.detail)))
+        answer.headers.update(error.headers or {})
+        return answer

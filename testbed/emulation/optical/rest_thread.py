@@ -1,0 +1,81 @@
+"""The thread in which an emulated switch answers REST.
+
+Until somebody calls there is none, and nothing of what it needs is loaded: a lab has many switches, and few
+of them are ever asked.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from testbed.emulation.optical.server import OpticalSwitchServer
+
+STOP_S = 5.0
+
+
+def listen(where: tuple[str, int]) -> socket.socket:
+    """A socket that waits for callers. Raises OSError that names the address."""
+    host, port = where
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where a socket says that it is TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(64)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno, f"rest at {host}:{port}: {why}") from None
+    return listener
+
+
+class RestThread:
+    """REST of a switch, on a socket that it closes. ``tokens``: the name of each; None: none is needed."""
+
+    def __init__(self, listener: socket.socket, tokens: Mapping[str, str] | None) -> None:
+        self.listener = listener
+        self._tokens = tokens
+        self._server: uvicorn.Server | None = None
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, switch: OpticalSwitchServer) -> None:
+        """Answers from now on; returns at once."""
+        self._thread = threading.Thread(target=self._run, args=(switch,), name="rest", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+        self.listener.close()
+
+    def _run(self, switch: OpticalSwitchServer) -> None:
+        import uvicorn
+
+        from testbed.emulation.optical.rest import create_app
+
+        host = self.listener.getsockname()[0]
+        app = create_app(switch, self._tokens, [host])
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=60,
+        )
+        self._server = uvicorn.Server(config)
+        if not self._stopping:
+            self._server.run(sockets=[self.listener])
