@@ -50,7 +50,11 @@ class Rig(ABC):
     out_of_band: bool = True
     #: What becomes of cross-connects when the switch starts again (Open Compute Project's words).
     recovery: ClassVar[Literal["MAINTAIN", "RESTORE", "REMOVE"]] = "MAINTAIN"
-    #: Which of the writes on the wire only remove.
+    #: Which of the writes on the wire add, and which only remove.
+    ADDITION: ClassVar[re.Pattern[str]] = re.compile(
+        r"conn\w*:(add|only)|ENT-|ACT-|\APUT |\APATCH |id=b?add|'add'|'modify|\bmerge\b|\bcreate\b|\Aadd ",
+        re.IGNORECASE,
+    )
     REMOVAL: ClassVar[re.Pattern[str]] = re.compile(
         r"conn\w*:sub|disc:|DLT-|CANC-|\ADELETE |id=b?del|'delete|\bdelete\b|\Aremove ", re.IGNORECASE
     )
@@ -101,7 +105,11 @@ class Rig(ABC):
 
     def is_removal(self, write: str) -> bool:
         """Whether a write that was seen on the wire only removes."""
-        return self.REMOVAL.search(write) is not None
+        if self.REMOVAL.search(write):
+            return True
+        if not self.ADDITION.search(write):
+            lacks("writes that show on the wire what they do")
+        return False
 
     @abstractmethod
     def close(self) -> None:

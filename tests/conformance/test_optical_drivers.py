@@ -1,7 +1,7 @@
 """What every optical switch driver must do, on a switch that really switches packets.
 
-The checks are the acceptance kit's (`testbed/acceptance/checks`). A new driver is a line in ``DRIVERS``: a
-rig from ``tests.conformance.rigs`` around its switch.
+The checks are the acceptance kit's (`testbed/acceptance/checks`). A new driver is a
+line in ``RIGS`` there (or in ``DRIVERS``, where its rig is no part of the product).
 """
 
 from __future__ import annotations
@@ -23,20 +23,11 @@ from testbed.acceptance.checks import CHECKS, timing
 from testbed.acceptance.checks.life import at_rest
 from testbed.acceptance.network import Stream
 from testbed.acceptance.rig import Lacks, Rig
+from testbed.acceptance.rigs import RIGS
+from testbed.acceptance.rigs.emulated import HOSTS, SIZE, WssRig
 from testbed.acceptance.runner import opened
-from tests.conformance.rest_rigs import CalientRestRig, PolatisRestconfRig
-from tests.conformance.rigs import HOSTS, SIZE, OpenFlowRig, ScpiRig, WssRig
-from tests.conformance.tl1_rigs import CalientTl1Rig, PolatisTl1Rig
 
-DRIVERS = [
-    pytest.param(ScpiRig, id="scpi"),
-    pytest.param(WssRig, id="scpi-wss"),
-    pytest.param(PolatisTl1Rig, id="polatis-tl1"),
-    pytest.param(CalientTl1Rig, id="calient-tl1"),
-    pytest.param(PolatisRestconfRig, id="polatis-restconf"),
-    pytest.param(CalientRestRig, id="calient-rest"),
-    pytest.param(OpenFlowRig, id="openflow"),
-]
+DRIVERS = [*(pytest.param(rig, id=name) for name, rig in RIGS.items())]
 
 pytestmark = pytest.mark.root
 

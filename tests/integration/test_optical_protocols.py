@@ -10,8 +10,8 @@ import pytest
 
 from controller.optical.tl1 import MessageFramer, Reply, Report
 from testbed.acceptance.network import run
-from tests.conformance.rigs import PASSWORD, SIZE, USER
-from tests.conformance.tl1_rigs import PolatisTl1Rig
+from testbed.acceptance.rigs.emulated import PASSWORD, SIZE, USER
+from testbed.acceptance.rigs.tl1 import PolatisTl1Rig
 
 pytestmark = pytest.mark.root
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, BinaryIO, ClassVar
 
-from tests.conformance.rigs import Proxy, ScpiRig
+from testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 
 class HttpProxy(Proxy):
@@ -29,7 +29,7 @@ class HttpProxy(Proxy):
 class CalientRestRig(ScpiRig):
     """Calient's REST, which shows neither failed nor disabled ports."""
 
-    failed_port = None
+    shows_failed = False
     protocol = "calient-rest"
     proxy_of = HttpProxy
 

@@ -19,7 +19,7 @@ from controller.optical.tl1 import (
     format_report,
     parse_command,
 )
-from tests.conformance.rigs import ScpiRig
+from testbed.acceptance.rigs.emulated import ScpiRig
 
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.
@@ -132,7 +132,7 @@ class PolatisTl1Rig(ScpiRig):
     profile = "polatis-7000"
     proxy_of = PolatisProxy
     #: Of a port the dialect tells no more than whether its shutter is open.
-    failed_port = None
+    shows_failed = False
 
 
 class CalientTl1Rig(ScpiRig):
