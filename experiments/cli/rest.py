@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli import ocs
+from experiments.cli import acceptance, ocs
 from experiments.cli.calls import DryRun, Json, Switch, address, call, connection, get, list_of, write_plan
 from experiments.cli.common import Column, answer, fail, listing, say, show_json, table
 
@@ -53,6 +53,7 @@ def register(app: typer.Typer) -> None:
 
     for command in (fabric, topology, path, switches, flows, ports, grids, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)
+    acceptance.register(ocs.commands)
     for name, group in (("ocs", ocs.commands), ("circuits", circuits), ("job", job)):
         app.add_typer(group, name=name, rich_help_panel=PANEL)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from controller.optical.base import OpticalSwitchDriver
@@ -121,3 +121,28 @@ def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for o in outcomes
         ],
     }
+
+
+def accept(
+    name: str,
+    make: Callable[[], Rig],
+    checks: Sequence[Check] = CHECKS,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """One switch, from making its rig to its end, as a document: who it is, its items and its checks."""
+    started = time.monotonic()
+    with closing(make()) as rig:
+        who = identity(rig)
+        outcomes = run_checks(rig, checks, progress)
+        ports = {"ingress": len(rig.inputs), "egress": len(rig.outputs)}
+    took_s = round(time.monotonic() - started, 1)
+    return {"name": name, "identity": who, "ports": ports, "seconds": took_s, **as_document(outcomes)}
+
+
+def identity(rig: Rig) -> dict[str, str]:
+    """Who the switch says it is. Raises what its driver raises."""
+    driver = rig.driver(direct=True)
+    try:
+        return asdict(driver.open(timeout_s=30))
+    finally:
+        driver.close()

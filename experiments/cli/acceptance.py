@@ -1,0 +1,198 @@
+"""``ringlight ocs conformance``: how a new optical switch is accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.calls import Json
+from experiments.cli.common import fail, say, show_json, table
+
+if TYPE_CHECKING:
+    from testbed.acceptance.rig import Rig
+
+#: A line on what is going on comes at most so often, seconds.
+_SAY_EVERY_S = 5.0
+_MARKS = {"green": "ok", "failed": "FAILED", "skipped": "-"}
+
+Driver = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--driver", metavar="NAME", help="Only this one; may be repeated. With --target: its driver."
+    ),
+]
+Target = Annotated[str, typer.Option(metavar="HOST:PORT", help="A switch that is there already.")]
+Size = Annotated[int, typer.Option(min=0, help="Its duplex faceplate ports.")]
+Username = Annotated[str, typer.Option(help="Who logs in to it.")]
+PasswordFile = Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")]
+PasswordEnv = Annotated[str, typer.Option(metavar="VARIABLE", help="The environment's that is the password.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Another key of an inventory entry, such as tls=false."),
+]
+Profile = Annotated[str, typer.Option(help="Timing that is declared of it, as a profile has it.")]
+Ports = Annotated[str, typer.Option(metavar="1,2,17,18", help="The only ports of it that may be touched.")]
+Nic = Annotated[
+    str, typer.Option(metavar="IFACE,IFACE", help="Interfaces of this machine whose fibres are in them.")
+]
+
+
+def register(group: typer.Typer) -> None:
+    group.command()(conformance)
+
+
+def conformance(
+    driver: Driver = None,
+    target: Target = "",
+    size: Size = 0,
+    username: Username = "",
+    password_file: PasswordFile = "",
+    password_env: PasswordEnv = "",
+    setting: Settings = None,
+    profile: Profile = "ideal",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Write nothing.")] = False,
+    ports: Ports = "",
+    nic: Nic = "",
+    check: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold drivers and their switches against the 45 items of the conformance list.
+
+    Without --target: every driver against an emulated switch that speaks its protocol, with packets; root.
+    With it: one driver against a switch that is there. Only --ports are touched, and what was on them is put
+    back. Exit code 1 when an item failed.
+    """
+    from testbed.acceptance.checks import CHECKS
+    from testbed.acceptance.runner import accept
+
+    known = {one.name: one for one in CHECKS}
+    if strange := next((name for name in check or () if name not in known), None):
+        fail(f"--check: there is no check {strange}; see --json", 2)
+    checks = [known[name] for name in check] if check else CHECKS
+    entry = _entry(driver, target, username, password_file, password_env, setting, profile)
+    rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver)
+    found = []
+    for name, make in rigs.items():
+        found.append(accept(name, make, checks, _progress(name)))
+        say(f"{name}: {_sum_of(found[-1])}")
+    document = {"conformance": 1, "at": _now(), "switches": found}
+    if as_json:
+        show_json(document)
+    else:
+        write(document)
+    if any(one["state"] == "failed" for switch in found for one in switch["items"]):
+        raise typer.Exit(1)
+
+
+def _emulated(drivers: Sequence[str] | None) -> Mapping[str, Callable[[], Rig]]:
+    from testbed.acceptance.rigs import RIGS
+
+    if strange := next((name for name in drivers or () if name not in RIGS), None):
+        fail(f"--driver: there is no emulated switch for {strange}; there are {', '.join(RIGS)}", 2)
+    if os.geteuid() != 0:
+        fail("root is needed to build networks; run again with sudo, or name a --target")
+    return {name: rig for name, rig in RIGS.items() if not drivers or name in drivers}
+
+
+def _entry(
+    drivers: Sequence[str] | None,
+    target: str,
+    username: str,
+    password_file: str,
+    password_env: str,
+    settings: Sequence[str] | None,
+    profile: str,
+) -> dict[str, Any]:
+    """What an inventory would say of the target."""
+    from fabric.optical_profiles import PROFILES
+
+    if profile not in PROFILES:
+        fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
+    entry: dict[str, Any] = {"address": target, "profile": PROFILES[profile].declared()}
+    if target and len(drivers or ()) != 1:
+        fail("--target: name its --driver, one", 2)
+    given = {"username": username, "password_file": password_file, "password_env": password_env}
+    entry |= {"driver": (drivers or [""])[0], **{key: value for key, value in given.items() if value}}
+    for text in settings or ():
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            fail(f"--set: {text!r} is not KEY=VALUE", 2)
+        try:
+            entry[key] = json.loads(value)
+        except ValueError:
+            entry[key] = value
+    if not target and (settings or any(given.values())):
+        fail("--username, --password-file, --password-env and --set are of a --target", 2)
+    return entry
+
+
+def _targets(
+    entry: Mapping[str, Any], size: int, ports: str, nic: str, read_only: bool
+) -> Mapping[str, Callable[[], Rig]]:
+    from testbed.acceptance.device import DeviceRig
+
+    if not size:
+        fail("--target: say its --size, in duplex faceplate ports", 2)
+    numbers = [word.strip() for word in ports.split(",") if word.strip()]
+    if wrong := next((word for word in numbers if not word.isdigit()), None):
+        fail(f"--ports: {wrong!r} is not a port's number", 2)
+    nics = [word.strip() for word in nic.split(",") if word.strip()]
+    if len(nics) not in (0, 2):
+        fail("--nic: name two interfaces", 2)
+
+    def make() -> Rig:
+        try:
+            return DeviceRig(entry, size, [int(word) for word in numbers], nics=nics, read_only=read_only)
+        except ValueError as error:
+            fail(str(error), 2)
+        except OSError as error:
+            fail(f"--nic {nic}: {error}", 2)
+
+    return {f"{entry['driver']} at {entry['address']}": make}
+
+
+def _progress(name: str) -> Callable[[str], None]:
+    said = time.monotonic()
+
+    def progress(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > _SAY_EVERY_S:
+            said = time.monotonic()
+            say(f"{name}: {text}")
+
+    return progress
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _sum_of(switch: Mapping[str, Any]) -> str:
+    states = [one["state"] for one in switch["items"]]
+    counts = (f"{states.count(state)} {state}" for state in ("green", "failed", "skipped"))
+    return (
+        f"{', '.join(counts)} of {len(states)} items, {len(switch['checks'])} checks in {switch['seconds']} s"
+    )
+
+
+def write(document: Mapping[str, Any]) -> None:
+    """The table of items by switch, what failed, and what each lacks."""
+    switches = document["switches"]
+    rows = []
+    for number, one in enumerate(switches[0]["items"]):
+        states = [_MARKS[switch["items"][number]["state"]] for switch in switches]
+        rows.append([one["item"], one["what"], *states])
+    table(["", "item", *(switch["name"] for switch in switches)], rows)
+    for state, word in (("failed", "FAILED"), ("skipped", "lacks")):
+        told: dict[tuple[str, str], list[int]] = {}
+        for switch in switches:
+            for one in switch["items"]:
+                if one["state"] == state:
+                    told.setdefault((switch["name"], one["text"]), []).append(one["item"])
+        for (name, text), numbers in told.items():
+            typer.echo(f"{name} {word} {text} (item {', '.join(map(str, numbers))})")
