@@ -160,10 +160,17 @@ POLATIS_7000 = replace(PIEZO, name="polatis-7000", port_names="number")
 #: [assumed].
 POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
 
+#: A switch of the Open Compute Project's model, which says nothing of how it moves light: 3D-MEMS, as of the
+#: first of them. Its ports are named by number. [assumed], all of it.
+OCP = replace(MEMS, name="ocp", port_names="number")
+
 #: No delay and no loss: what is left is the emulator's own time.
 IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 PROFILES = {
     profile.name: profile
-    for profile in (MEMS, PIEZO, LCOS, MRR, CALIENT_S320, POLATIS_7000, POLATIS_6000, IDEAL)
+    for profile in (MEMS, PIEZO, LCOS, MRR, CALIENT_S320, POLATIS_7000, POLATIS_6000, OCP, IDEAL)
 }
+
+#: Profiles of wavelength-selective switches, which no circuit switch has.
+WAVELENGTHS_ONLY = ("lcos", "mrr")

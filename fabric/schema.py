@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -28,6 +28,8 @@ from fabric.interconnect import (
     WavelengthRing,
 )
 from fabric.light import Optics
+from fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
+from fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
 from fabric.topology import (
     Averager,
     AveragerNetwork,
@@ -95,15 +97,54 @@ class LightSpec(Strict):
     fibre_db: Loss = Optics.fibre_db
 
 
+def _driver(value: object) -> object:
+    return driver_of(value) if isinstance(value, str) else value
+
+
+def _address(value: object) -> object:
+    """``host:port``. What is wrong is not repeated: somebody may have written a password into it."""
+    found = (
+        re.fullmatch(r"(?:\[[^\]\s@]+\]|[^:\s/@]+):([0-9]{1,5})", value) if isinstance(value, str) else None
+    )
+    if found is None or not 0 < int(found[1]) < 1 << 16:
+        raise ValueError("this is not host:port, such as '10.0.0.5:3083'")
+    return value
+
+
+Address = Annotated[str, BeforeValidator(_address)]
+#: Where a password is, whatever the controller's working directory. Never the password itself.
+PasswordFile = Annotated[str, Field(pattern=r"^/")]
+Driver = Annotated[str, BeforeValidator(_driver), Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+
+
 class OpticalSwitchSpec(Strict):
-    """``size`` duplex faceplate ports; ``driver`` speaks to it; ``profile`` is its emulated timing and loss,
-    ``loss_db`` its insertion loss, ``dark`` the dark time of a new cross-connect where these are others."""
+    """``size`` duplex faceplate ports; ``driver`` speaks to it (:mod:`fabric.optical_drivers`); ``profile``
+    is its timing and loss, ``loss_db`` its insertion loss, ``dark`` the dark time of a new cross-connect
+    where these are others.
+
+    Without an ``address`` a testbed emulates it. With one it is a real switch, or one that runs elsewhere:
+    ``host:port`` of its management, with ``username`` and where the password is. ``options``: what else the
+    driver can be told, by the key of an inventory entry.
+    """
 
     size: int = Field(ge=1, le=4096)
-    driver: Literal["scpi", "openflow"] = "scpi"
-    profile: Literal["mems", "piezo", "calient-s320", "polatis-6000", "polatis-7000", "ideal"] = "mems"
+    driver: Driver = "scpi"
+    profile: str = ""
     loss_db: Loss | None = None
     dark: Duration | None = None
+    address: Address | None = None
+    username: str | None = Field(default=None, min_length=1)
+    password_env: str | None = Field(default=None, min_length=1)
+    password_file: PasswordFile | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_its_profile(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "profile" not in value:
+            kind = DRIVERS.get(driver_of(str(value.get("driver", "scpi"))))
+            return {**value, "profile": kind.profile if kind is not None else "mems"}
+        return value
 
     @model_validator(mode="after")
     def _loses_light(self) -> OpticalSwitchSpec:
@@ -112,6 +153,58 @@ class OpticalSwitchSpec(Strict):
         if self.loss_db is not None and self.driver == "openflow":
             raise ValueError("loss_db: an Open vSwitch patch panel (driver: openflow) has no light to lose")
         return self
+
+    @model_validator(mode="after")
+    def _can_be_driven(self) -> OpticalSwitchSpec:
+        kind = DRIVERS.get(self.driver)
+        if kind is None and self.address is None:
+            raise ValueError(
+                f"driver: {self.driver}; there are {', '.join(DRIVERS)}, and with an address those of "
+                "packages that are installed here"
+            )
+        if self.profile not in PROFILES or self.profile in WAVELENGTHS_ONLY:
+            fit = [name for name in PROFILES if name not in WAVELENGTHS_ONLY]
+            raise ValueError(f"profile: {self.profile}; there are {', '.join(fit)}")
+        if kind is not None and self.profile not in (*CLASSES, *kind.products):
+            fit = [*kind.products, *CLASSES]
+            raise ValueError(
+                f"profile: {self.profile} has no driver {self.driver}, which goes with {', '.join(fit)}"
+            )
+        if kind is not None and kind.protocol is None and kind.port is not None and self.address is None:
+            raise ValueError(f"driver: {self.driver} is not emulated: give the address of such a switch")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> OpticalSwitchSpec:
+        kind = DRIVERS.get(self.driver)
+        if self.address is not None and kind is not None and kind.port is None:
+            raise ValueError(f"address: {self.driver} has none; its switch connects to the controller")
+        said = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
+        for key in (key for key, value in said.items() if value is not None):
+            if self.address is None:
+                raise ValueError(f"{key}: goes with an address; an emulated switch has users of its own")
+            if kind is not None and not kind.login:
+                raise ValueError(f"{key}: the driver {self.driver} has no login")
+            if self.username is None:
+                raise ValueError(f"{key}: whose? there is no username")
+        if self.password_env is not None and self.password_file is not None:
+            raise ValueError("password_file: there is a password_env too; keep one of them")
+        for key in self.options:
+            if key in RESERVED:
+                raise ValueError(f"options.{key}: belongs beside options, or in no fabric file at all")
+            if kind is not None and key not in kind.options:
+                there = f"; it has {', '.join(sorted(kind.options))}" if kind.options else ""
+                raise ValueError(f"options.{key}: the driver {self.driver} has no such option{there}")
+            if self.address is None and key not in EMULATED_OPTIONS:
+                raise ValueError(
+                    f"options.{key}: goes with an address; the emulated switch has no use for it"
+                )
+        return self
+
+    def access(self) -> dict[str, object]:
+        """Keys and values of an inventory entry that are said here."""
+        said = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
+        return {key: value for key, value in said.items() if value is not None} | self.options
 
 
 def _layers(value: object) -> object:
@@ -583,7 +676,13 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     packet = {name: PacketSwitch(name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)}
     optical = {
         name: OpticalSwitch(
-            name, entry.size, entry.driver, entry.profile, loss_db=entry.loss_db, dark_s=entry.dark
+            name,
+            entry.size,
+            entry.driver,
+            entry.profile,
+            loss_db=entry.loss_db,
+            dark_s=entry.dark,
+            access=entry.access(),
         )
         for name, entry in spec.optical_switches.items()
     }

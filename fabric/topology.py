@@ -90,7 +90,8 @@ class OpticalSwitch:
 
     ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
     ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
-    are not the profile's.
+    are not the profile's. ``access``: what the driver needs to get at it and is said in the fabric file, by
+    its keys in an inventory entry; with an ``address`` it is a real switch, or one that runs elsewhere.
     """
 
     name: str
@@ -100,6 +101,18 @@ class OpticalSwitch:
     wavelengths: int | None = None
     loss_db: float | None = None
     dark_s: float | None = None
+    access: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether no testbed makes it, so that none of a testbed's packets pass it."""
+        return "address" in self.access
+
+    @property
+    def has_datapath(self) -> bool:
+        """Whether a testbed runs it as a process with light paths of its own; else it is elsewhere, or an
+        Open vSwitch patch panel."""
+        return self.driver != "openflow" and not self.is_elsewhere
 
     @property
     def device(self) -> Profile:

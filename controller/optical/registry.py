@@ -23,6 +23,9 @@ from controller.optical.base import OpticalSwitchDriver
 
 ENTRY_POINTS = "ringlight.optical_drivers"
 
+#: Drivers that have another name beside that of their module.
+_ALSO = {"polatis_scpi": "scpi"}
+
 Build = Callable[[str, Mapping[str, Any], int, Any], OpticalSwitchDriver]
 
 
@@ -52,6 +55,25 @@ def _installed(kind: str) -> Build | None:
     return found
 
 
+def _build(kind: str) -> Build:
+    """Raises ValueError where there is no such driver, or it cannot be had."""
+    module = kind.replace("-", "_")
+    module = _ALSO.get(module, module)
+    try:
+        build = _ours(module) or _installed(module)
+    except (ImportError, ValueError) as error:
+        # A package that an optional driver needs, or a broken entry point.
+        raise ValueError(f"{kind}: {error}") from None
+    if build is None:
+        raise ValueError(f"there is no driver {kind!r}")
+    return build
+
+
+def check_driver(kind: str) -> None:
+    """Raises ValueError unless a driver of that name can be had here."""
+    _build(kind)
+
+
 def make_driver(
     name: str, inventory_entry: Mapping[str, Any], size: int, openflow: Any = None
 ) -> OpticalSwitchDriver:
@@ -63,14 +85,10 @@ def make_driver(
     kind = inventory_entry.get("driver")
     if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):
         raise ValueError(f"optical switch {name}: driver: {kind!r} is not a driver's name")
-    module = kind.replace("-", "_")
     try:
-        build = _ours(module) or _installed(module)
-    except (ImportError, ValueError) as error:
-        # A package that an optional driver needs, or a broken entry point.
-        raise ValueError(f"optical switch {name}: driver: {kind}: {error}") from None
-    if build is None:
-        raise ValueError(f"optical switch {name}: driver: there is no driver {kind!r}")
+        build = _build(kind)
+    except ValueError as error:
+        raise ValueError(f"optical switch {name}: driver: {error}") from None
     try:
         driver = build(name, inventory_entry, size, openflow)
     except KeyError as error:

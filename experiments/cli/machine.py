@@ -32,10 +32,13 @@ def up(
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
     from experiments.backends.emulation.backend import processes_of
+    from experiments.backends.emulation.requests import cannot_drive
     from experiments.language.expand import load
     from experiments.record.writing import writing
 
     setting = _setting_of(load(scenario), arm)
+    if (why := cannot_drive(setting.fabric)) is not None:
+        fail(f"{scenario}: {why}", 2)
     processes = processes_of(
         setting, options.check_runtime(runtime), options.addresses(rest, openflow), follow=False, notice=say
     )

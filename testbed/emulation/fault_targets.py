@@ -163,6 +163,10 @@ def _gpu(fabric: Fabric, kind: Literal["gpu", "nic"], name: str) -> Target:
 
 def _switch(fabric: Fabric, name: str) -> Target:
     if name in fabric.optical_switches:
+        if fabric.optical_switches[name].is_elsewhere:
+            raise TargetError(
+                409, f"optical switch {name} has an address in the fabric: it is not this lab's"
+            )
         return Target("optical switch", f"switch {name}", (name,))
     if name not in fabric.packet_switches:
         there = [*fabric.packet_switches, *fabric.optical_switches]

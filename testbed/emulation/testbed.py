@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -22,6 +24,7 @@ import docker
 import docker.errors
 import requests
 
+from fabric.optical_drivers import DRIVERS
 from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
@@ -65,6 +68,12 @@ START_S = 30.0
 TABLES_S = 120.0
 #: Where every O-NIC's agent listens on the control network.
 AGENT_PORT = 7900
+#: Where an optical switch's protocol listens that has not been started before.
+_ANY_PORT = "127.0.0.1:0"
+#: Who may use an emulated optical switch whose protocol has a login.
+USER = "ringlight"
+#: What drivers are told of an emulated optical switch, where they have such an option.
+_EMULATED = {"tls": False, "settle_s": 0.0}
 
 
 class TestbedError(RuntimeError):
@@ -110,7 +119,8 @@ class Testbed:
         self.agents: Supervisor | None = None
         self.switches: Supervisor | None = None
         self.averagers: Supervisor | None = None
-        self._addresses: dict[str, str] = {}
+        #: Of optical switches: ``host:port`` of each of their management protocols, by name.
+        self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
         self._stop = threading.Event()
@@ -245,8 +255,10 @@ class Testbed:
         starts = {
             switch.name: partial(self._start_optical, index, switch)
             for index, switch in enumerate(fabric.optical_switches.values())
-            if switch.driver == "scpi"
+            if switch.has_datapath
         }
+        for name in starts:
+            self._make_user(name)
         self.switches = Supervisor("optical switch", starts, partial(self._on_restart, "optical_switches"))
         self._undo.callback(self.switches.stop)
 
@@ -255,17 +267,21 @@ class Testbed:
         settings, fabric = self.settings, self.settings.fabric
         ready = settings.state / f"{switch.name}.ready"
         ready.unlink(missing_ok=True)
-        listen = self._addresses.get(switch.name, "127.0.0.1:0")
+        known = self._addresses.get(switch.name, {})
+        protocol = protocol_of(switch)
         command = [
             *(sys.executable, "-m", "testbed.emulation.optical"),
             *("--name", switch.name, "--lab", settings.lab.id, "--size", str(switch.size)),
-            *("--listen", listen, "--ready", str(ready), "--profile", switch.profile),
+            *("--listen", known.get("scpi", _ANY_PORT), "--ready", str(ready), "--profile", switch.profile),
             *("--netns", settings.lab.namespace(switch.name)),
             *("--pins", str(settings.lab.bpf_dir / switch.name)),
             *("--time-dilation", str(settings.emulation.time_dilation)),
             *("--seed", str(settings.seed + index)),
             *("--light", str(self._light_file)),
         ]
+        if protocol != "scpi":
+            command += ["--serve", f"{protocol}={known.get(protocol, _ANY_PORT)}"]
+            command += ["--users", str(self._user_file(switch.name, "users"))]
         if switch.loss_db is not None:
             command += ["--loss", str(switch.loss_db)]
         if switch.dark_s is not None:
@@ -279,6 +295,21 @@ class Testbed:
             for port, laser in lasers_of_switch(fabric, switch.name).items():
                 command += ["--laser", f"{port}={laser}"]
         return self._spawn(command, self._optical_log(switch.name))
+
+    def _user_file(self, name: str, kind: str) -> Path:
+        """Of an optical switch: its ``users``, for itself, and the ``password`` for its driver."""
+        return self.settings.state / f"{name}.{kind}"
+
+    def _make_user(self, name: str) -> None:
+        """The one user of an optical switch whose protocol has a login; nobody but us may read who."""
+        if protocol_of(self.settings.fabric.optical_switches[name]) == "scpi":
+            return
+        password = secrets.token_hex(16)
+        for kind, text in (("users", f"{USER}:{password}\n"), ("password", f"{password}\n")):
+            path = self._user_file(name, kind)
+            path.unlink(missing_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
 
     @property
     def _light_file(self) -> Path:
@@ -319,8 +350,8 @@ class Testbed:
         for name in self.switches.lives():
             ready = self.settings.state / f"{name}.ready"
             self._await(self.switches, name, ready.exists, self._optical_log(name), deadline)
-            self._addresses[name] = str(json.loads(ready.read_text())["address"])
-            self._identify(name, self._addresses[name], deadline)
+            self._addresses[name] = json.loads(ready.read_text())["addresses"]
+            self._identify(name, self._addresses[name]["scpi"], deadline)
 
     def _identify(self, name: str, address: str, deadline: float) -> None:
         host, _, port = address.rpartition(":")
@@ -419,7 +450,8 @@ class Testbed:
             return answers(onic_directory(self.settings.state, gpu) / "manage.sock")
 
         def optical(name: str) -> bool:
-            host, _, port = self._addresses[name].rpartition(":")
+            protocol = protocol_of(self.settings.fabric.optical_switches[name])
+            host, _, port = self._addresses[name][protocol].rpartition(":")
             return answers((host, int(port)))
 
         kept: dict[Kind, Kept] = {}
@@ -455,11 +487,17 @@ class Testbed:
         switches = self.switches.lives() if self.switches else {}
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
-            profile = switch.device.dilated(self.settings.emulation.time_dilation).declared()
-            entry: dict[str, Any] = {"driver": switch.driver, "profile": profile}
-            if switch.driver == "scpi":
-                entry |= {"address": self._addresses[switch.name], "pid": switches[switch.name].pid}
-            else:
+            # A switch that is elsewhere does not know that time passes slower here.
+            dilation = 1.0 if switch.is_elsewhere else settings.emulation.time_dilation
+            entry: dict[str, Any] = {
+                "driver": switch.driver,
+                "profile": switch.device.dilated(dilation).declared(),
+                **(self._login(switch) if switch.has_datapath else {}),
+                **switch.access,
+            }
+            if switch.has_datapath:
+                entry["pid"] = switches[switch.name].pid
+            elif not switch.is_elsewhere:
                 entry |= {"dpid": OPTICAL_DPID + index, "bridge": lab.bridge(switch.name)}
             if switch.wavelengths is not None:
                 entry["wavelengths"] = switch.wavelengths
@@ -504,6 +542,15 @@ class Testbed:
             **({"averagers": averagers} if averagers else {}),
         }
 
+    def _login(self, switch: OpticalSwitch) -> dict[str, Any]:
+        """How its driver gets at an emulated optical switch, which has no TLS and keeps what it has shown."""
+        protocol = protocol_of(switch)
+        entry: dict[str, Any] = {"address": self._addresses[switch.name][protocol]}
+        if protocol != "scpi":
+            entry |= {"username": USER, "password_file": str(self._user_file(switch.name, "password"))}
+        options = DRIVERS[switch.driver].options
+        return entry | {key: value for key, value in _EMULATED.items() if key in options}
+
     def _write_inventory(self) -> None:
         path = self.settings.state / "inventory.json"
         temporary = path.with_name(".inventory.json")
@@ -521,7 +568,9 @@ class Testbed:
         state, lab = self.settings.state, self.settings.lab
         names = ["inventory.json", "agent.sock", "light.json"]
         names += [
-            f"{name}.{kind}" for name in self.settings.fabric.optical_switches for kind in ("ready", "log")
+            f"{name}.{kind}"
+            for name in self.settings.fabric.optical_switches
+            for kind in ("ready", "log", "users", "password")
         ]
         for name in names:
             with suppress(OSError):
@@ -540,6 +589,13 @@ class Testbed:
 def _asked(fabric: Fabric) -> tuple[str, ...]:
     """GPUs whose O-NICs somebody asks for light, at a socket in the O-NIC's directory."""
     return tuple(gpu for gpu, onic in fabric.onics.items() if not onic.standing)
+
+
+def protocol_of(switch: OpticalSwitch) -> str:
+    """What an emulated optical switch serves for its driver."""
+    protocol = DRIVERS[switch.driver].protocol
+    assert protocol is not None
+    return protocol
 
 
 def worker_command(runtime: Runtime) -> tuple[str, ...]:

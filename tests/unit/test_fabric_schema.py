@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fabric.optical_drivers import CLASSES, DRIVERS
 from fabric.schema import FabricSpec, build_fabric
 from fabric.topology import Port
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, six_gpus
@@ -78,7 +79,7 @@ def edit(*path: object, value: object) -> dict[str, Any]:
         (edit("servers", "S1", value={"gpus": {"g9": "m"}}), r"servers\.S1"),
         (edit("packet_switches", "ocs0", value={"ports": 4}), r"the name ocs0 is used by two nodes"),
         (edit("packet_switches", "tor0", "ports", value=0), r"packet_switches\.tor0\.ports"),
-        (edit("optical_switches", "ocs0", "driver", value="tl1"), r"optical_switches\.ocs0\.driver"),
+        (edit("optical_switches", "ocs0", "driver", value="tl1"), r"ocs0\s.*driver: tl1; there are"),
     ],
 )
 def test_errors_name_what_is_wrong(raw: dict[str, Any], named: str) -> None:
@@ -127,3 +128,82 @@ def test_short_forms_are_written_out() -> None:
 def test_a_wrong_short_form_is_named(raw: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         build_fabric(FabricSpec.model_validate(raw))
+
+
+def switched(**switch: object) -> dict[str, Any]:
+    """Two GPUs on one optical switch, which is as told."""
+    return {
+        "servers": {"s0": {"gpus": {"g0": "m", "g1": "m"}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "optical_switches": {"ocs0": {"size": 8, **switch}},
+        "links": [{"ends": [f"g{i}", f"ocs0:{i + 1}"], "rate": "1 Gbit/s"} for i in (0, 1)],
+    }
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_every_driver_can_be_said_and_has_a_profile_that_fits(driver: str) -> None:
+    kind = DRIVERS[driver]
+    there = {} if kind.protocol or kind.port is None else {"address": "10.0.0.5:830", "username": "ann"}
+    fabric = build_fabric(FabricSpec.model_validate(switched(driver=driver, **there)))
+    switch = fabric.optical_switches["ocs0"]
+    assert (switch.driver, switch.profile) == (driver, kind.profile)
+    assert switch.has_datapath is (kind.protocol is not None)
+    for profile in (*CLASSES, *kind.products):
+        FabricSpec.model_validate(switched(driver=driver, profile=profile, **there))
+
+
+def test_a_switch_is_elsewhere_by_one_line() -> None:
+    line = {"driver": "calient_tl1", "address": "10.0.0.5:3083", "username": "ann", "password_env": "OCS0"}
+    spec = FabricSpec.model_validate(switched(**line, options={"bulk": False}))
+    switch = build_fabric(spec).optical_switches["ocs0"]
+    assert switch.is_elsewhere
+    assert not switch.has_datapath
+    assert (switch.driver, switch.profile) == ("calient-tl1", "calient-s320")
+    assert switch.access == {
+        "address": "10.0.0.5:3083",
+        "username": "ann",
+        "password_env": "OCS0",
+        "bulk": False,
+    }
+    # One that another package drives: nothing of it is known here.
+    spec = FabricSpec.model_validate(switched(driver="acme", address="[fe80::1]:1", options={"x": [1]}))
+    assert build_fabric(spec).optical_switches["ocs0"].access == {"address": "[fe80::1]:1", "x": [1]}
+
+
+@pytest.mark.parametrize(
+    ("switch", "named"),
+    [
+        ({"driver": "calient-tl2"}, "driver: calient-tl2; there are scpi,"),
+        ({"driver": "polatis-netconf"}, "driver: polatis-netconf is not emulated: give the address"),
+        (
+            {"driver": "calient-tl1", "profile": "polatis-7000"},
+            "profile: polatis-7000 has no driver calient-tl1, which goes with calient-s320, mems",
+        ),
+        ({"profile": "calient-s320"}, "profile: calient-s320 has no driver scpi, which goes with polatis-70"),
+        ({"profile": "lcos"}, "profile: lcos; there are mems, piezo, calient-s320"),
+        ({"driver": "openflow", "address": "10.0.0.5:6653"}, "address: openflow has none; its switch conn"),
+        ({"driver": "calient-tl1", "address": "10.0.0.5"}, "address\n.*this is not host:port"),
+        ({"driver": "calient-tl1", "address": "10.0.0.5:65536"}, "address\n.*this is not host:port"),
+        ({"driver": "calient-tl1", "username": "ann"}, "username: goes with an address; an emulated switch"),
+        ({"address": "10.0.0.5:5025", "username": "ann"}, "username: the driver scpi has no login"),
+        (
+            {"driver": "acme", "address": "h:1", "password_env": "X"},
+            "password_env: whose\\?",
+        ),
+        (
+            {"driver": "acme", "address": "h:1", "username": "a", "password_env": "X", "password_file": "/x"},
+            "password_file: there is a password_env too",
+        ),
+        ({"driver": "acme", "address": "h:1", "username": "a", "password_file": "x"}, "password_file\n"),
+        ({"driver": "acme", "address": "h:1", "password": "x"}, "ocs0.password\n"),
+        ({"driver": "acme", "address": "h:1", "options": {"password": "x"}}, "options.password: belongs"),
+        (
+            {"driver": "calient-tl1", "options": {"tls": True}},
+            "options.tls: .* it has bulk, group",
+        ),
+        ({"driver": "calient-rest", "options": {"tls": True}}, "options.tls: goes with an address"),
+    ],
+)
+def test_a_switch_that_cannot_be_driven_is_named(switch: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        FabricSpec.model_validate(switched(**switch))

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from controller.optical.credentials import read_credentials
-from controller.optical.registry import make_driver
+from controller.optical.registry import check_driver, make_driver
 from controller.optical.scpi import ScpiDriver
+from fabric.optical_drivers import DRIVERS
+from testbed.emulation.optical.session import personality
 
 _THIRD_PARTY = """
 from controller.optical.base import Capabilities, OpticalSwitchDriver, Snapshot, dual_sided
@@ -54,6 +56,18 @@ def test_another_package_ships_a_driver(acme: Path, kind: str) -> None:
     assert driver.capabilities().max_batch == 3
     with pytest.raises(ValueError, match="optical switch ocs0: the inventory entry lacks 'batch'"):
         make_driver("ocs0", {"driver": kind}, 4)
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_fabric_can_name_every_driver_and_no_other(kind: str) -> None:
+    check_driver(kind)
+    protocol = DRIVERS[kind].protocol
+    if protocol is not None:
+        personality(protocol)
+    ours = {
+        path.stem for path in Path("controller/optical").glob("*.py") if "from_inventory(" in path.read_text()
+    }
+    assert {name.replace("-", "_") for name in DRIVERS} == ours - {"registry"} | {"polatis_scpi"}
 
 
 def test_a_name_of_ours_cannot_be_taken(acme: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.backends.emulation.lab import EmulatedLab
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.reference import References
-from experiments.backends.emulation.requests import only_simulated
+from experiments.backends.emulation.requests import cannot_drive, only_simulated, passes_no_packets
 from experiments.backends.emulation.rest import ending_runs
 from experiments.backends.protocol import CAPABILITIES, lacking
 from experiments.client import Api
@@ -43,7 +43,10 @@ class EmulationBackend:
         self._labs: list[dict[str, Any]] = []
 
     def refuses(self, plan: RunPlan) -> str | None:
-        return lacking(self, plan) or only_simulated(plan)
+        fabric = plan.setting.fabric
+        return (
+            lacking(self, plan) or only_simulated(plan) or cannot_drive(fabric) or passes_no_packets(fabric)
+        )
 
     def check_ready(self) -> None:
         with ending_runs():

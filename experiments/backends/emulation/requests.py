@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from controller.optical.registry import check_driver
 from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s, slowest_bps
 from experiments.backends.emulation.rest import CONNECT_S
 from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
@@ -12,6 +13,7 @@ from fabric.averagers import averaging_of
 from fabric.interconnect import divided_anew
 from fabric.plugged import plugged
 from fabric.schedules import parse_collective, steps_named
+from fabric.topology import Fabric
 from fabric.units import format_time
 from workloads.packed import pack
 
@@ -152,6 +154,25 @@ def only_simulated(plan: RunPlan) -> str | None:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
+    return None
+
+
+def cannot_drive(fabric: Fabric) -> str | None:
+    """Why an optical switch has no driver here, ``key: reason``; None where all have."""
+    for name, switch in fabric.optical_switches.items():
+        try:
+            check_driver(switch.driver)
+        except ValueError as error:
+            return f"fabric.optical_switches.{name}.driver: {error}"
+    return None
+
+
+def passes_no_packets(fabric: Fabric) -> str | None:
+    """Why nothing can be sent over an optical switch, ``key: reason``; None where it can over all."""
+    for name, switch in fabric.optical_switches.items():
+        if switch.is_elsewhere and any(port.node == name for port in fabric.link_at):
+            what = "the testbed's packets do not get to a switch that is elsewhere"
+            return f"fabric.optical_switches.{name}.address: {what}; ringlight up drives its light"
     return None
 
 

@@ -50,7 +50,7 @@ class LightPlan:
 
 def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
     """For the lab of a fabric; ``directory``: in bpffs, with one of each switch in it."""
-    switches = {name: s for name, s in fabric.optical_switches.items() if s.driver == "scpi"}
+    switches = {name: s for name, s in fabric.optical_switches.items() if s.has_datapath}
     far = {
         (near.node, near.number): (end.node, end.number)
         for link in fabric.links

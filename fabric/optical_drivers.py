@@ -1,0 +1,90 @@
+"""Drivers of optical switches that a fabric file can name: pure data, and what fits together.
+
+The drivers are in ``controller/optical``, the protocols that the emulated switch speaks in
+``testbed/emulation/optical``; a unit test holds this table against both. A driver of another package
+(``controller/optical/registry.py``) is not known here: its switch cannot be emulated and needs an address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Of a class of switches, not of a product: any driver's switch may be such a one.
+CLASSES = ("mems", "piezo", "ideal")
+_CALIENT = ("calient-s320",)
+_POLATIS = ("polatis-7000", "polatis-6000")
+
+
+@dataclass(frozen=True)
+class DriverKind:
+    """``products``: profiles that its switch may have besides those of `CLASSES`. ``profile``: the one it
+    has unless another is said. ``port``: TCP port of such a switch, None where it comes to the controller.
+
+    ``protocol``: what the emulated switch serves for it, None where it cannot. ``login``: whether there is a
+    user to say. ``options``: what can be said in ``options``, as the driver describes it.
+    """
+
+    products: tuple[str, ...]
+    profile: str
+    port: int | None
+    protocol: str | None
+    login: bool = True
+    options: frozenset[str] = frozenset()
+
+
+_WEB = {"tls", "ca_file"}
+
+DRIVERS: Mapping[str, DriverKind] = {
+    # Without a product in its name, for the fabric files that had it before there were others.
+    "scpi": DriverKind(_POLATIS, "mems", 5025, "scpi", login=False),
+    "polatis-scpi": DriverKind(_POLATIS, "polatis-7000", 5025, "scpi", login=False),
+    "polatis-tl1": DriverKind(_POLATIS, "polatis-7000", 3082, "polatis-tl1"),
+    "polatis-netconf": DriverKind(
+        _POLATIS,
+        "polatis-7000",
+        830,
+        None,
+        options=frozenset({"key_file", "host_key", "known_hosts", "verify"}),
+    ),
+    "polatis-restconf": DriverKind(
+        _POLATIS, "polatis-7000", 8008, "polatis-restconf", options=frozenset({*_WEB, "settle_s"})
+    ),
+    "calient-tl1": DriverKind(
+        _CALIENT, "calient-s320", 3083, "calient-tl1", options=frozenset({"group", "bulk"})
+    ),
+    "calient-rest": DriverKind(
+        _CALIENT, "calient-s320", 443, "calient-rest", options=frozenset({*_WEB, "group"})
+    ),
+    "ocp-gnmi": DriverKind(
+        ("ocp",),
+        "ocp",
+        9339,
+        "ocp-gnmi",
+        options=frozenset({*_WEB, "cert_file", "key_file", "server_name", "inputs", "outputs"}),
+    ),
+    "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp"), "mems", None, None, login=False),
+}
+
+#: Options that also the driver of an emulated switch can be told.
+EMULATED_OPTIONS = frozenset({"group", "bulk", "settle_s"})
+
+#: Keys of an inventory entry that no option may take the place of.
+RESERVED = frozenset(
+    {
+        *("driver", "address", "profile", "dpid", "bridge", "pid", "restarts", "wavelengths"),
+        *("username", "password", "password_env", "password_file"),
+    }
+)
+
+
+def protocols_of(profile: str) -> tuple[str, ...]:
+    """What a switch of that profile speaks, of what is emulated; a class's speaks all of it."""
+    kinds = DRIVERS.values()
+    spoken = [kind.protocol for kind in kinds if profile in CLASSES or profile in kind.products]
+    return tuple(dict.fromkeys(name for name in spoken if name is not None))
+
+
+def driver_of(text: str) -> str:
+    """The name of a driver as it is written everywhere; it may be written with underscores."""
+    return text.replace("_", "-")
