@@ -10,6 +10,7 @@ import typer
 
 from experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
 from experiments.cli.common import Column, answer, fail, listing, show_json, table
+from experiments.cli.ocs_serve import serve
 
 Mode = Annotated[
     str, typer.Option(help="safe: refuse busy ports; update: take them; replace: nothing else stays.")
@@ -28,6 +29,7 @@ _CHANGE = re.compile(r"([^:]+):(\d+)-(?:(\d+)(?:@(\d+))?)?")
 commands = typer.Typer(
     help="Optical switches: ports, cross-connects, alarms, changes, policies.", no_args_is_help=True
 )
+commands.command()(serve)
 
 
 # --- reading

@@ -15,6 +15,7 @@ from fabric.optical_profiles import PROFILES
 from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from testbed.emulation.optical.far_light import LightPlan
+from testbed.emulation.optical.recovery import Recovery
 from testbed.emulation.optical.server import OpticalSwitchServer, Settings
 from testbed.emulation.optical.session import personality
 
@@ -94,6 +95,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="mems")
     parser.add_argument("--netns", help="namespace (name or path) whose interfaces p1, p2, … are the ports")
     parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
+    parser.add_argument(
+        "--recovery",
+        type=Recovery,
+        choices=list(Recovery),
+        default=Recovery.MAINTAIN,
+        metavar="MODE",
+        help="what a restart does to light: maintain, restore or remove it",
+    )
     parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that delays take")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--wavelengths", type=int, default=0, help="channels, which makes it a WSS")
@@ -178,6 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
         users=chosen.users,
         rest=chosen.rest,
         rest_tokens=tokens,
+        recovery=chosen.recovery,
     )
     try:
         server = OpticalSwitchServer(settings)

@@ -188,6 +188,9 @@ class Datapath:
             item.close()
         os.close(self._program)
 
+    def keep(self) -> None:
+        """Nothing to do: the kernel has it."""
+
     # Light paths
 
     def connect(

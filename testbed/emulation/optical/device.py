@@ -635,6 +635,11 @@ class OpticalDevice:
         spread = self.profile.repeatability_db
         return max(0.0, self.insertion_loss_db(wire.ingress, wire.egress) + dice.uniform(-spread, spread))
 
+    def light_of(self, wire: Wire) -> Light:
+        """The effect that makes a cross-connect that stands."""
+        ready_ns = self._lit[wire.ingress, wire.wavelength].ready_ns
+        return Light(wire.ingress, wire.egress, ready_ns, wire.wavelength, self.loss_db(wire))
+
     def wires(self) -> dict[Spot, tuple[int, float]]:
         """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
         return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import re
 import selectors
@@ -39,6 +40,7 @@ from testbed.emulation.optical.faults import FaultError, Faults
 from testbed.emulation.optical.faulty_session import FaultySession
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
+from testbed.emulation.optical.recovery import LightPaths, ModelledPaths, Recovery, booted
 from testbed.emulation.optical.rest_thread import RestThread, listen
 from testbed.emulation.optical.session import Personality, Session, Switch, personality
 
@@ -55,11 +57,14 @@ _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 
 @dataclass(frozen=True)
 class Settings:
-    """``listen``: host and port of the SCPI server; ``netns``: namespace of the faceplate interfaces.
+    """``listen``: host and port of the SCPI server, None for none; ``netns``: namespace of the faceplate
+    interfaces; ``pins``: directory in bpffs of the switch alone, None for one that moves no packets: light
+    comes in at all of its ports, and it remembers in ``folder`` what it was told.
 
     ``serve``: other management protocols, each with its host and port; ``users``: passwords by user, for
     those with a login. ``rest``: host and port of the switch's own REST (:mod:`.rest`), ``rest_tokens``: the
-    name of each token that it takes, None where none is needed.
+    name of each token that it takes, None where none is needed. ``recovery``: what a restart does to light
+    that stood.
 
     Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
     faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1). ``light``:
@@ -69,9 +74,9 @@ class Settings:
     name: str
     size: int
     profile: Profile
-    listen: tuple[str, int]
+    listen: tuple[str, int] | None
     netns: str | None
-    pins: Path
+    pins: Path | None
     seed: int = 0
     failed_ports: tuple[int, ...] = ()
     idle_timeout_s: float = 3600.0
@@ -84,9 +89,11 @@ class Settings:
     users: Mapping[str, str] = field(default_factory=dict)
     rest: tuple[str, int] | None = None
     rest_tokens: Mapping[str, str] | None = None
+    folder: Path | None = None
+    recovery: Recovery = Recovery.MAINTAIN
 
 
-def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
+def apply_effects(datapath: LightPaths, effects: Iterable[Effect]) -> None:
     """Makes the kernel do what the device decided."""
     for effect in effects:
         match effect:
@@ -100,22 +107,33 @@ def apply_effects(datapath: Datapath, effects: Iterable[Effect]) -> None:
                 datapath.set_label(port, label)
 
 
-def stored(datapath: Datapath) -> Stored:
+def stored(datapath: LightPaths) -> Stored:
     """The memory of a device that was switched on before."""
     return Stored(datapath.cross_connects(), datapath.admin(), datapath.labels())
 
 
-def _open_datapath(settings: Settings) -> Datapath:
+def _open_datapath(settings: Settings, pins: Path) -> Datapath:
     ports = 2 * settings.size
     if settings.lasers is None:
         tagged = Selective(settings.wavelengths) if settings.wavelengths else None
-        return Datapath.open(settings.pins, settings.name, ports, settings.build_directory, tagged)
+        return Datapath.open(pins, settings.name, ports, settings.build_directory, tagged)
     lasers = Lasers.open(settings.lasers)
     try:
         selective = Selective(settings.wavelengths, lasers.descriptor, settings.laser_of_port)
-        return Datapath.open(settings.pins, settings.name, ports, settings.build_directory, selective)
+        return Datapath.open(pins, settings.name, ports, settings.build_directory, selective)
     finally:
         lasers.close()
+
+
+def _listener(name: str, where: tuple[str, int]) -> socket.socket:
+    """Raises OSError that names the protocol and the address."""
+    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+    try:
+        return socket.create_server(where, family=family, backlog=MAX_CLIENTS)
+    except OSError as error:
+        # Its own text repeats the address.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise OSError(error.errno, f"{name} at {where[0]}:{where[1]}: {why}") from None
 
 
 class Faceplate:
@@ -192,37 +210,51 @@ class OpticalSwitchServer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._clients: dict[socket.socket, _Client] = {}
-        served = (("scpi", settings.listen), *settings.serve)
+        served = settings.serve
+        if settings.listen is not None:
+            served = (("scpi", settings.listen), *served)
         begins = [personality(name) for name, _ in served]
         self._stopping = False
         with contextlib.ExitStack() as undo:
-            self._datapath = _open_datapath(settings)
-            if not self._datapath.resumed:
-                # A first start that fails leaves nothing; a restart that fails leaves the light alone.
-                undo.callback(remove_pins, settings.pins)
+            datapath = None
+            if settings.pins is not None:
+                datapath = _open_datapath(settings, settings.pins)
+                if not datapath.resumed:
+                    # A first start that fails leaves nothing; a restart that fails leaves the light alone.
+                    undo.callback(remove_pins, settings.pins)
+            self._datapath: LightPaths = datapath or ModelledPaths(
+                settings.folder, settings.name, settings.size
+            )
             undo.callback(self._datapath.close)
+            before, now_ns = stored(self._datapath), time.monotonic_ns()
             self.device = OpticalDevice(
                 settings.size,
                 settings.profile,
                 settings.seed,
-                stored(self._datapath),
+                booted(before, settings.recovery, settings.profile, settings.seed, now_ns),
                 settings.wavelengths,
             )
             self._far = None
-            if settings.light is not None:
-                self._far = FarLight(settings.light, settings.name, self.device, self._datapath)
+            if settings.light is not None and datapath is not None:
+                self._far = FarLight(settings.light, settings.name, self.device, datapath)
                 undo.callback(self._far.close)
+            self.apply(self._changed_by_start(before))
             for port in settings.failed_ports:
                 self.apply(self.device.fail(port))
-            self._faceplate = Faceplate(settings, self._datapath, self.device)
-            undo.callback(self._faceplate.close)
-            # The kernel has answered already: the interfaces that are there get armed before anyone asks.
-            self._faceplate.refresh()
+            self._faceplate = None
+            if datapath is None:
+                for port in range(1, settings.size + 1):
+                    self.device.receive(port, True)
+            else:
+                self._faceplate = Faceplate(settings, datapath, self.device)
+                undo.callback(self._faceplate.close)
+                # The kernel has answered already: the interfaces that are there get armed before anyone asks.
+                self._faceplate.refresh()
             self._switch = Switch(settings.name, self.device, settings.users)
             #: By listener: the name of its protocol, and what begins a client's session.
             self._listeners: dict[socket.socket, tuple[str, Personality]] = {}
             for (name, where), begin in zip(served, begins, strict=True):
-                listener = socket.create_server(where, backlog=MAX_CLIENTS)
+                listener = _listener(name, where)
                 undo.callback(listener.close)
                 listener.setblocking(False)
                 self._listeners[listener] = name, begin
@@ -239,16 +271,25 @@ class OpticalSwitchServer:
         self._selector = selectors.DefaultSelector()
         for listener in self._listeners:
             self._selector.register(listener, selectors.EVENT_READ)
-        for source in (self._wake_in, self._faceplate):
-            self._selector.register(source, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        if self._faceplate is not None:
+            self._selector.register(self._faceplate, selectors.EVENT_READ)
         if self._rest is not None:
             self._selector.register(self._rest.listener, selectors.EVENT_READ)
+
+    def _changed_by_start(self, before: Stored) -> list[Effect]:
+        """What the light paths do not have yet of what the device has since it was started."""
+        if self._settings.recovery is Recovery.MAINTAIN:
+            return []
+        wires = self.device.cross_connects()
+        gone = before.cross_connects.keys() - {(wire.ingress, wire.wavelength) for wire in wires}
+        return [*(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
 
     @property
     def addresses(self) -> dict[str, str]:
         """``host:port`` of each protocol, by name."""
-        where = {name: listener.getsockname() for listener, (name, _) in self._listeners.items()}
-        return {name: f"{address[0]}:{address[1]}" for name, address in where.items()}
+        where = {name: listener.getsockname()[:2] for listener, (name, _) in self._listeners.items()}
+        return {name: f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for name, (h, p) in where.items()}
 
     @property
     def rest_address(self) -> str | None:
@@ -265,7 +306,7 @@ class OpticalSwitchServer:
         return self._settings.name
 
     @property
-    def light_paths(self) -> Datapath:
+    def light_paths(self) -> LightPaths:
         """Where light really goes."""
         return self._datapath
 
@@ -340,7 +381,8 @@ class OpticalSwitchServer:
             listener.close()
         self._wake_in.close()
         self._wake_out.close()
-        self._faceplate.close()
+        if self._faceplate is not None:
+            self._faceplate.close()
         if self._far is not None:
             self._far.close()
         self._datapath.close()
@@ -357,7 +399,7 @@ class OpticalSwitchServer:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_in.recv(4096)
                 self._answer()
-            elif key.fileobj is self._faceplate:
+            elif self._faceplate is not None and key.fileobj is self._faceplate:
                 self._faceplate.refresh()
             else:
                 client: _Client = key.data
@@ -404,6 +446,7 @@ class OpticalSwitchServer:
             # another switch that changes at the same time has not seen this one's change until then.
             self._far.follow()
         apply_effects(self._datapath, effects)
+        self._datapath.keep()
         if self._far is not None:
             self._far.follow()
 

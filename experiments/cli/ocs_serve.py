@@ -1,0 +1,111 @@
+"""``ringlight ocs serve``: an emulated optical switch alone, for other people's controllers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.cli.common import fail, show_json, table
+from experiments.cli.options import Json
+
+
+def serve(
+    profile: Annotated[
+        str, typer.Option(help="calient-s320, polatis-6000, polatis-7000, ocp; or mems, piezo, ideal.")
+    ] = "calient-s320",
+    ports: Annotated[int, typer.Option(min=1, max=4096, help="Duplex ports.")] = 320,
+    served: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--serve",
+            metavar="PROTOCOL[=HOST:PORT]",
+            help="A protocol; may be repeated. Without: all that such a switch speaks, on loopback.",
+        ),
+    ] = None,
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Lines user:password. Without: any name and password will do, on loopback."
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="What it is told is kept there, for its next start.")
+    ] = None,
+    recovery: Annotated[
+        str, typer.Option(help="What a start does to the light in FOLDER: maintain, restore or remove it.")
+    ] = "maintain",
+    idle_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of silence after which a client is logged out.")
+    ] = 3600.0,
+    failed_port: Annotated[list[int] | None, typer.Option(help="A broken port; may be repeated.")] = None,
+    name: Annotated[str, typer.Option(help="What it calls itself.")] = "ocs",
+    seed: Annotated[int, typer.Option(help="Of losses and jitter.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""
+    from fabric.optical_drivers import protocols_of
+    from fabric.optical_profiles import PROFILES
+    from testbed.emulation.optical import alone
+    from testbed.emulation.optical.recovery import Recovery
+    from testbed.emulation.optical.server import OpticalSwitchServer
+
+    if not protocols_of(profile):
+        known = ", ".join(name for name in PROFILES if protocols_of(name))
+        fail(f"--profile {profile}: there are {known}", 2)
+    if recovery not in {one.value for one in Recovery}:
+        fail(f"--recovery {recovery}: there are {', '.join(one.value for one in Recovery)}", 2)
+    try:
+        settings = alone.settings_of(
+            profile,
+            ports,
+            [alone.read_served(text, profile) for text in served or []],
+            {} if users is None else alone.read_users(users),
+            name=name,
+            folder=state,
+            recovery=Recovery(recovery),
+            idle_timeout_s=idle_timeout,
+            seed=seed,
+            failed_ports=failed_port or [],
+        )
+    except ValueError as error:
+        fail(f"ocs serve: {error}", 2)
+    except OSError as error:
+        fail(f"--users {users}: {error.strerror}", 2)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(message)s")
+    try:
+        server = OpticalSwitchServer(settings)
+    except (OSError, ValueError) as error:
+        fail(f"ocs serve: {_line(error)}")
+    server.stop_on_signals()
+    _tell(server.addresses, profile, ports, next(iter(settings.users), ""), server.resumed, as_json)
+    try:
+        server.run()
+    except OSError as error:
+        fail(f"ocs serve: {_line(error)}")
+
+
+def _tell(
+    addresses: dict[str, str], profile: str, ports: int, user: str, resumed: bool, as_json: bool
+) -> None:
+    """What is served, on standard output."""
+    from testbed.emulation.optical.alone import example
+
+    if as_json:
+        show_json({"profile": profile, "ports": ports, "addresses": addresses, "pid": os.getpid()})
+    else:
+        light = "light as it was kept" if resumed else "all dark"
+        typer.echo(f"{profile} with {ports} ports, {light}; end it with Ctrl-C")
+        rows = [[name, where, example(name, where, user)] for name, where in addresses.items()]
+        table(["protocol", "address", "try"], rows)
+    # Whoever started this process waits for it.
+    typer.get_text_stream("stdout").flush()
+
+
+def _line(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)

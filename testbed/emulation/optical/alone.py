@@ -1,0 +1,136 @@
+"""A switch that runs alone: no testbed, no root, no packets; for other people's controllers.
+
+It is the switch of a testbed but for its light paths, which are modelled (:mod:`.recovery`): light comes in
+at every port, and powers, alarms and times are those of its profile.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fabric.optical_drivers import DRIVERS, protocols_of
+from fabric.optical_profiles import PROFILES
+from testbed.emulation.optical.recovery import Recovery
+from testbed.emulation.optical.server import Settings
+from testbed.emulation.optical.session import personality
+
+#: Where a protocol is served unless something else is said: as on the product, where anybody may.
+PORTS = {kind.protocol: kind.port for kind in DRIVERS.values() if kind.protocol} | {"calient-rest": 8081}
+#: Protocols without a login.
+OPEN = tuple(kind.protocol for kind in DRIVERS.values() if kind.protocol and not kind.login)
+
+Address = tuple[str, int]
+
+
+def read_address(text: str) -> Address:
+    """``host:port``, or ``[host]:port`` of IPv6. Raises ValueError."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def read_served(text: str, profile: str) -> tuple[str, Address]:
+    """``PROTOCOL=HOST:PORT``, or a protocol alone at its usual port of loopback. Raises ValueError."""
+    name, separator, where = text.partition("=")
+    personality(name)
+    if name not in protocols_of(profile):
+        raise ValueError(f"a {profile} does not speak {name}; it speaks {', '.join(protocols_of(profile))}")
+    return name, read_address(where) if separator else ("127.0.0.1", PORTS[name] or 0)
+
+
+def read_users(file: Path) -> dict[str, str]:
+    """Passwords by user, from lines ``user:password``. Raises ValueError and OSError without a password."""
+    try:
+        lines = file.read_text().splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: is not text in UTF-8") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        user, separator, password = line.partition(":")
+        if not line.strip():
+            continue
+        if not separator or not user or not password:
+            raise ValueError(f"{file}, line {number}: not user:password")
+        found[user] = password
+    return found
+
+
+def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str]) -> None:
+    """Raises ValueError for a protocol that others than this machine's users could use without a login."""
+    for name, (host, _) in served:
+        if is_loopback(host):
+            continue
+        if name in OPEN:
+            raise ValueError(f"{name}={host}: it has no login, and is served on loopback only")
+        if not users:
+            raise ValueError(f"{name}={host}: beyond loopback it needs users (--users FILE)")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def settings_of(
+    profile: str,
+    ports: int,
+    served: Sequence[tuple[str, Address]],
+    users: Mapping[str, str],
+    *,
+    name: str = "ocs",
+    folder: Path | None = None,
+    recovery: Recovery = Recovery.MAINTAIN,
+    idle_timeout_s: float = 3600.0,
+    seed: int = 0,
+    failed_ports: Sequence[int] = (),
+) -> Settings:
+    """A switch with ``ports`` duplex ports. ``served``: none for all that such a switch speaks, on loopback.
+
+    Raises ValueError.
+    """
+    served = served or [read_served(protocol, profile) for protocol in protocols_of(profile)]
+    names = [protocol for protocol, _ in served]
+    for protocol in names:
+        if names.count(protocol) > 1:
+            raise ValueError(f"{protocol} is named twice")
+    check_reach(served, users)
+    for port in failed_ports:
+        if not 1 <= port <= 2 * ports:
+            raise ValueError(f"there is no port {port} (1..{2 * ports})")
+    return Settings(
+        name=name,
+        size=ports,
+        profile=PROFILES[profile],
+        listen=None,
+        netns=None,
+        pins=None,
+        seed=seed,
+        failed_ports=tuple(failed_ports),
+        idle_timeout_s=idle_timeout_s,
+        serve=tuple(served),
+        users=users,
+        folder=folder,
+        recovery=recovery,
+    )
+
+
+def example(protocol: str, address: str, user: str) -> str:
+    """A command line that talks to a switch at an address; ``user``: one that it has, or nothing."""
+    host, _, port = address.rpartition(":")
+    named = user or "anyone"
+    host = host.strip("[]")
+    login = f"curl -u {user} " if user else "curl "
+    password = "PASSWORD" if user else "anything"
+    return {
+        "scpi": f"printf '*idn?\\n:oxc:swit:conn:stat?\\n' | nc -N {host} {port}",
+        "polatis-tl1": f"telnet {host} {port}   then ACT-USER::{named}:1::{password}; and RTRV-PATCH:::2:;",
+        "calient-tl1": f"telnet {host} {port}   then ACT-USER::{named}:1::{password}; and RTRV-CRS:::2::ALL;",
+        "polatis-restconf": f"{login}http://{address}/api/data/optical-switch:cross-connects",
+        "calient-rest": f"{login}'http://{address}/rest/crossconnects/?id=list'",
+        "ocp-gnmi": f"gnmic -a {address} --insecure{f' -u {user}' if user else ''} get --path /connections",
+    }[protocol]

@@ -1,0 +1,182 @@
+"""What a restart of an optical switch does to its light, and what it remembers of it on disk.
+
+A switch in a testbed has its light paths in the kernel, which keeps them while the process is away. One that
+runs alone has none: what it is told goes into :class:`ModelledPaths`, and into a file where it has a folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from fabric.optical_profiles import Profile
+from testbed.emulation.optical.device import NS, Admin, Lit, Spot, Stored
+
+#: Raise when the file's shape changes: a switch never goes on from a file that it would misread.
+LAYOUT = 1
+
+
+class Recovery(Enum):
+    """Words of the Open Compute Project's model (cold-boot-recovery)."""
+
+    #: The mirrors stand while the switch is away, and light with them.
+    MAINTAIN = "maintain"
+    #: What stood is made again: dark until the mirrors have found their paths.
+    RESTORE = "restore"
+    #: The switch starts without a cross-connect.
+    REMOVE = "remove"
+
+
+def booted(stored: Stored, recovery: Recovery, profile: Profile, seed: int, now_ns: int) -> Stored:
+    """What a switch that was off has when it is on again, ``now_ns`` (CLOCK_MONOTONIC nanoseconds).
+
+    Ports that were disabled or have failed stay so, and labels stay.
+    """
+    if recovery is Recovery.REMOVE:
+        return replace(stored, cross_connects={})
+    dice = random.Random(f"{seed}/boot/{now_ns}")
+    # The clock begins anew when the machine does: nothing that stood is dark for longer than new light is.
+    latest_ns = now_ns + round((profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS)
+
+    def ready_ns(lit: Lit) -> int:
+        if recovery is Recovery.MAINTAIN:
+            return min(lit.ready_ns, latest_ns)
+        return latest_ns - round(dice.uniform(0, profile.dark_jitter_s) * NS)
+
+    wires = sorted(stored.cross_connects.items(), key=str)
+    return replace(stored, cross_connects={spot: Lit(lit.egress, ready_ns(lit)) for spot, lit in wires})
+
+
+class LightPaths(Protocol):
+    """Where light goes, and what a device remembers over a restart. ``resumed``: whether it did so before."""
+
+    resumed: bool
+
+    def connect(
+        self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
+    ) -> None: ...
+
+    def disconnect(self, ingress: int, wavelength: int | None = None) -> None: ...
+
+    def cross_connects(self) -> Mapping[Spot, Lit]: ...
+
+    def set_admin(self, port: int, admin: Admin) -> None: ...
+
+    def admin(self) -> Mapping[int, Admin]: ...
+
+    def set_label(self, port: int, label: str) -> None: ...
+
+    def labels(self) -> Mapping[int, str]: ...
+
+    def keep(self) -> None:
+        """What has been done so far outlives this process from now on. Raises OSError."""
+
+    def close(self) -> None: ...
+
+
+class ModelledPaths:
+    """Light paths that no packet takes. With a ``folder`` they outlive the process, not the machine's power.
+
+    Raises ValueError for a folder that another switch has, and OSError.
+    """
+
+    def __init__(self, folder: Path | None, name: str, size: int) -> None:
+        self._about: dict[str, Any] = {"layout": LAYOUT, "name": name, "size": size}
+        self._lit: dict[Spot, Lit] = {}
+        self._admin: dict[int, Admin] = {}
+        self._labels: dict[int, str] = {}
+        self._file = None if folder is None else folder / "state.json"
+        self._lock: int | None = None
+        self.resumed = False
+        if folder is None:
+            return
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{folder}: another switch that runs keeps its state there") from None
+            self._read(folder / "state.json")
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, file: Path) -> None:
+        try:
+            found = json.loads(file.read_text())
+        except FileNotFoundError:
+            return
+        except ValueError:
+            raise ValueError(f"{file}: is not the state of a switch") from None
+        about = {key: found.get(key) for key in self._about} if isinstance(found, dict) else {}
+        if about and about != self._about:
+            told, wanted = (", ".join(f"{k} {v}" for k, v in one.items()) for one in (about, self._about))
+            raise ValueError(f"{file}: is of another switch ({told}; this one: {wanted})")
+        try:
+            self._lit = {
+                (int(ingress), None): Lit(int(egress), int(ready_ns))
+                for ingress, egress, ready_ns in found["cross_connects"]
+            }
+            self._admin = {int(port): Admin.DISABLED for port in found["disabled"]}
+            self._labels = {int(port): str(label) for port, label in found["labels"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise ValueError(f"{file}: is not the state of a switch") from None
+        size = self._about["size"]
+        outs = [lit.egress for lit in self._lit.values()]
+        known = all(1 <= port <= size for port, _ in self._lit) and all(
+            size < out <= 2 * size for out in outs
+        )
+        if not known or len(set(outs)) < len(outs):
+            raise ValueError(f"{file}: no switch of {size} ports has these cross-connects")
+        self.resumed = True
+
+    def connect(
+        self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
+    ) -> None:
+        self._lit[ingress, wavelength] = Lit(egress, ready_ns)
+
+    def disconnect(self, ingress: int, wavelength: int | None = None) -> None:
+        self._lit.pop((ingress, wavelength), None)
+
+    def cross_connects(self) -> Mapping[Spot, Lit]:
+        return dict(self._lit)
+
+    def set_admin(self, port: int, admin: Admin) -> None:
+        self._admin[port] = admin
+
+    def admin(self) -> Mapping[int, Admin]:
+        return {port: admin for port, admin in self._admin.items() if admin is not Admin.ENABLED}
+
+    def set_label(self, port: int, label: str) -> None:
+        self._labels[port] = label
+
+    def labels(self) -> Mapping[int, str]:
+        return {port: label for port, label in self._labels.items() if label}
+
+    def keep(self) -> None:
+        if self._file is None:
+            return
+        wires = [[ingress, lit.egress, lit.ready_ns] for (ingress, _), lit in self._lit.items()]
+        state: dict[str, Any] = {
+            **self._about,
+            "cross_connects": wires,
+            # What was broken is not known to be so when it starts again.
+            "disabled": [port for port, admin in self._admin.items() if admin is Admin.DISABLED],
+            "labels": dict(self.labels()),
+        }
+        temporary = self._file.with_name(".state.json")
+        temporary.write_text(json.dumps(state) + "\n")
+        temporary.replace(self._file)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

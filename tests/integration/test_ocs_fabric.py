@@ -1,0 +1,133 @@
+"""Fabric files that name a driver, and an address: real labs whose switches are driven by other protocols."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+
+from experiments.backends.emulation.backend import EmulationBackend, processes_of
+from experiments.language.expand import parse
+from experiments.record.events import ActionEnded, Circuits
+from testbed.processes import Addresses
+from tests.integration.controller_rig import free_port
+from tests.integration.labs import traces
+from tests.integration.test_emulation_backend import lab_of, runs_of
+from tests.integration.test_ocs_serve import PASSWORD, USER, Lines, any_port, serving
+
+pytestmark = pytest.mark.root
+
+#: Four GPUs on two packet switches, through two optical switches of two vendors.
+TWO_VENDORS = """
+name: vendors
+description: Four GPUs.
+scale: {time: 1, payload: 400}
+fabric:
+  servers: {s0: {gpus: {g0: test, g1: test, g2: test, g3: test}}}
+  packet_switches: {tor0: {ports: 5}, tor1: {ports: 5}}
+  optical_switches:
+    ocs0: {size: 6, driver: calient-tl1, dark: 10 ms}
+    ocs1: {size: 6, driver: polatis-restconf, profile: polatis-6000, dark: 10 ms}
+  links:
+    - {ends: [g0, "ocs0:1"], rate: 40 Gbit/s}
+    - {ends: [g2, "ocs0:2"], rate: 40 Gbit/s}
+    - {ends: ["tor0:1", "ocs0:3"], rate: 40 Gbit/s}
+    - {ends: ["tor0:2", "ocs0:4"], rate: 40 Gbit/s}
+    - {ends: ["tor1:1", "ocs0:5"], rate: 40 Gbit/s}
+    - {ends: ["tor1:2", "ocs0:6"], rate: 40 Gbit/s}
+    - {ends: [g1, "ocs1:1"], rate: 40 Gbit/s}
+    - {ends: [g3, "ocs1:2"], rate: 40 Gbit/s}
+    - {ends: ["tor0:3", "ocs1:3"], rate: 40 Gbit/s}
+    - {ends: ["tor0:4", "ocs1:4"], rate: 40 Gbit/s}
+    - {ends: ["tor1:3", "ocs1:5"], rate: 40 Gbit/s}
+    - {ends: ["tor1:4", "ocs1:6"], rate: 40 Gbit/s}
+    - {ends: ["tor0:5", "tor1:5"], rate: 12.9 Gbit/s}
+  circuits: [[g0, "tor0:1"], [g2, "tor1:1"], [g1, "tor0:3"], [g3, "tor1:3"]]
+training: {model: resnet50, gradient: 40 MB, compute: 50 ms, batch: 8, iterations: 8}
+tcp: {rto_min: 20 ms}
+link_test: {duration: 300 ms}
+jobs: {red: {ranks: [g0, g2]}, blue: {ranks: [g1, g3]}}
+events: [{when: {job: red, iteration: 1}, do: regroup}]
+"""
+
+
+def test_a_regroup_over_switches_of_two_vendors_moves_packets() -> None:
+    found, _ = runs_of(TWO_VENDORS)
+    (run,) = found.values()
+    assert not run.failures
+    (ended,) = run.of(ActionEnded)
+    assert (ended.do, ended.error) == ("regroup", None)
+    (lit,) = run.of(Circuits)
+    assert {tuple(pair) for pair in lit.circuits} != set(run.plan.circuits)
+    assert all(run.states(job)[-1] == "SUCCEEDED" and run.exact(job) for job in ("red", "blue"))
+
+
+#: One switch, which is elsewhere; its line is all that differs.
+ELSEWHERE = """
+name: elsewhere
+description: Two GPUs.
+fabric:
+  servers: {s0: {gpus: {g0: test, g1: test}}}
+  packet_switches: {tor0: {ports: 2}}
+  optical_switches:
+    ocs0: {size: 8, driver: calient-tl1, address: "ADDRESS", username: ann, password_file: PASSWORD}
+  links:
+    - {ends: [g0, "ocs0:1"], rate: 40 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 40 Gbit/s}
+    - {ends: ["tor0:1", "ocs0:3"], rate: 40 Gbit/s}
+training: {model: resnet50, gradient: 4 MB, compute: 10 ms, batch: 8, iterations: 2}
+jobs: {red: {ranks: [g0, g1]}}
+"""
+
+
+def test_a_lab_drives_a_switch_that_is_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(f"{USER}:{PASSWORD}\n")
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    options = ["--ports", "8", "--users", f"{tmp_path}/users", *any_port("calient-tl1")]
+    with serving(tmp_path, *options) as switch:
+        host, port = switch.addresses["calient-tl1"]
+        text = ELSEWHERE.replace("ADDRESS", f"{host}:{port}").replace("PASSWORD", f"{tmp_path}/password")
+        (plan,) = parse(text, "elsewhere.yaml").plans
+        rest = f"127.0.0.1:{free_port()}"
+        addresses = Addresses(rest, f"127.0.0.1:{free_port()}")
+        why = EmulationBackend("namespace", addresses).refuses(plan)
+        assert why is not None and why.startswith(
+            "fabric.optical_switches.ocs0.address: the testbed's packets"
+        )
+        processes = processes_of(plan.setting, "namespace", addresses)
+        try:
+            processes.start()
+            with httpx.Client(base_url=f"http://{rest}", trust_env=False, timeout=30) as api:
+                asked = {"circuits": [["g0", "tor0:1"]]}
+                answer = api.put("/v1/circuits", json=asked)
+                assert answer.status_code == 200, answer.text
+                standing = api.get("/v1/optical-switches/ocs0/cross-connects").json()
+                assert {(xc["ingress"], xc["egress"]) for xc in standing} == {(1, 11), (3, 9)}
+                assert api.get("/v1/optical-switches/ocs0").json()["identity"]["serial"] == "ocs"
+            files = [
+                path for path in processes.state.rglob("*") if path.is_file() and path.suffix != ".sqlite"
+            ]
+            assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+        finally:
+            processes.stop()
+        assert traces(processes.lab) == []
+        # The light stays when the lab goes, as that of a real switch does.
+        with Lines((host, port)) as telnet:
+            telnet.ask(f'ACT-USER::{USER}:1::"{PASSWORD}";', b"agent> ")
+            told = telnet.ask("RTRV-CRS:::2::ALL;", b"\n;")
+            assert "1.1.1>1.1.3" in told and "1.1.3>1.1.1" in told
+
+
+def test_only_its_owner_may_read_who_may_use_an_emulated_switch() -> None:
+    text = TWO_VENDORS.replace("link_test: {duration: 300 ms}", "link_test: {duration: 50 ms}")
+    with lab_of(text) as (lab, _):
+        state = lab.processes.state
+        for name in ("ocs0", "ocs1"):
+            for kind in ("users", "password"):
+                assert stat.S_IMODE((state / f"{name}.{kind}").stat().st_mode) == 0o600
+            entry = lab.processes.inventory["optical_switches"][name]
+            password = (state / f"{name}.password").read_text().strip()
+            assert password not in str(lab.processes.inventory)
+            assert entry["password_file"] == str(state / f"{name}.password")
