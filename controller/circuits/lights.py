@@ -56,8 +56,8 @@ class Lights:
         self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="lights")
         self.switches = switches
         timings = [site.driver(name).capabilities().timing for name in switches]
-        #: Declared time from a write to light, seconds; and of that, until the write takes effect.
-        self.declared_s = max((t.lit_after_s(1) for t in timings), default=0.0)
+        #: Declared time from a write to light that stays, seconds; and of that, until the write takes effect.
+        self.declared_s = max((max(t.lit_after_s(1), t.settle_s) for t in timings), default=0.0)
         self.command_s = max((t.command.most_s + t.per_cross_connect_s for t in timings), default=0.0)
 
     def close(self) -> None:
@@ -159,8 +159,9 @@ class Lights:
     def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
         """What did not work; None when the switch carries what is wanted and nothing else."""
         driver = self._site.driver(name)
+        timing = driver.capabilities().timing
         # What stands may have to go before the rest is made.
-        needed_s = 2 * driver.capabilities().timing.lit_after_s(len(wanted | self.carries(name)))
+        needed_s = 2 * timing.lit_after_s(len(wanted | self.carries(name))) + timing.settle_s
         deadline = Deadline(self._patience_s + needed_s)
         try:
             for last in (False, True):

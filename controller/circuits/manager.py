@@ -40,6 +40,8 @@ from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 log = logging.getLogger(__name__)
 
+#: Longest time for one write to a switch, besides what the switch declares, seconds.
+PATIENCE_S = 10.0
 #: Pause before a switch that did not do what it should is asked again, seconds.
 _RETRY_S = 5.0
 #: Declared darkness, seconds, from which on rules are written during it; they take a few milliseconds.
@@ -614,7 +616,7 @@ class CircuitManager:
     def _apply(self, name: str, plan: Plan, seen: dict[str, Snapshot]) -> tuple[CrossConnectResult, ...]:
         """One half of a plan, on the condition that the switch is still as in ``seen``; updates that."""
         timing = self._site.driver(name).capabilities().timing
-        patience_s = 10.0 + 4 * (timing.command.most_s + timing.dark.most_s)
+        patience_s = PATIENCE_S + 4 * (timing.command.most_s + timing.dark.most_s) + timing.settle_s
         plan = replace(plan, base_revision=seen[name].revision)
         result = self._site.apply(name, plan, timeout_s=patience_s, seen=seen[name])
         seen[name] = result.snapshot

@@ -22,7 +22,7 @@ from controller.optical.base import (
     PortStatus,
     Snapshot,
 )
-from controller.optical.errors import NoSuchPort, NotAsPlanned, OpticalError, Unsupported
+from controller.optical.errors import Busy, NoSuchPort, NotAsPlanned, OpticalError, Unsupported
 from fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,9 @@ class OpticalSite:
                 identity = driver.open(timeout_s=timeout_s)
             snapshot = driver.snapshot(timeout_s=timeout_s)
             alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else view.alarms
+        except Busy as error:
+            # Of the switch that says nothing: what is under way will tell.
+            raise UnavailableError(f"optical switch {name}: {error}") from error
         except OpticalError as error:
             self.meters.failed(name, error)
             self._lost(name, str(error))

@@ -40,6 +40,7 @@ from typing import Any, Literal
 
 from controller.optical.errors import (
     AuthFailed,
+    Busy,
     DeadlineExceeded,
     Indeterminate,
     NoSuchPort,
@@ -637,7 +638,7 @@ class OpticalSwitchDriver(ABC):
     def _device(self, deadline: Deadline, reopen: bool = False) -> Iterator[None]:
         """The switch to oneself. Errors that leave carry no secret."""
         if not self._lock.acquire(timeout=max(0.0, deadline.left_s)):
-            raise DeadlineExceeded("busy with another request")
+            raise Busy("busy with another request")
         try:
             if reopen:
                 self._closed = False

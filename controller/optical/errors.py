@@ -80,6 +80,10 @@ class DeadlineExceeded(OpticalError):
     """Time ran out before anything was written."""
 
 
+class Busy(DeadlineExceeded):
+    """Another operation of this controller had the switch all the time; nothing was asked of it."""
+
+
 class Unreachable(OpticalError):
     """No session with the switch. Nothing was written."""
 

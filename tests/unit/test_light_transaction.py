@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from controller.bus import EventBus
 from controller.circuits.drift import Policy, drift, mending
 from controller.circuits.intent import IntentDatabase
+from controller.circuits.lights import Lights
 from controller.circuits.manager import Change, CircuitManager, Target
 from controller.circuits.optical_site import OpticalSite
 from controller.circuits.reconciler import Reconciler
@@ -29,6 +31,7 @@ from controller.optical.base import (
     Plan,
     PortStatus,
     Snapshot,
+    Timing,
     dual_sided,
     make_plan,
 )
@@ -535,3 +538,48 @@ def test_achieved_asks_only_for_the_plan() -> None:
     assert achieved(plan, reading(xcs((1, 2), (4, 4))))
     assert not achieved(plan, reading(xcs((1, 1))))
     assert not achieved(plan, reading(xcs((1, 2)), broken=xcs((1, 2))))
+
+
+SETTLE_S = 0.4
+
+
+@pytest.fixture
+def settling(three: Three, monkeypatch: pytest.MonkeyPatch) -> Three:
+    """What these switches show may still vanish for longer than anybody waits for anything else."""
+    monkeypatch.setattr("controller.circuits.manager.PATIENCE_S", SETTLE_S / 4)
+    for driver in three.drivers.values():
+        driver._capabilities = replace(CAPABILITIES, timing=Timing(settle_s=SETTLE_S))
+    return three
+
+
+def test_a_change_lasts_as_long_as_its_switches_take_to_settle(settling: Three) -> None:
+    began = time.monotonic()
+    change = settling.change({"a": SECOND["a"]})
+    assert (change.outcome, change.problems) == ("done", ())
+    assert settling.stands()["a"] == SECOND["a"]
+    # It is removed in one write and added in another, and each is looked at twice.
+    assert time.monotonic() - began >= 2 * SETTLE_S
+
+
+def test_light_of_a_job_has_the_time_to_settle(settling: Three) -> None:
+    lights = Lights(settling.site, NAMES, patience_s=SETTLE_S / 4)
+    try:
+        assert lights.declared_s == SETTLE_S
+        assert lights.set(SECOND, exactly=True) == (3, [])
+        assert settling.stands() == SECOND
+    finally:
+        lights.close()
+
+
+def test_a_switch_that_settles_is_not_taken_for_lost(settling: Three) -> None:
+    driver, seen = settling.drivers["a"], settling.site.look("a")
+    plan = driver.plan(SECOND["a"], Mode.REPLACE, snapshot=seen)
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(settling.site.apply, "a", plan, timeout_s=5.0)
+        while not driver.stand >= SECOND["a"]:
+            time.sleep(0.005)
+        with pytest.raises(UnavailableError, match="a: busy with another request"):
+            settling.site.look("a", timeout_s=SETTLE_S / 10)
+        assert settling.site.view("a").reachable
+        assert settling.site.alarms("a") == ()
+        assert under_way.result().deviations == ()
