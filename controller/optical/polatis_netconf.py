@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ import paramiko
 from lxml import etree
 from ncclient import NCClientError, manager
 from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
-from ncclient.transport import AuthenticationError, SSHUnknownHostError
+from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostError
 
 from controller.optical.base import (
     Alarm,
@@ -360,6 +361,23 @@ class Access:
         raise Unreachable(f"the host key of {names[1]} is not in {path}; nothing was sent")
 
 
+class _Session(SSHSession):  # type: ignore[misc]  # ncclient has no types
+    """ncclient's own leaves its selector, a file descriptor, to the garbage collector."""
+
+    _selector: selectors.BaseSelector | None = None
+
+    def _transport_register(self, selector: selectors.BaseSelector, event: int) -> None:
+        self._selector = selector
+        super()._transport_register(selector, event)
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            if self._selector is not None:
+                self._selector.close()
+
+
 class NetconfClient:
     """One session, made when it is needed and made anew after trouble. Not for several threads."""
 
@@ -408,12 +426,20 @@ class NetconfClient:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+        def end() -> None:
+            if session.transport is not None:
+                with contextlib.suppress(NCClientError, OSError, EOFError):
+                    session.close()
+            connection.close()
+
         # A peer that speaks no SSH is waited for longer than this in several places.
         alarm = threading.Timer(limit_s, cut)
         alarm.daemon = True
         alarm.start()
+        handler = manager.make_device_handler(None)
+        session = _Session(handler)
         try:
-            made = manager.connect_ssh(
+            session.connect(
                 host=access.host,
                 port=access.port,
                 username=access.credentials.username,
@@ -427,15 +453,15 @@ class NetconfClient:
                 sock=connection,
             )
         except AuthenticationError:
-            connection.close()
+            end()
             raise AuthFailed(f"user {access.credentials.username} was not let in") from None
         except SSHUnknownHostError:
-            connection.close()
+            end()
             raise Unreachable(
                 f"{access.host}:{access.port} has another host key than the known one"
             ) from None
         except (NCClientError, paramiko.SSHException, OSError, EOFError, ValueError) as error:
-            connection.close()
+            end()
             if deadline.left_s <= 0:
                 raise DeadlineExceeded(f"no session with {access.host}:{access.port} in time") from None
             told = "no greeting in time" if limit.left_s <= 0 else _line(error)
@@ -443,6 +469,7 @@ class NetconfClient:
         finally:
             alarm.cancel()
             alarm.join()
+        made = manager.Manager(session, handler, timeout=limit_s)
         made.raise_mode = RaiseMode.ERRORS
         self._manager = made
         try:

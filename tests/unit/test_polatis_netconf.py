@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import socket
 import threading
 import time
@@ -406,6 +408,36 @@ def test_a_dropped_session_is_made_anew(server: NetconfServer, driver: NetconfDr
     server.drop()
     converge(driver, [XC(1, 10)])
     assert set(driver.snapshot().cross_connects) == {XC(1, 10)}
+
+
+def test_a_session_s_end_leaves_nothing_open(
+    server: NetconfServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even until the garbage collector comes by."""
+
+    def held() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    told = entry(server.address, monkeypatch, host_key=server.host_key)
+
+    def comes_and_goes() -> None:
+        one = make_driver("ocs0", told, SIZE)
+        one.open()
+        one.close()
+
+    comes_and_goes()
+    gc.collect()
+    before, deadline = held(), time.monotonic() + 10
+    gc.disable()
+    try:
+        for _ in range(5):
+            comes_and_goes()
+        # The server is in this process too, and takes a moment to see that a client has gone.
+        while any(now > was for now, was in zip(held(), before, strict=True)):
+            assert time.monotonic() < deadline, f"{before} threads and files before, {held()} after"
+            time.sleep(0.02)
+    finally:
+        gc.enable()
 
 
 def test_a_port_that_has_not_followed_is_told(
