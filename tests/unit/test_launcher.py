@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The launcher on a machine without SimGrid, whose programs are those in ``tmp_path``."""
+    """The launcher on a machine without SimGrid and netconfd, whose programs are those in ``tmp_path``."""
     # Compiled, it would be left beside the launcher.
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     loader = SourceFileLoader("launcher", str(ROOT / "ringlight"))
@@ -24,8 +24,10 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    monkeypatch.setattr(module, "SIMGRID_MODULES", tmp_path)
-    monkeypatch.setattr(module, "SIMGRID_ABSENT", tmp_path / "build/simgrid-absent", raising=False)
+    # As they are installed, but here.
+    wanted = [(package, f"{tmp_path}/{Path(seen).name}", what) for package, seen, what in module.WANTED]
+    monkeypatch.setattr(module, "WANTED", wanted)
+    monkeypatch.setattr(module, "ABSENT", tmp_path / "build")
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     return module
@@ -37,40 +39,44 @@ def make_apt(directory: Path, body: str) -> None:
     program.chmod(0o755)
 
 
-def test_simgrid_is_installed_once(
+def test_what_only_the_suite_wants_is_installed_once(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; : > {tmp_path}/simgrid.cpython-311.so')
-    launcher.install_simgrid()
-    launcher.install_simgrid()
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"]
+    files = f"case $* in *simgrid*) : > {tmp_path}/simgrid.x.so;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    make_apt(tmp_path, f'echo "$@" >> {tmp_path}/calls; {files}')
+    launcher.install_wanted()
+    launcher.install_wanted()
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    assert [call[-1] for call in calls if call[0] == "install"] == ["python3-simgrid", "netconfd"]
     assert "skipped" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("apt", ["exit 100", '[ "$1" = update ]', None])
-def test_without_simgrid_the_suite_goes_on(
+def test_without_it_the_suite_goes_on(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], apt: str | None
 ) -> None:
     if apt is not None:
         make_apt(tmp_path, apt)
-    launcher.install_simgrid()
-    assert "python3-simgrid cannot be installed here: the comparison with SimGrid will be skipped" in (
-        capsys.readouterr().err
-    )
+    launcher.install_wanted()
+    told = capsys.readouterr().err
+    assert "python3-simgrid cannot be installed here: the comparison with SimGrid will be skipped" in told
+    assert "netconfd cannot be installed here: the tests of NETCONF against netconfd will be skipped" in told
 
 
-def test_simgrid_is_asked_for_once_a_day(
+def test_one_that_is_absent_keeps_no_other_away_and_is_asked_for_once_a_day(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; [ "$1" = update ]')
+    has_one = f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_one}')
     for _ in range(2):
-        launcher.install_simgrid()
+        launcher.install_wanted()
         assert "the comparison with SimGrid will be skipped" in capsys.readouterr().err
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"]
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 2
+    assert (tmp_path / "netconfd").exists()
     yesterday = time.time() - 90_000
     os.utime(tmp_path / "build/simgrid-absent", (yesterday, yesterday))
-    launcher.install_simgrid()
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 2
+    launcher.install_wanted()
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 3
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(

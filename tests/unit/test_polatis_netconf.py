@@ -410,9 +410,7 @@ def test_a_dropped_session_is_made_anew(server: NetconfServer, driver: NetconfDr
     assert set(driver.snapshot().cross_connects) == {XC(1, 10)}
 
 
-def test_a_session_s_end_leaves_nothing_open(
-    server: NetconfServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_s_end_leaves_nothing_open(server: NetconfServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even until the garbage collector comes by."""
 
     def held() -> tuple[int, int]:
