@@ -17,14 +17,16 @@ import contextlib
 import getpass
 import os
 import re
+import select
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import paramiko
 
@@ -34,6 +36,8 @@ SYSTEM = "http://www.polatis.com/yang/polatis-switch"
 BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 STAND_IN = Path(__file__).parent / "data/yang"
 START_S = 20.0
+#: Silence after which netconfd is nudged, seconds.
+NUDGE_S = 0.3
 _END = b"]]>]]>"
 _CHUNK = re.compile(rb"\n#(\d{1,9})\n")
 _BASE_11 = b"urn:ietf:params:netconf:base:1.1"
@@ -65,6 +69,13 @@ def _environment() -> dict[str, str]:
         "USER": getpass.getuser(),
         "SSH_CONNECTION": "127.0.0.1 50000 127.0.0.1 830",
     }
+
+
+def _has_more(inside: subprocess.Popen[bytes]) -> bool:
+    """Whether netconfd says something now. Where it has read a greeting and the first request at once, it
+    stands still until another byte comes; a line feed says nothing in either framing."""
+    assert inside.stdout is not None
+    return bool(select.select([inside.stdout], [], [], NUDGE_S)[0])
 
 
 class Framing:
@@ -126,13 +137,21 @@ class NetconfServer:
     """netconfd with ``ports`` ports, reached at ``address``.
 
     ``target``: which datastore it lets itself be edited in. ``old``: the model's revision before 2017-08-04.
+    ``powers``: what the ports' meters read, dBm.
     ``seen``: the edits that clients have sent. ``lose``: the next edit does not reach it (False), or its
     answer does not come back (True), and the session ends. ``garble``: answers to readings are cut off.
     ``chatter``: a notification goes out before every answer.
     """
 
-    def __init__(self, ports: int, failed: Iterable[int] = (), target: str = "candidate", old: bool = False):
-        self.ports, self.target, self.old = ports, target, old
+    def __init__(
+        self,
+        ports: int,
+        failed: Iterable[int] = (),
+        target: str = "candidate",
+        old: bool = False,
+        powers: Mapping[int, float] = MappingProxyType({1: -3.25}),
+    ) -> None:
+        self.ports, self.target, self.old, self.powers = ports, target, old, powers
         self.seen: list[str] = []
         self.lose: bool | None = None
         self.garble = False
@@ -183,11 +202,15 @@ class NetconfServer:
             f"<port><port-id>{port}</port-id>{self._status(port in failed)}</port>"
             for port in range(1, self.ports + 1)
         )
+        meters = "".join(
+            f"<port><port-id>{port}</port-id><power>{power:.2f}</power></port>"
+            for port, power in self.powers.items()
+        )
         return (
             f'<product-information xmlns="{MODEL}"><manufacturer>Stand-in</manufacturer><serial-number>1'
             f"</serial-number><model-name>N-VST-{size}x{size}-LA1-DMHNV-701</model-name><software-version>2.13"
             f'</software-version></product-information><{container} xmlns="{MODEL}">{ports}</{container}>'
-            f'<opm-power xmlns="{MODEL}"><port><port-id>1</port-id><power>-3.25</power></port></opm-power>'
+            f'<opm-power xmlns="{MODEL}">{meters}</opm-power>'
         )
 
     def _start(self, failed: set[int]) -> None:
@@ -246,6 +269,51 @@ class NetconfServer:
         for transport in open_ones:
             transport.close()
 
+    def ask(self, *operations: str) -> list[str]:
+        """The answers to these in a session of its own, past SSH and all that is counted and hurt here.
+        Raises RuntimeError if one is an error."""
+        rpcs = [
+            f'<rpc xmlns="{BASE}" message-id="{number}">{one}</rpc>'
+            for number, one in enumerate(operations, start=1)
+        ]
+        hello = (
+            f'<hello xmlns="{BASE}"><capabilities><capability>urn:ietf:params:netconf:base:1.0</capability>'
+            "</capabilities></hello>"
+        )
+        framing, answers = Framing(), []
+        with subprocess.Popen(
+            self._subsystem(), env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as inside:
+            alarm = threading.Timer(START_S, inside.kill)
+            alarm.start()
+            try:
+                assert inside.stdin is not None
+                assert inside.stdout is not None
+                for one in (hello, *rpcs):
+                    asked = len(answers)
+                    inside.stdin.write(framing.pack(one.encode()))
+                    inside.stdin.flush()
+                    while len(answers) == asked:
+                        if not _has_more(inside):
+                            inside.stdin.write(b"\n")
+                            inside.stdin.flush()
+                        elif data := os.read(inside.stdout.fileno(), 1 << 16):
+                            answers += [told.decode() for told in framing.feed(data)]
+                        else:
+                            break
+            finally:
+                alarm.cancel()
+                inside.kill()
+        if len(answers) <= len(rpcs) or any("<rpc-error>" in one for one in answers):
+            raise RuntimeError(f"netconfd: {operations}: {answers[1:]}")
+        return answers[1:]
+
+    def _subsystem(self) -> list[str]:
+        return [
+            str(root() / "usr/sbin/netconf-subsystem"),
+            f"--ncxserver-sockname=830@{self._socket}",
+        ]
+
     def _spawn(self, what: object, *arguments: object) -> None:
         thread = threading.Thread(target=what, args=arguments, name="netconf", daemon=True)  # type: ignore[arg-type]
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
@@ -283,7 +351,7 @@ class NetconfServer:
 
     def _carry(self, channel: paramiko.Channel) -> None:
         inside = subprocess.Popen(
-            [str(root() / "usr/sbin/netconf-subsystem"), f"--ncxserver-sockname=830@{self._socket}"],
+            self._subsystem(),
             env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -318,6 +386,8 @@ class _Conversation:
         self._greeted = {"client": b"", "server": b""}
         #: What is done to the answer that comes next.
         self._next: str | None = None
+        #: Whether it has yet to answer, and whether it was nudged to.
+        self._asked = self._nudged = False
         self._lock = threading.Lock()
 
     def _greet(self, who: str, hello: bytes) -> None:
@@ -338,9 +408,19 @@ class _Conversation:
 
     def _send(self, data: bytes) -> None:
         assert self._inside.stdin is not None
-        with contextlib.suppress(OSError):
-            self._inside.stdin.write(data)
+        with self._lock, contextlib.suppress(OSError):
+            # What it was nudged with is the first byte of a chunk.
+            self._inside.stdin.write(data[1:] if self._nudged and data.startswith(b"\n#") else data)
             self._inside.stdin.flush()
+            self._nudged, self._asked = False, True
+
+    def _nudge(self) -> None:
+        assert self._inside.stdin is not None
+        with self._lock, contextlib.suppress(OSError):
+            if self._asked and not self._nudged:
+                self._inside.stdin.write(b"\n")
+                self._inside.stdin.flush()
+                self._nudged = True
 
     def _request(self, message: bytes) -> bool:
         server = self._server
@@ -398,7 +478,12 @@ class _Conversation:
 
     def _pass_answers(self) -> None:
         assert self._inside.stdout is not None
-        while data := os.read(self._inside.stdout.fileno(), 1 << 16):
+        while True:
+            while not _has_more(self._inside):
+                self._nudge()
+            if not (data := os.read(self._inside.stdout.fileno(), 1 << 16)):
+                return
+            self._asked = False
             for message in self._down.feed(data):
                 if not self._greeted["server"]:
                     hello = self._down.pack(message)

@@ -96,7 +96,10 @@ def _emulated(drivers: Sequence[str] | None) -> Mapping[str, Callable[[], Rig]]:
         fail(f"--driver: there is no emulated switch for {strange}; there are {', '.join(RIGS)}", 2)
     if os.geteuid() != 0:
         fail("root is needed to build networks; run again with sudo, or name a --target")
-    return {name: rig for name, rig in RIGS.items() if not drivers or name in drivers}
+    chosen = {name: rig for name, rig in RIGS.items() if not drivers or name in drivers}
+    for name in [name for name, rig in chosen.items() if rig.missing()]:
+        say(f"{name} is left out: {chosen.pop(name).missing()}")
+    return chosen or fail("--driver: none of them can be tested on this machine")
 
 
 def _entry(

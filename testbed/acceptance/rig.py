@@ -61,6 +61,11 @@ class Rig(ABC):
 
     # What can be said of any.
 
+    @classmethod
+    def missing(cls) -> str:
+        """Why none can be made on this machine; empty if one can."""
+        return ""
+
     @property
     def plugged(self) -> Collection[int]:
         """Faceplates where light comes in, as far as is known."""

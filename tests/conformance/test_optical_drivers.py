@@ -26,8 +26,12 @@ from testbed.acceptance.rig import Lacks, Rig
 from testbed.acceptance.rigs import RIGS
 from testbed.acceptance.rigs.emulated import HOSTS, SIZE, WssRig
 from testbed.acceptance.runner import opened
+from tests.conformance.netconf_rigs import NetconfRig
 
-DRIVERS = [*(pytest.param(rig, id=name) for name, rig in RIGS.items())]
+DRIVERS = [
+    *(pytest.param(rig, id=name) for name, rig in RIGS.items()),
+    pytest.param(NetconfRig, id="polatis-netconf"),
+]
 
 pytestmark = pytest.mark.root
 
@@ -37,6 +41,8 @@ NOT_DRAWN = [one for one in CHECKS if one.run is not timing.random_changes_follo
 
 @pytest.fixture(scope="class", params=DRIVERS)
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    if why := request.param.missing():
+        pytest.skip(why)
     made: Rig = request.param()
     try:
         yield made

@@ -90,7 +90,11 @@ ONLY_IN = {
     "google": ["workloads.formats", "testbed.emulation.optical.ocp_gnmi"],
     "grpc": ["controller.optical.ocp_gnmi"],
     "h2": ["testbed.emulation.optical.grpc_calls"],
-    "pygnmi": ["controller.optical.ocp_gnmi", "testbed.emulation.optical.ocp_gnmi"],
+    "pygnmi": [
+        "controller.optical.ocp_gnmi",
+        "testbed.emulation.optical.ocp_gnmi",
+        "testbed.acceptance.rigs.gnmi",
+    ],
     "ncclient": ["controller.optical.polatis_netconf"],
     "paramiko": ["controller.optical.polatis_netconf"],
 }

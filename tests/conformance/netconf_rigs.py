@@ -1,0 +1,117 @@
+"""Debian's netconfd under the NETCONF driver: the protocol of a server that is not ours, and no light."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from controller.optical.base import OpticalSwitchDriver
+from controller.optical.registry import make_driver
+from fabric.crossconnect import CrossConnect
+from testbed.acceptance.checks.reading import WRONG_PASSWORD
+from testbed.acceptance.rig import Rig
+from testbed.acceptance.rigs.emulated import HOSTS, SIZE
+from tests import netconf_server
+from tests.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
+
+#: What stands in the datastore as power, whatever else stands there: light at the ports with a host, and
+#: behind one egress.
+POWERS = {
+    **{port: 0.0 if port <= HOSTS else -60.0 for port in range(1, SIZE + 1)},
+    SIZE + 2: -1.5,
+}
+#: What it is said to be dark for; a datastore never is.
+DARK_S = 0.01
+_PAIR = re.compile(r"<ingress>(\d+)</ingress>\s*<egress>(\d+)</egress>")
+_CROSS_CONNECTS = f'<cross-connects xmlns="{MODEL}"'
+
+
+class NetconfRig(Rig):
+    """netconfd and its candidate datastore; what else it can be is in the driver's own tests."""
+
+    inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE)
+    failed_port = 2 * SIZE
+
+    @classmethod
+    def missing(cls) -> str:
+        return netconf_server.missing()
+
+    def __init__(self) -> None:
+        self.hosts = {}
+        self._directory = Path(tempfile.mkdtemp(prefix="ringlight-netconf-"))
+        for name, password in (("password", PASSWORD), ("wrong", WRONG_PASSWORD)):
+            (self._directory / name).write_text(f"{password}\n")
+        try:
+            self._server = NetconfServer(2 * SIZE, [2 * SIZE], powers=POWERS)
+        except BaseException:
+            shutil.rmtree(self._directory)
+            raise
+
+    @property
+    def plugged(self) -> Collection[int]:
+        return range(1, HOSTS + 1)
+
+    def close(self) -> None:
+        self._server.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
+        entry = {
+            "driver": "polatis-netconf",
+            "address": address,
+            "username": USER,
+            "password_file": str(self._directory / password),
+            "host_key": self._server.host_key,
+            "profile": {"dark_s": DARK_S},
+        }
+        return make_driver("ocs0", entry, SIZE)
+
+    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
+        return self._make(self._server.address)
+
+    def unreachable(self) -> OpticalSwitchDriver:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        return self._make(f"127.0.0.1:{port}")
+
+    def locked_out(self) -> OpticalSwitchDriver | None:
+        return self._make(self._server.address, "wrong")
+
+    def truth(self) -> set[CrossConnect]:
+        found = f'<filter type="subtree">{_CROSS_CONNECTS}/></filter>'
+        (told,) = self._server.ask(f"<get-config><source><running/></source>{found}</get-config>")
+        return {CrossConnect(int(a), int(b)) for a, b in _PAIR.findall(told)}
+
+    def _edit(self, config: str) -> None:
+        edit = f"<edit-config><target><candidate/></target><config>{config}</config></edit-config>"
+        self._server.ask(edit, "<commit/>")
+
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        ends = f"<ingress>{cross_connect.ingress}</ingress><egress>{cross_connect.egress}</egress>"
+        self._edit(f"{_CROSS_CONNECTS}><pair>{ends}</pair></cross-connects>")
+
+    def wipe(self) -> None:
+        self._edit(f'{_CROSS_CONNECTS} xmlns:nc="{BASE}" nc:operation="replace"/>')
+
+    def writes(self) -> list[str]:
+        seen, self._server.seen = self._server.seen, []
+        return seen
+
+    def lose_next_reply(self, effect: bool) -> None:
+        self._server.lose = effect
+
+    @contextmanager
+    def broken_reads(self) -> Iterator[None]:
+        self._server.garble = True
+        try:
+            yield
+        finally:
+            self._server.garble = False
+
+    def drop_sessions(self) -> None:
+        self._server.drop()
