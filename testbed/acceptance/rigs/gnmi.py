@@ -93,8 +93,8 @@ class GnmiProxy(Proxy):
                 number = frame.stream_id
                 if isinstance(frame, HeadersFrame):
                     assert "END_HEADERS" in frame.flags, "headers in several frames are not read here"
-                    headers = dict(decoder.decode(frame.data))
-                    methods[number] = str(headers.get(":path", "")).rpartition("/")[2]
+                    headers = {str(name): str(value) for name, value in decoder.decode(frame.data)}
+                    methods[number] = headers.get(":path", "").rpartition("/")[2]
                 elif isinstance(frame, DataFrame) and methods.get(number) == "Set":
                     requests[number] = requests.get(number, b"") + frame.data
                     # A request without its last frame has no effect.
