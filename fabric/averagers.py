@@ -8,13 +8,16 @@ of the first level leaves its decimals for the one above (Eq. 10), or drops them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fabric.optinc.averaging import Coding
 from fabric.optinc.blocks import block_count
 from fabric.optinc.structure import CASES, Structure, mzis
 from fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from fabric.steps import Step, Steps, frozen
 from fabric.topology import Averager, Fabric, Link
 
 #: Cases of ``structure.CASES`` whose trained weights come with the program (``fabric.optinc.weights``).
@@ -88,8 +91,29 @@ class Averaging:
 
 
 def scale_bytes(gradient_bytes: int) -> int:
-    """Bytes of the exponents that each rank tells the others before its codes."""
+    """Bytes of the exponents of a gradient's blocks."""
     return _SCALE_BYTES * block_count(gradient_bytes // _VALUE_BYTES)
+
+
+def scales_sent(gradient_bytes: int, ranks: int) -> int:
+    """Bytes of exponents that the rank with the largest part of the blocks sends by :func:`scale_steps`."""
+    blocks = block_count(gradient_bytes // _VALUE_BYTES)
+    part = -(-blocks // ranks)
+    return _SCALE_BYTES * (blocks - part + (ranks - 1) * part)
+
+
+def scale_steps(ranks: int) -> Steps:
+    """How ranks agree on the largest exponents: each gets all of its part of the blocks, then tells these."""
+    others = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
+    sources, destinations = (frozen([pair[end] for pair in others]) for end in (0, 1))
+    one = frozen(np.ones(len(others)))
+
+    def make() -> Iterator[Step]:
+        if others:
+            yield Step(sources, destinations, destinations, one, "reduce")
+            yield Step(sources, destinations, sources, one, "replace")
+
+    return Steps("scales", ranks, ranks, 2 if others else 0, make)
 
 
 def coding(averager: Averager, above: Averager | None = None, below: Averager | None = None) -> Coding:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fabric.averagers import Averaging, scale_bytes, structure_of
+from fabric.averagers import Averaging, scales_sent, structure_of
 from fabric.optinc.designed import designed
 from fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
 from fabric.optinc.network import Network, Wrong, compressed, wrong_among
@@ -95,7 +95,7 @@ def carried(averaging: Averaging, gradient_bytes: int) -> Carried:
     codes = gradient_bytes // 4
     frames = -(-codes // FRAME)
     found = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
-    scales = (len(averaging.servers) - 1) * scale_bytes(gradient_bytes)
+    scales = scales_sent(gradient_bytes, len(averaging.servers))
     if len(found) == 2:
         return Carried(found[0], None, None, scales)
     return Carried(found[0], found[1], found[2], scales)

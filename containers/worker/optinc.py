@@ -1,9 +1,11 @@
 """A server's side of OptINC: gradients quantised, sent once to the averager, and their mean received once.
 
-The blocks' scales are agreed on first, over the control network, by an all-gather that the caller hands in.
-A rank whose gradients cannot be averaged says so there, so all ranks fail with its name. Then frames of codes
-go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when its turn to be sent
-comes and turned back when its answer is there, so both overlap with the sending.
+The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank
+to each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the
+second the largest of all other parts. That is 4(N - 1)/N bytes for a block; telling all to all would be
+2(N - 1). A rank whose gradients cannot be averaged says so in the first, so all ranks fail with its name.
+Then frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when
+its turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
 
 The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects anew,
 says which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
@@ -30,7 +32,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.worker.gather import AllGather
+from containers.worker.exchange import Exchange
 from containers.worker.peer import AveragingFailed
 from containers.worker.spec import AveragerPlace, WorkerSpec
 from containers.worker.stalls import Stalls
@@ -48,8 +50,8 @@ _SCALES = struct.Struct("<BBII")
 _GOOD, _FAILED = 0, 1
 _BUFFER_BYTES = 512 * 1024
 
-#: All ranks' messages in the order of ranks, for this rank's own.
-Gather = Callable[[bytes], Sequence[bytes]]
+#: What each rank has for this one, for what this one has for each; both in the order of ranks.
+Exchanging = Callable[[Sequence[bytes]], Sequence[bytes]]
 
 
 class _Gone(AveragingFailed):
@@ -90,8 +92,8 @@ class Place:
 
 @dataclass
 class Moved:
-    """What a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its own messages to the
-    all-gather (which sends them as often as it does), frames sent a second time, and new connections.
+    """What a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its messages to
+    the other ranks, frames sent a second time, and new connections.
     """
 
     bytes_sent: int = 0
@@ -158,7 +160,7 @@ class _Collective:
 class Averaging:
     """A rank's connection to its averager, for one collective after another.
 
-    ``address``: of the averager. ``gather``: see the module's text. ``connect_timeout_s``: for all ranks to
+    ``address``: of the averager. ``exchange``: see the module's text. ``connect_timeout_s``: for all ranks to
     be there at first; ``silence_s``: afterwards the averager may be silent that long, or gone. The
     averager's own limit is shorter, so that it can say who was silent.
 
@@ -170,7 +172,7 @@ class Averaging:
         self,
         address: tuple[str, int],
         place: Place,
-        gather: Gather,
+        exchange: Exchanging,
         *,
         connect_timeout_s: float = 30.0,
         silence_s: float = 4.5,
@@ -178,7 +180,7 @@ class Averaging:
         self.moved = Moved()
         #: Since the owner last took them.
         self.stalls = Stalls()
-        self._address, self._place, self._gather = address, place, gather
+        self._address, self._place, self._exchange = address, place, exchange
         self._connect_timeout_s, self._silence_s = connect_timeout_s, silence_s
         self._buffer = memoryview(bytearray(_BUFFER_BYTES + 2 * wire.MOST_CODES + HEADER_BYTES))
         self._filled = 0
@@ -271,13 +273,11 @@ class Averaging:
         place = self._place
         agreed = _SCALES.pack(_GOOD, place.bits, place.block, values.size)
         try:
-            message = agreed + exponents(values, place.block).astype("<i2").tobytes()
+            parts = np.array_split(exponents(values, place.block), place.ranks)
+            messages = [agreed + part.astype("<i2").tobytes() for part in parts]
         except ValueError as error:
-            message = bytes([_FAILED]) + str(error).encode()
-        self.moved.scale_bytes += len(message)
-        said = self._gather(message)
-        if len(said) != place.ranks:
-            raise AveragingFailed(None, f"scales of {len(said)} ranks came, there are {place.ranks}")
+            messages = [bytes([_FAILED]) + str(error).encode()] * place.ranks
+        said = self._told_each(messages)
         for rank, its in enumerate(said):
             if its[:1] == bytes([_FAILED]):
                 raise AveragingFailed(rank, f"rank {rank}: {its[1:].decode(errors='replace')}")
@@ -285,7 +285,17 @@ class Averaging:
                 raise AveragingFailed(
                     rank, f"rank {rank}: {_told(its)}, but rank {place.rank} {_told(agreed)}"
                 )
-        return merge([np.frombuffer(its, "<i2", offset=_SCALES.size).astype(np.int16) for its in said])
+        largest = merge([np.frombuffer(its, "<i2", offset=_SCALES.size) for its in said])
+        merged = self._told_each([largest.tobytes()] * place.ranks)
+        return np.frombuffer(b"".join(merged), "<i2").astype(np.int16)
+
+    def _told_each(self, messages: Sequence[bytes]) -> Sequence[bytes]:
+        place = self._place
+        self.moved.scale_bytes += sum(map(len, messages)) - len(messages[place.rank])
+        said = self._exchange(messages)
+        if len(said) != place.ranks:
+            raise AveragingFailed(None, f"scales of {len(said)} ranks came, there are {place.ranks}")
+        return said
 
     # -- the connection's thread ---------------------------------------------------------------------------
 
@@ -508,25 +518,25 @@ def reducing_at(
     Raises AveragingFailed, PeerLost, as do the all-reduces.
     """
     host, _, port = place.address.rpartition(":")
-    gather = AllGather(spec.rank, connections, spec.peer_timeout_s)
+    exchange = Exchange(spec.rank, connections, spec.peer_timeout_s)
     with Averaging(
         (host, int(port)),
         Place(spec.rank, spec.world_size, place.port, place.ports, place.bits),
-        gather,
+        exchange,
         connect_timeout_s=spec.connect_timeout_s,
         silence_s=place.silence_s,
     ) as averaging:
 
         def reduce(vector: NDArray[np.float32]) -> RunReport:
-            sent, received = gather.bytes_sent, gather.bytes_received
+            sent, received = exchange.bytes_sent, exchange.bytes_received
             mean = averaging.mean(vector)
             # Sums, as all other collectives have them.
             np.multiply(mean, np.float32(spec.world_size), out=vector)
             # Codes once each way, and scales: what is sent again after a loss is no payload.
             codes = wire.Form(place.bits).bytes_of(vector.size)
-            sent, received = codes + gather.bytes_sent - sent, codes + gather.bytes_received - received
-            waited = [averaging.stalls, gather.stalls]
-            averaging.stalls, gather.stalls = Stalls(), Stalls()
+            sent, received = codes + exchange.bytes_sent - sent, codes + exchange.bytes_received - received
+            waited = [averaging.stalls, exchange.stalls]
+            averaging.stalls, exchange.stalls = Stalls(), Stalls()
             spans = sorted(span for one in waited for span in one.spans)
             return RunReport(sent, received, 0, max(one.longest_s for one in waited), tuple(spans))
 

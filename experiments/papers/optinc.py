@@ -87,7 +87,7 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_scales(base: AtBase) -> Iterator[Finding]:
-    """Every rank hears the scale of every other's blocks."""
+    """Ranks agree on the scales of blocks before."""
     found: dict[int, float] = {}
     for arm in ("optinc", "optinc-cascade"):
         sent, scales = _numbers(base, arm, "port_sent"), _numbers(base, arm, "port_scales")
@@ -96,10 +96,9 @@ def _on_scales(base: AtBase) -> Iterator[Finding]:
         least, most = min(found), max(found)
         yield Finding(
             "loses",
-            "Before its numbers a server sends the scales of blocks, all servers' to all: "
+            "Before its numbers servers agree on the scales of blocks, over packet switches: "
             f"{found[least]:.2f} % of its numbers' bytes with {least} servers, "
-            f"{found[most]:.1f} % with {most}. "
-            "They go over packet switches; an all-reduce of the largest would stay below 0.4 %.",
+            f"{found[most]:.2f} % with {most}.",
         )
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -156,17 +157,17 @@ def serve(plan: Plan) -> dict[str, Any]:
         file.write(bytes([plan.rank]))
         file.flush()
 
-        def gather(message: bytes) -> Sequence[bytes]:
-            write_message(file, message)
+        def exchange(messages: Sequence[bytes]) -> Sequence[bytes]:
+            write_message(file, pickle.dumps([*messages]))
             file.flush()
-            said = [read_message(file) for _ in range(plan.ranks)]
+            said = [pickle.loads(read_message(file))[plan.rank] for _ in range(plan.ranks)]
             began.append(time.monotonic())
             return said
 
         began: list[float] = []
         try:
             with Averaging(
-                (plan.address, plan.tcp_port), place, gather, silence_s=plan.silence_s
+                (plan.address, plan.tcp_port), place, exchange, silence_s=plan.silence_s
             ) as averaging:
                 for number, size in enumerate(plan.sizes):
                     own = values(plan.seed, plan.rank, number, size)

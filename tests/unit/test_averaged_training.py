@@ -1,4 +1,4 @@
-"""What a job with averagers trains: its pads, its gather of scales, its reference in one process."""
+"""What a job with averagers trains: its pads, its exchange of scales, its reference in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.worker.averaged import summed_by
-from containers.worker.gather import AllGather
+from containers.worker.exchange import Exchange
 from containers.worker.model import PARAMETERS
 from containers.worker.pads import Fractions
 from containers.worker.peer import AveragingFailed, PeerLost
@@ -107,17 +107,17 @@ def mesh(ranks: int) -> Iterator[list[dict[int, socket.socket]]]:
         yield ends
 
 
-def gathered(
-    ends: list[dict[int, socket.socket]], rounds: list[list[bytes]], absent: int | None = None
+def exchanged(
+    ends: list[dict[int, socket.socket]], rounds: list[list[list[bytes]]], absent: int | None = None
 ) -> list[Any]:
-    """What each rank got in each round, or its error."""
+    """What each rank got in each round, or its error; of a round, what each rank has for each."""
     got: list[Any] = [[] for _ in ends]
 
     def work(rank: int) -> None:
-        gather = AllGather(rank, ends[rank], 0.5)
+        exchange = Exchange(rank, ends[rank], 0.5)
         try:
             for messages in rounds:
-                got[rank].append(gather(messages[rank]))
+                got[rank].append(exchange(messages[rank]))
         except (PeerLost, AveragingFailed) as error:
             got[rank] = error
 
@@ -131,20 +131,23 @@ def gathered(
 
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.lists(st.integers(0, 700_000), min_size=3, max_size=3), min_size=1, max_size=3))
-def test_all_ranks_get_all_messages_of_any_length(lengths: list[list[int]]) -> None:
-    rounds = [[bytes([rank + 1]) * length for rank, length in enumerate(of_ranks)] for of_ranks in lengths]
+def test_all_ranks_get_their_messages_of_any_length(lengths: list[list[int]]) -> None:
+    rounds = [
+        [[bytes([1 + rank, 1 + to]) * length for to in range(3)] for rank, length in enumerate(of_ranks)]
+        for of_ranks in lengths
+    ]
     with mesh(3) as ends:
-        assert gathered(ends, rounds) == [rounds] * 3
+        assert exchanged(ends, rounds) == [[[own[to] for own in one] for one in rounds] for to in range(3)]
 
 
 def test_whoever_is_silent_or_gone_is_named_by_all() -> None:
     with mesh(4) as ends:
-        errors = gathered(ends, [[b"x"] * 4], absent=2)
+        errors = exchanged(ends, [[[b"x"] * 4] * 4], absent=2)
         assert {(error.rank, str(error)) for rank, error in enumerate(errors) if rank != 2} == {
             (2, "rank 2: silent for 0.5 s while others tell their scales")
         }
     with mesh(4) as ends:
         for connection in ends[2].values():
             connection.close()
-        errors = gathered(ends, [[b"x"] * 4], absent=2)
+        errors = exchanged(ends, [[[b"x"] * 4] * 4], absent=2)
         assert {error.rank for rank, error in enumerate(errors) if rank != 2} == {2}

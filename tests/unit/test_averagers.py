@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.averagers import TRAINED, Averaging, Hop, averaging_of, coding, scale_bytes
+from fabric.averagers import TRAINED, Averaging, Hop, averaging_of, coding, scale_bytes, scales_sent
 from fabric.optinc.averaging import cascade
 from fabric.optinc.wire import FRAME, HEADER_BYTES
 from fabric.schema import FabricSpec, build_fabric
@@ -281,6 +281,9 @@ def test_what_a_rank_sends() -> None:
     assert averaging(1, 8, 1e8, 1e8, True).code_bytes(gradient) == gradient // 4
     assert averaging(1, 16, 1e8, 1e8, True).code_bytes(gradient) == gradient // 2
     assert scale_bytes(gradient) == 2 * 10 * FRAME // 1024
+    assert scales_sent(4 * 64 * 1024, 16) == 2 * 2 * 15 / 16 * 64
+    # three blocks, of which rank 0 has two: it sends one exponent, then two
+    assert scales_sent(4 * 3 * 1024, 2) == 2 * 3
     frame_s = 8 * (FRAME + HEADER_BYTES) / 1e8
     assert averaging(1, 8, 1e8, 1e8, True).stream_s(gradient) == pytest.approx(11 * frame_s)
     assert averaging(2, 8, 1e8, 1e8, False).stream_s(gradient) == pytest.approx(13 * frame_s)

@@ -95,10 +95,10 @@ def test_an_all_reduce_is_the_scales_and_then_the_stream(fabric: dict[str, Any],
     job = plan.jobs[0]
     size = job.loop.gradient_bytes
     one = averaging_of(plan.setting.fabric, job.ranks)
-    scales_s = 8 * (servers - 1) * scale_bytes(size) / RATE_BPS
+    scales_s = 8 * 2 * (servers - 1) / servers * scale_bytes(size) / RATE_BPS
     assert all_reduce_s(simulated(plan)) == pytest.approx(scales_s + one.stream_s(size), rel=1e-9)
     late = simulated(plan, SimulationBackend(latency_s=1e-3))
-    waited_s = (servers - 1 + len(one.hops)) * 1e-3
+    waited_s = (2 + len(one.hops)) * 1e-3
     assert all_reduce_s(late) == pytest.approx(scales_s + one.stream_s(size) + waited_s, rel=1e-9)
 
 

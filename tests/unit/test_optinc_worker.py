@@ -59,24 +59,32 @@ def values(rank: int, number: int = 0) -> np.ndarray:
     return np.random.default_rng((rank, number)).random(SIZE, np.float32) - np.float32(0.5)
 
 
-def averaging(listener: socket.socket, rank: int, gather: Callable, silence_s: float = 5.0) -> Averaging:
+def averaging(listener: socket.socket, rank: int, exchanging: Callable, silence_s: float = 5.0) -> Averaging:
     place = Place(rank, 2, rank, 2, 8, block=BLOCK, frame=4 * BLOCK)
-    return Averaging(listener.getsockname(), place, gather, connect_timeout_s=5.0, silence_s=silence_s)
+    return Averaging(listener.getsockname(), place, exchanging, connect_timeout_s=5.0, silence_s=silence_s)
 
 
-def alone(message: bytes) -> Sequence[bytes]:
-    """Both ranks say the same."""
-    return [message, message]
+def alone() -> Callable[[Sequence[bytes]], Sequence[bytes]]:
+    """What rank 0 of two hears when the other has the same values."""
+    kept: list[bytes] = []
+
+    def exchange(messages: Sequence[bytes]) -> Sequence[bytes]:
+        if kept:
+            return [messages[0], kept.pop()]
+        kept.append(messages[1][10:])  # without what all have to agree on
+        return [messages[0], messages[0]]
+
+    return exchange
 
 
 class Work(threading.Thread):
     """A rank that averages so many vectors."""
 
-    def __init__(self, listener: socket.socket, rank: int, gather: Callable, count: int = 1) -> None:
+    def __init__(self, listener: socket.socket, rank: int, exchanging: Callable, count: int = 1) -> None:
         super().__init__(daemon=True)
         self.means: list[np.ndarray] = []
         self.error: BaseException | None = None
-        self._make = lambda: averaging(listener, rank, gather, 2.0)
+        self._make = lambda: averaging(listener, rank, exchanging, 2.0)
         self._rank, self._count = rank, count
         self.start()
 
@@ -118,20 +126,20 @@ def exchange(players: list[Player], at: Position) -> None:
 
 
 def test_a_rank_that_has_its_mean_is_there_for_one_that_has_not(listener: socket.socket) -> None:
-    said: dict[int, bytes] = {}
+    said: dict[int, Sequence[bytes]] = {}
     meet = threading.Barrier(2, timeout=10)
 
-    def gather(rank: int) -> Callable[[bytes], Sequence[bytes]]:
-        def both(message: bytes) -> Sequence[bytes]:
-            said[rank] = message
+    def exchanging(rank: int) -> Callable[[Sequence[bytes]], Sequence[bytes]]:
+        def both(messages: Sequence[bytes]) -> Sequence[bytes]:
+            said[rank] = messages
             meet.wait()
-            found = [said[0], said[1]]
+            found = [said[0][rank], said[1][rank]]
             meet.wait()
             return found
 
         return both
 
-    ranks = [Work(listener, rank, gather(rank), count=2) for rank in range(2)]
+    ranks = [Work(listener, rank, exchanging(rank), count=2) for rank in range(2)]
     players = opened(listener, 2)
     exchange(players, Position(1, 0))
     # The answer to the last frame gets to rank 0, which goes on to the next scales, and not to rank 1.
@@ -163,7 +171,7 @@ def test_a_rank_that_has_its_mean_is_there_for_one_that_has_not(listener: socket
     ],
 )
 def test_what_is_no_answer_is_not_believed(listener: socket.socket, lie: Callable, cause: str) -> None:
-    work = Work(listener, 0, alone)
+    work = Work(listener, 0, alone())
     (player,) = opened(listener, 1)
     player.codes(Position(1, 0))
     player.codes(Position(1, 1))
@@ -179,7 +187,7 @@ def test_what_is_no_answer_is_not_believed(listener: socket.socket, lie: Callabl
 
 
 def test_another_answer_than_before_is_not_believed(listener: socket.socket) -> None:
-    work = Work(listener, 0, alone)
+    work = Work(listener, 0, alone())
     (player,) = opened(listener, 1)
     player.answer(Position(1, 0), player.codes(Position(1, 0)))
     player.codes(Position(1, 1))
@@ -195,7 +203,7 @@ def test_another_answer_than_before_is_not_believed(listener: socket.socket) -> 
 
 
 def test_an_error_from_the_averager_is_raised_with_its_rank(listener: socket.socket) -> None:
-    work = Work(listener, 0, alone)
+    work = Work(listener, 0, alone())
     (player,) = opened(listener, 1)
     player.write(wire.error(1, "rank 1: silent for 3 s while others wait"))
     work.end()
@@ -204,7 +212,7 @@ def test_an_error_from_the_averager_is_raised_with_its_rank(listener: socket.soc
 
 
 def test_a_failure_of_the_rank_is_told_to_the_averager(listener: socket.socket) -> None:
-    def broken(message: bytes) -> Sequence[bytes]:
+    def broken(messages: Sequence[bytes]) -> Sequence[bytes]:
         raise ConnectionError("the control network is gone")
 
     work = Work(listener, 0, broken)
@@ -218,8 +226,8 @@ def test_a_failure_of_the_rank_is_told_to_the_averager(listener: socket.socket) 
 
 
 def test_what_another_rank_cannot_average_nobody_sends(listener: socket.socket) -> None:
-    def other_has_nan(message: bytes) -> Sequence[bytes]:
-        return [message, b"\1value 3 is nan"]
+    def other_has_nan(messages: Sequence[bytes]) -> Sequence[bytes]:
+        return [messages[0], b"\1value 3 is nan"]
 
     work = Work(listener, 0, other_has_nan)
     (player,) = opened(listener, 1)
@@ -234,7 +242,7 @@ def test_nobody_at_the_address_is_told_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = gone.getsockname()
     with pytest.raises(AveragingFailed, match=r"Connection refused; not back in 0\.3 s"):
-        Averaging(address, Place(0, 2, 0, 2, 8), alone, connect_timeout_s=0.3)
+        Averaging(address, Place(0, 2, 0, 2, 8), alone(), connect_timeout_s=0.3)
 
 
 def test_a_frame_that_cuts_blocks_is_refused() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric import wdm
+from fabric.averagers import scale_steps
 from fabric.collectives import all_reduce, apply_schedule, schedule_of
 from fabric.crossconnect import CrossConnect, check_matching
 from fabric.schedules import (
@@ -33,6 +34,7 @@ from tests.unit.fabrics import COLLECTIVES
 SIZES = [*range(1, 34), 45, 64]
 ALL: dict[str, Callable[[int], Steps]] = {
     **STEPS,
+    "scales of averagers' blocks": scale_steps,
     "five coprime rings": lambda n: coprime_rings(n, 5),
     "wrht": wrht,
     "wrht, 2 wavelengths": lambda n: wrht(n, 2),

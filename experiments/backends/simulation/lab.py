@@ -41,9 +41,8 @@ from experiments.record.events import (
     RingSetUps,
     WorkerLost,
 )
-from fabric.averagers import averaging_of, scale_bytes
+from fabric.averagers import averaging_of, scale_bytes, scale_steps
 from fabric.cost import RingJob
-from fabric.gathers import ring_all_gather
 from fabric.grid import choose_nodes, ways_for
 from fabric.interconnect import WavelengthRing, divided_anew, slowed
 from fabric.photonics import errors_of
@@ -217,11 +216,11 @@ class SimulatedLab:
         self._flows_of[job.name] = _sent(steps) if self._grid is not None else {}
 
     def _averaged_s(self, job: JobPlan, ranks: tuple[str, ...]) -> float:
-        """Seconds of an all-reduce by averagers once all ranks have come to it: the scales of the blocks, all
-        to all over packet switches as if nothing else were there, then the codes. Raises ValueError."""
+        """Seconds of an all-reduce by averagers once all ranks have come to it: the scales of the blocks over
+        packet switches as if nothing else were there, then the codes. Raises ValueError."""
         costs, size = self._plan.costs, job.loop.gradient_bytes
-        gather, scales = ring_all_gather(len(ranks)), len(ranks) * scale_bytes(size)
-        scales_s = synchronous(self._sim.network, ranks, gather, scales, self._cost()).total_s
+        steps = scale_steps(len(ranks))
+        scales_s = synchronous(self._sim.network, ranks, steps, scale_bytes(size), self._cost()).total_s
         share = self._share if costs.headers else 1.0
         stream_s = averaging_of(self._fabric, ranks).stream_s(size, share, self._latency_s + costs.latency_s)
         return scales_s + stream_s

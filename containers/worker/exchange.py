@@ -1,4 +1,4 @@
-"""A message of each rank to all others, in a round that ends when a rank has them all.
+"""A message of each rank to each other, in a round that ends when a rank has those for it.
 
 Every pair has a connection of its own, so a rank that says nothing is known by its own silence. Messages are
 a length of 4 bytes and what follows; a rank reads no byte beyond the round's, so the next one may be on its
@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from containers.worker.peer import AveragingFailed, PeerLost
 from containers.worker.stalls import Stalls
@@ -60,7 +60,7 @@ class _Talk:
             raise PeerLost(self.peer, error.strerror or str(error)) from error
 
 
-class AllGather:
+class Exchange:
     """Rounds over ``connections``, one to each other rank, which stay the caller's and become non-blocking.
 
     ``stalls``: since the owner last took them. ``timeout_s``: a rank that others wait for may be silent that
@@ -74,13 +74,16 @@ class AllGather:
         for connection in connections.values():
             connection.setblocking(False)
 
-    def __call__(self, message: bytes) -> list[bytes]:
-        """All ranks' messages in the order of ranks, for this rank's own.
+    def __call__(self, messages: Sequence[bytes]) -> list[bytes]:
+        """What each rank has for this one, in the order of ranks, as ``messages`` are for each.
 
         Raises PeerLost where one has gone, AveragingFailed where one is silent.
         """
-        whole = _LENGTH.pack(len(message)) + message
-        talks = {peer: _Talk(peer, connection, whole) for peer, connection in self._connections.items()}
+        talks = {
+            peer: _Talk(peer, connection, _LENGTH.pack(len(messages[peer])) + messages[peer])
+            for peer, connection in self._connections.items()
+        }
+        self.bytes_sent += sum(len(talk.outgoing) for talk in talks.values())
         by_descriptor = {talk.socket.fileno(): talk for talk in talks.values()}
         poller = select.poll()
         for descriptor, talk in by_descriptor.items():
@@ -104,6 +107,5 @@ class AllGather:
                 else:
                     poller.unregister(descriptor)
         said = {peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()}
-        self.bytes_sent += len(whole) * len(talks)
         self.bytes_received += sum(len(talk.incoming) for talk in talks.values())
-        return [said.get(rank, message) for rank in range(len(talks) + 1)]
+        return [said.get(rank, messages[rank]) for rank in range(len(talks) + 1)]
