@@ -27,9 +27,11 @@ class Unreachable(RuntimeError):
 
 
 class Api:
-    """One controller at ``address`` (``host:port`` or a URL). Use as a context manager."""
+    """One controller at ``address`` (``host:port`` or a URL). Use as a context manager. ``what``: who answers
+    there, if that is another."""
 
-    def __init__(self, address: str, token: str | None = None) -> None:
+    def __init__(self, address: str, token: str | None = None, what: str = "controller") -> None:
+        self._what = what
         self.url = address if "://" in address else f"http://{address}"
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._client = httpx.Client(
@@ -83,8 +85,9 @@ class Api:
 
     def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
         if isinstance(error, httpx.ConnectError):
-            return Unreachable(f"no controller answers at {self.url}; start one with: ringlight up SCENARIO")
-        return Unreachable(f"the controller at {self.url} did not answer: {error or type(error).__name__}")
+            start = "; start one with: ringlight up SCENARIO" if self._what == "controller" else ""
+            return Unreachable(f"no {self._what} answers at {self.url}{start}")
+        return Unreachable(f"the {self._what} at {self.url} did not answer: {error or type(error).__name__}")
 
 
 def _document(answer: httpx.Response) -> Any:

@@ -266,6 +266,31 @@ class OpticalSwitchDocument(OpticalSwitchOverview):
     profile: dict[str, Any] | None
 
 
+class OpticalFault(Answer):
+    """A fault injected into an emulated switch. ``hits``: how often it has acted; ``left``: how often it may
+    still, null until it is cleared. What each kind does: docs/optical-management.md."""
+
+    id: int
+    kind: str
+    protocol: str | None
+    count: int | None
+    probability: float
+    seed: int
+    seconds: float | None
+    port: int | None
+    ingress: int | None
+    egress: int | None
+    wavelength: int | None
+    hits: int
+    left: int | None
+
+
+class OpticalFaultsCleared(Answer):
+    """``cleared``: the faults that have ended, by their ids."""
+
+    cleared: list[int]
+
+
 class OpticalPort(Answer):
     """``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null where it was not asked for, or
     the port has no meter."""

@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from controller.errors import InvalidError, NotFoundError
 from controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
 from controller.rest import answers as shapes
-from controller.rest import grids, jobs, light, ofctl, optical
+from controller.rest import grids, jobs, light, ofctl, optical, optical_faults
 from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
 from controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
 from controller.rest.metrics import Metrics
@@ -66,6 +66,7 @@ def create_app(
     _add_packet_switches(app, controller)
     _add_observation(app, controller)
     app.include_router(optical.router(controller))
+    app.include_router(optical_faults.router(controller))
     app.include_router(light.router(controller))
     app.include_router(grids.router(controller))
     app.include_router(jobs.router(controller))

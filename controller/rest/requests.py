@@ -26,6 +26,7 @@ def _name(what: str, example: str) -> Any:
 
 PacketSwitchName = Annotated[str, _name("a packet switch", "tor0")]
 OpticalSwitchName = Annotated[str, _name("an optical switch", "ocs0")]
+FaultId = Annotated[int, Path(ge=1, le=(1 << 53) - 1, description="Id of a fault", examples=[1])]
 GridName = Annotated[str, _name("a grid", "d")]
 RingName = Annotated[str, _name("a ring", "r")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
@@ -70,6 +71,27 @@ class PortAdmin(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True}]})
 
     enabled: bool
+
+
+class OpticalFaultBody(Body):
+    """``POST …/faults``: a kind and what belongs to it (docs/optical-management.md); the switch checks it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"kind": "deny", "count": 1}, {"kind": "vanish", "probability": 0.05}]
+        }
+    )
+
+    kind: str = Field(max_length=40)
+    protocol: str | None = Field(None, max_length=40)
+    count: int | None = Field(None, ge=1, le=1_000_000)
+    probability: float = Field(1.0, ge=0.0, le=1.0, allow_inf_nan=False)
+    seed: int = Field(0, ge=0, le=(1 << 53) - 1)
+    seconds: float | None = Field(None, ge=0.0, le=3600.0, allow_inf_nan=False)
+    port: PortNumber | None = None
+    ingress: PortNumber | None = None
+    egress: PortNumber | None = None
+    wavelength: Channel | None = None
 
 
 class CrossConnectEntry(Body):

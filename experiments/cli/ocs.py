@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments.cli import ocs_faults
 from experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
 from experiments.cli.common import Column, answer, fail, listing, show_json, table
 from experiments.cli.ocs_serve import serve
@@ -30,6 +31,7 @@ commands = typer.Typer(
     help="Optical switches: ports, cross-connects, alarms, changes, policies.", no_args_is_help=True
 )
 commands.command()(serve)
+commands.add_typer(ocs_faults.commands, name="fault")
 
 
 # --- reading

@@ -46,6 +46,11 @@ MAY_NOT_SUCCEED = {
     # A fabric that is an interconnect has nothing else.
     "GET /v1/interconnect",
     "GET /v1/interconnect/decisions",
+    # The lab's optical switches have no REST of their own, by which faults are injected.
+    "GET /v1/optical-switches/{name}/faults",
+    "POST /v1/optical-switches/{name}/faults",
+    "DELETE /v1/optical-switches/{name}/faults",
+    "DELETE /v1/optical-switches/{name}/faults/{fault}",
     # A workload's SHA-256 is not guessed.
     "GET /v1/workloads/{sha256}",
     "PUT /v1/workloads/{sha256}",

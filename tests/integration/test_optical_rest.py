@@ -194,6 +194,45 @@ def test_what_cannot_be_is_one_line(switch: Emulated) -> None:
     assert switch.api.post("/v1/faults", content=b'{"kind":"deny"}').status_code == 415
 
 
+def ringlight(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.cli.app", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_faults_from_the_shell(switch: Emulated) -> None:
+    place = ("--seed", "7", "--seconds", "1.5", "--protocol", "scpi")
+    done = ringlight("ocs", "fault", "add", switch.rest, "slow", "--probability", "0.5", *place)
+    assert done.returncode == 0, done.stderr
+    assert "until cleared" in done.stdout
+    connects = ("--count", "1", "--connects", "1-10")
+    assert ringlight("ocs", "fault", "add", switch.rest, "foreign-writer", *connects).returncode == 0
+    assert switch.say(":oxc:swit:conn:stat?") == b"(@1),(@10)\n"
+    found = json.loads(ringlight("ocs", "fault", "list", switch.rest, "--json").stdout)
+    assert [(fault["kind"], fault["hits"], fault["left"]) for fault in found] == [
+        ("slow", 0, None),
+        ("foreign-writer", 1, 0),
+    ]
+    refused = ringlight("ocs", "fault", "add", switch.rest, "port-failed")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "port: a port-failed names one" in refused.stderr
+    last = str(found[1]["id"])
+    assert ringlight("ocs", "fault", "clear", switch.rest, last).stdout == f"cleared: {last}\n"
+    assert ringlight("ocs", "fault", "clear", switch.rest).stdout == f"cleared: {found[0]['id']}\n"
+    assert ringlight("ocs", "fault", "list", switch.rest).stdout == "no faults\n"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = f"127.0.0.1:{closed.getsockname()[1]}"
+    assert (
+        f"no emulated switch answers at http://{nobody}" in ringlight("ocs", "fault", "list", nobody).stderr
+    )
+
+
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--size", "4"]
     command += ["--listen", "127.0.0.1:0", "--pins", str(tmp_path / "pins"), "--rest", "0.0.0.0:0"]

@@ -179,6 +179,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["ocs", "plan", "a:1"], 2, "'a:1' is not SWITCH:INGRESS-EGRESS"),
         (["ocs", "apply", "a:1-2@"], 2, "'a:1-2@' is not SWITCH:INGRESS-EGRESS"),
         (["ocs", "policy", "default"], 2, "of which --switch?"),
+        (["ocs", "fault", "add", "a", "foreign-writer", "--connects", "1"], 2, "'1' is not INGRESS-EGRESS"),
         (["circuits", "set", "g0"], 2, "'g0' is not A=B"),
         (["job", "submit", "red", "--gpus", "2", "--compute", "3"], 2, "'3' is not a time"),
         (["job", "submit", "red"], 2, "either --ranks or --gpus"),

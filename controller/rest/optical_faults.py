@@ -1,0 +1,74 @@
+"""REST: faults of emulated optical switches, passed on to the switch's own REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from fastapi import APIRouter
+
+from controller.errors import ConflictError, ControllerError, UnavailableError
+from controller.rest import answers as shapes
+from controller.rest.common import PlainRoute, answers
+from controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
+from controller.service import Controller
+
+CALL_S = 10.0
+
+
+class _Refused(ControllerError):
+    """The switch's own refusal."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def router(controller: Controller) -> APIRouter:
+    """Routes below ``/v1/optical-switches/{name}/faults``."""
+    routes = APIRouter(
+        prefix="/v1/optical-switches/{name}/faults", tags=["optical switches"], route_class=PlainRoute
+    )
+
+    def call(name: str, method: str, path: str = "", body: Any = None) -> Any:
+        controller.site.driver(name)
+        address = controller.site.entries[name].get("rest")
+        if address is None:
+            raise ConflictError(f"optical switch {name}: only faults of emulated ones can be injected")
+        try:
+            answer = httpx.request(
+                method, f"http://{address}/v1/faults{path}", json=body, timeout=CALL_S, trust_env=False
+            )
+            found = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise UnavailableError(f"optical switch {name} at {address}: {error}") from error
+        if answer.is_error and answer.status_code not in (404, 409, 422):
+            raise UnavailableError(f"optical switch {name} at {address}: {found.get('detail')}")
+        if answer.is_error:
+            raise _Refused(answer.status_code, f"optical switch {name}: {found.get('detail')}")
+        return found
+
+    @routes.get("", **answers(list[shapes.OpticalFault], 404, 409, 503))
+    def faults(name: OpticalSwitchName) -> Any:
+        """Faults in force, those included that have acted as often as they may."""
+        return call(name, "GET")
+
+    @routes.post("", **answers(shapes.OpticalFault, 404, 409, 415, 422, 503))
+    def add_fault(name: OpticalSwitchName, body: OpticalFaultBody) -> Any:
+        """Inject a fault into an emulated switch; it is in force when this answers.
+
+        The switch says what it can do (422). 409: it is no emulated switch, or has too many already.
+        """
+        return call(name, "POST", "", body.model_dump(exclude_unset=True))
+
+    @routes.delete("", **answers(shapes.OpticalFaultsCleared, 404, 409, 503))
+    def clear_faults(name: OpticalSwitchName) -> Any:
+        """End all faults; what they have broken, or left without light, works again."""
+        return call(name, "DELETE")
+
+    @routes.delete("/{fault}", **answers(shapes.OpticalFaultsCleared, 404, 409, 422, 503))
+    def clear_fault(name: OpticalSwitchName, fault: FaultId) -> Any:
+        """End one fault."""
+        return call(name, "DELETE", f"/{fault}")
+
+    return routes

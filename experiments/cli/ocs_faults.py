@@ -1,0 +1,123 @@
+"""``ringlight ocs fault …``: faults of emulated optical switches, while they run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from experiments.cli.calls import Json, address, call
+from experiments.cli.common import answer, fail, listing, patience
+
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="SWITCH",
+        help="Its name in the lab of the controller; or HOST:PORT, the REST of an emulated switch itself.",
+    ),
+]
+
+commands = typer.Typer(
+    help="Faults of emulated optical switches, injected while they run.", no_args_is_help=True
+)
+
+
+def _call(where: str, method: str, path: str = "", body: Any = None) -> Any:
+    if ":" not in where:
+        return call(method, f"/v1/optical-switches/{where}/faults{path}", body)
+    from experiments.client import Api
+
+    with Api(where, address["token"] or None, "emulated switch") as one, patience(f"waiting for {where}"):
+        return one.call(method, f"/v1/faults{path}", body)
+
+
+def _detail(fault: Mapping[str, Any]) -> str:
+    told = ("protocol", "seconds", "port", "ingress", "egress", "wavelength")
+    return ", ".join(
+        f"{key} {fault[key]:g}" if key == "seconds" else f"{key} {fault[key]}"
+        for key in told
+        if fault[key] is not None
+    )
+
+
+def _write(found: list[Mapping[str, Any]]) -> None:
+    if not found:
+        typer.echo("no faults")
+        return
+    left = ("left", lambda fault: "until cleared" if fault["left"] is None else fault["left"])
+    listing(found, "id", "kind", "probability", "hits", left, ("", _detail))
+
+
+@commands.command("list")
+def list_faults(switch: Where, as_json: Json = False) -> None:
+    """Faults in force, and how often each has acted."""
+    answer(_call(switch, "GET"), as_json, _write)
+
+
+@commands.command()
+def add(
+    switch: Where,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="deny, half, lose-reply, drop, slow, never-tunes, ghost, vanish, foreign-writer, autonomous,"
+            " garbage, truncate, slow-drip, late or port-failed.",
+        ),
+    ],
+    count: Annotated[
+        int | None, typer.Option(min=1, help="How often at most; without: until it is cleared.")
+    ] = None,
+    probability: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Of each time that it could act.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    protocol: Annotated[
+        str | None, typer.Option(help="Only for clients of this one, such as polatis-tl1.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="Of lose-reply, slow, vanish, slow-drip and late.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=1, help="Which port has failed.")] = None,
+    connects: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INGRESS-EGRESS[@WAVELENGTH]", help="What a foreign writer makes; else it is drawn."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Inject a fault; it is in force when this ends."""
+    body: dict[str, Any] = {
+        "kind": kind,
+        "count": count,
+        "probability": probability,
+        "seed": seed,
+        "protocol": protocol,
+        "seconds": seconds,
+        "port": port,
+    }
+    if connects is not None:
+        match = re.fullmatch(r"(\d+)-(\d+)(?:@(\d+))?", connects)
+        if match is None:
+            fail(f"{connects!r} is not INGRESS-EGRESS, such as 1-21", 2)
+        keys = ("ingress", "egress", "wavelength")
+        body |= {key: int(text) for key, text in zip(keys, match.groups(), strict=True) if text is not None}
+    answer(_call(switch, "POST", "", body), as_json, lambda found: _write([found]))
+
+
+@commands.command()
+def clear(
+    switch: Where,
+    fault: Annotated[int | None, typer.Argument(metavar="[ID]", help="Without: all of them.")] = None,
+    as_json: Json = False,
+) -> None:
+    """End a fault; what it has broken, or left without light, works again."""
+    found = _call(switch, "DELETE", "" if fault is None else f"/{fault}")
+
+    def write(found: Mapping[str, Any]) -> None:
+        typer.echo(f"cleared: {', '.join(map(str, found['cleared'])) or 'there were none'}")
+
+    answer(found, as_json, write)
