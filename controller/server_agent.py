@@ -42,8 +42,8 @@ class AgentClient:
     def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
         """Start all these workers or none.
 
-        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph"}``; ``graph``: the SHA-256
-        of a workload that was put before, or None.
+        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "container"}``; ``graph``:
+        the SHA-256 of a workload that was put before, or None; ``container``: what runs beside it, or None.
         """
         started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=timeout_s)
         return list(started)
@@ -61,6 +61,10 @@ class AgentClient:
     def workers(self, cursor: int, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
         """``{"cursor", "workers", "events", "lost_gpus"}``: all workers, and the events after ``cursor``."""
         return dict(self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s))
+
+    def output(self, worker: str, *, timeout_s: float = 10.0) -> Mapping[str, str]:
+        """``{"stdout", "stderr"}`` of the command that a worker holds a NIC for."""
+        return dict(self._call("GET", f"/v1/workers/{worker}/output", timeout_s=timeout_s))
 
     def onic_counters(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
         """What the O-NICs and WSSs of an emulated fabric have counted."""

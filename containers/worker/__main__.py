@@ -42,6 +42,8 @@ def main(directory: Path) -> int:
             from containers.worker.train import train as workload
         elif spec.workload == "graph":
             from containers.worker.graph import run_graph as workload
+        elif spec.workload == "container":
+            from containers.worker.holder import hold as workload
         else:
             from containers.worker.linktest import linktest as workload
         workload(spec, directory, events)

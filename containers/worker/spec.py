@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = ("train", "graph", "linktest")
+WORKLOADS = ("train", "graph", "linktest", "container")
 
 
 class BadSpec(Exception):
@@ -48,7 +48,8 @@ class WorkerSpec:
     """One rank of one job. Names end in their unit; ``gradient_bytes`` is what each rank all-reduces.
 
     ``workload``: what it does; ``graph`` executes the graph of operations in the file ``workload`` beside the
-    spec, each computation ``slower`` times as long. ``compute_s``: emulated GPU time per iteration.
+    spec, each computation ``slower`` times as long; ``container`` holds the NIC for a command that runs
+    beside it, for at most ``deadline_s``. ``compute_s``: emulated GPU time per iteration.
     ``beacon_interval_s``: 0 sends no beacons. ``go_timeout_s``: how long a ready worker waits for its start.
     ``onic``: the socket of its O-NIC's agent, without whose light it sends no payload; None without an O-NIC.
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
@@ -82,6 +83,7 @@ class WorkerSpec:
     resume: int = 0
     posted: bool = False
     averager: AveragerPlace | None = None
+    deadline_s: float = 3600.0
     linktest: LinkTest = LinkTest()
 
     @property
@@ -127,6 +129,8 @@ def parse_spec(raw: Any) -> WorkerSpec:
         (spec.batch >= 1, "batch must be at least 1"),
         (spec.connect_timeout_s > 0, "connect_timeout_s must be positive"),
         (spec.peer_timeout_s > 0, "peer_timeout_s must be positive"),
+        (spec.deadline_s > 0, "deadline_s must be positive"),
+        (spec.workload != "container" or spec.onic is None, "workload container: it cannot ask for light"),
         (spec.beacon_interval_s >= 0, "beacon_interval_s must not be negative"),
         (spec.checkpoint_every >= 1, "checkpoint_every must be at least 1"),
         (

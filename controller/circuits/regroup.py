@@ -244,9 +244,16 @@ class RegroupManager:
         )
 
 
+#: All-reduced in each step by a job of which that is not known.
+UNKNOWN_BYTES = 1 << 20
+
+
 def ring_job(job: Job) -> RingJob:
     """What a job asks of the fabric in each iteration, in emulated bytes and seconds."""
     gradient, compute_s = job.spec.get("gradient_bytes") or 0, job.spec.get("compute_s") or 0.0
+    if job.spec.get("container") is not None:
+        # Nobody can know what its command sends: taken for a ring, so that neighbouring ranks come together.
+        gradient = UNKNOWN_BYTES
     return RingJob.all_reduce(job.id, job.gpus, float(gradient), float(compute_s))
 
 

@@ -262,12 +262,14 @@ def progress(job: Job, now: float) -> JobState:
     if job.state.ended or not job.started:
         return job.state
     failed = [rank for rank in job.ranks if rank.failed]
+    # Exit codes of somebody's own command mean nothing to us.
+    ours = job.spec.get("container") is None
     if failed:
         if job.t_first_failure is None:
             job.t_first_failure = now
-        causes = [rank for rank in failed if rank.exit_code != LOST_PEER or rank.signal or rank.oom]
+        causes = [r for r in failed if not ours or r.exit_code != LOST_PEER or r.signal or r.oom]
         if causes or now - job.t_first_failure > CAUSE_GRACE_S:
-            job.error = describe_failure(min(causes or failed, key=lambda r: _weight(job, r)))
+            job.error = describe_failure(min(causes or failed, key=lambda r: _weight(job, r)), ours=ours)
             return JobState.FAILED
         return job.state
     if all(rank.state == "exited" for rank in job.ranks):
@@ -284,8 +286,8 @@ def progress(job: Job, now: float) -> JobState:
     return job.state
 
 
-def describe_failure(rank: Rank) -> str:
-    """One line with the rank, the GPU and why."""
+def describe_failure(rank: Rank, *, ours: bool = True) -> str:
+    """One line with the rank, the GPU and why. ``ours``: it ran our program, whose exit codes are known."""
     who = f"rank {rank.rank} on GPU {rank.gpu}"
     if rank.oom:
         return f"{who} ran out of memory"
@@ -298,7 +300,7 @@ def describe_failure(rank: Rank) -> str:
     if rank.state == "gone":
         return f"{who} is gone: {rank.error}"
     why = f": {rank.error}" if rank.error else ""
-    if rank.exit_code == LOST_PEER:
+    if ours and rank.exit_code == LOST_PEER:
         return f"{who} lost a peer{why}"
     return f"{who} ended with exit code {rank.exit_code}{why}"
 
@@ -306,7 +308,8 @@ def describe_failure(rank: Rank) -> str:
 def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
     """Orders failures: what came from outside first, then by when the worker said so."""
     outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
-    said = [e["t"] for e in job.events if e.get("event") == "failed" and rank_of(job, e) is rank]
+    ends = ("failed", "command_ended")
+    said = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]
     return outside, min(said, default=float("inf")), rank.rank
 
 

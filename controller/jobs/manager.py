@@ -36,6 +36,8 @@ from fabric.topology import Fabric
 log = logging.getLogger(__name__)
 
 _JOBS = "jobs"
+#: Where rank 0 of a job of containers may listen, as torchrun has it.
+MASTER_PORT = 29500
 #: Longest time that starting a job's workers may take, seconds.
 _START_S = 120.0
 #: Longest wait for the workers of an ended job to go from GPUs that the next job has, seconds.
@@ -170,6 +172,12 @@ class JobManager:
             if (graph := spec.get("graph")) is not None:
                 self._check_graph(graph, wanted)
             lit = self.light_plan(wanted, spec, place, holders | dict.fromkeys(spares, name))
+            if spec.get("container") is not None and lit is not None:
+                where = " ".join(Place(lit[0], lit[1].place))
+                raise InvalidError(
+                    f"container: a program that asks nobody for light runs on packet switches and circuits, "
+                    f"not on {where}"
+                )
             if graph is not None and lit is not None and lit[0] not in STANDING:
                 where = " ".join(Place(lit[0], lit[1].place))
                 raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {where}")
@@ -326,6 +334,15 @@ class JobManager:
         """Counters of the O-NICs and WSSs, which only the machine that emulates them has."""
         return self._need_agent().onic_counters()
 
+    def output(self, job_id: str, rank: int) -> Mapping[str, Any]:
+        """What the command of a rank wrote. Raises NotFoundError, UnavailableError."""
+        with self._lock:
+            job = self._job(job_id)
+            if job.spec.get("container") is None or not 0 <= rank < len(job.ranks):
+                raise NotFoundError(f"job {job_id} has no command at rank {rank}")
+            worker = job.worker(rank)
+        return {"rank": rank, **self._need_agent().output(worker)}
+
     def events(self, job_id: str, cursor: int) -> dict[str, Any]:
         """Worker events of a job after ``cursor``, and the cursor to go on with."""
         with self._lock:
@@ -409,6 +426,7 @@ class JobManager:
                 "attempt": job.attempt,
                 "checkpoint": job.on_loss != "fail",
                 "graph": graph,
+                "container": container_request(job),
                 "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu)),
             }
             for r in job.ranks
@@ -696,6 +714,20 @@ class JobManager:
                 self._end(job, JobState.FAILED)
 
 
+def container_request(job: Job) -> dict[str, Any] | None:
+    """What the agent is to run beside each of a job's workers; None where the workers do the work."""
+    container = job.spec.get("container")
+    if container is None:
+        return None
+    told = {key: value for key, value in container.items() if key != "deadline_s"}
+    return {**told, "port": job.spec.get("port", MASTER_PORT)}
+
+
+def holder_port(port: int) -> int:
+    """Where the holders of NICs listen, beside the port of the command."""
+    return port - 1 if port > 1 else port + 1
+
+
 def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None) -> dict[str, Any]:
     """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket.
 
@@ -704,6 +736,9 @@ def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | No
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
     slower = {int(one): factor for one, factor in (spec.pop("slower", None) or {}).items()}
+    if (container := spec.pop("container", None)) is not None:
+        # Its own connections are beside those of the command.
+        spec |= {"port": holder_port(spec.get("port", MASTER_PORT)), "deadline_s": container["deadline_s"]}
     if spec.pop("graph", None) is not None:
         spec["slower"] = slower.get(rank, 1.0)
     elif rank in slower:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from controller.errors import UnavailableError
 from controller.openflow.errors import OpenFlowError
 from controller.openflow.messages import PortStats
 from controller.openflow.plane import OpenFlowPlane
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 _QUESTIONS_HZ = 60.0
 #: A switch that did not answer is left alone for this long, in seconds, so that it does not slow the others.
 _BACK_OFF_S = 1.0
+#: Longest wait for one switch that is asked on demand, seconds.
+_READ_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,16 @@ class Statistics:
         """The newest counters by switch name and port number."""
         with self._lock:
             return {switch: dict(stats) for switch, (_, stats) in self._latest.items()}
+
+    def read_now(self) -> dict[str, list[PortStats]]:
+        """Counters of every switch, asked for now. Raises UnavailableError."""
+        found = {}
+        for switch in self._fabric.packet_switches.values():
+            try:
+                found[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
+            except OpenFlowError as error:
+                raise UnavailableError(f"{switch.name}: no port statistics: {error}") from None
+        return found
 
     def _run(self) -> None:
         quiet_until: dict[str, float] = {}

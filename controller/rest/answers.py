@@ -407,6 +407,15 @@ class PacketPort(Answer):
     tx_errors: int = 0
 
 
+class PortBytes(Answer):
+    """What a port of a packet switch has received and sent, bytes of frames without FCS."""
+
+    switch: str
+    port: int
+    rx_bytes: int
+    tx_bytes: int
+
+
 class SeriesSample(Answer):
     t: float
     switch: str
@@ -706,6 +715,12 @@ class WorkloadDocument(Answer):
 class JobEvents(Answer):
     cursor: int
     events: list[dict[str, Any]]
+
+
+class JobOutput(Answer):
+    rank: int
+    stdout: str
+    stderr: str
 
 
 class Move(Answer):

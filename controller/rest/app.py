@@ -215,6 +215,15 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         """Counters for Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
+    @app.get("/v1/port-bytes", tags=["observation"], **answers(list[shapes.PortBytes], 503))
+    def port_bytes() -> Any:
+        """Counters of all packet switches' ports, read now."""
+        return [
+            {"switch": name, "port": port.port_no, "rx_bytes": port.rx_bytes, "tx_bytes": port.tx_bytes}
+            for name, ports in controller.statistics.read_now().items()
+            for port in ports
+        ]
+
     @app.get("/v1/series", tags=["observation"], **answers(list[shapes.SeriesSample], 422))
     def series(since: float = 0.0) -> Any:
         """Port throughput after ``since`` (CLOCK_MONOTONIC seconds); rx is what the switch received."""

@@ -13,6 +13,7 @@ from controller.rest.requests import (
     JobId,
     JobRequest,
     PackedWorkload,
+    RankNumber,
     RegroupId,
     RegroupRequest,
     Release,
@@ -66,6 +67,13 @@ def router(controller: Controller) -> APIRouter:
         (iteration, ranks) of its own.
         """
         return jobs.events(job_id, cursor)
+
+    @routes.get(
+        "/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(shapes.JobOutput, 404, 409, 422, 503)
+    )
+    def job_output(job_id: JobId, rank: RankNumber) -> Any:
+        """What the command of a rank of a job with ``container`` has written so far."""
+        return jobs.output(job_id, rank)
 
     @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(shapes.JobDocument, 404))
     def cancel(job_id: JobId) -> Any:

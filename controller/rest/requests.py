@@ -34,6 +34,7 @@ WorkloadDigest = Annotated[
     str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of a packed workload", examples=["0" * 64])
 ]
 JobId = Annotated[str, _name("a job, as it was answered when it was submitted", "red")]
+RankNumber = Annotated[int, Path(ge=0, lt=1 << 16, description="Rank of the job", examples=[0])]
 RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
 OpticalPortNumber = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
 Ingress = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
@@ -231,6 +232,28 @@ class PackedWorkload(Body):
     packed: str = Field(max_length=1 << 27)
 
 
+class ContainerMount(Body):
+    """A file or directory of the server, and where the container sees it; read-only unless ``write``."""
+
+    source: str = Field(pattern=r"^/", max_length=4096)
+    target: str = Field(pattern=r"^/", max_length=4096)
+    write: bool = False
+
+
+class Container(Body):
+    """What each rank runs in place of our training: an image that the server has, and its ``command`` (else
+    the image's). It may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. ``deadline_s``
+    seconds after its start a command that has not ended fails the job."""
+
+    image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
+    command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    mounts: list[ContainerMount] = Field(default=[], max_length=64)
+    devices: list[Annotated[str, Field(pattern=r"^/dev/")]] = Field(default=[], max_length=64)
+    memory_bytes: int = Field(default=1 << 30, ge=16 << 20, le=1 << 50)
+    deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400)
+
+
 class JobRequest(Placement):
     """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
@@ -239,7 +262,8 @@ class JobRequest(Placement):
     (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
     ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: rank to the factor by which
     its computing takes longer. ``graph``: SHA-256 of the workload that ``workload: graph`` executes, once for
-    each iteration; it was put to ``/v1/workloads`` before.
+    each iteration; it was put to ``/v1/workloads`` before. ``container``: what ``workload: container`` runs;
+    ``port`` is then its MASTER_PORT.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
@@ -250,7 +274,7 @@ class JobRequest(Placement):
     spares: list[str] = Field(default=[], max_length=4096)
     checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
     port: int | None = Field(default=None, ge=1, le=65535)
-    workload: Literal["train", "graph", "linktest"] = "train"
+    workload: Literal["train", "graph", "linktest", "container"] = "train"
     graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
     compute_s: float | None = Field(default=None, ge=0, le=3600)
@@ -265,6 +289,7 @@ class JobRequest(Placement):
     beacon_interval_s: float | None = Field(default=None, ge=0, le=60)
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     linktest: LinkTest | None = None
+    container: Container | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -272,6 +297,12 @@ class JobRequest(Placement):
         for name in needed.get(self.workload, ()):
             if getattr(self, name) is None:
                 raise ValueError(f"workload {self.workload} needs {name}")
+        if (self.container is not None) != (self.workload == "container"):
+            raise ValueError(f"workload {self.workload} and container do not go together")
+        if self.container is not None and self.place is not None:
+            raise ValueError(
+                f"workload container: it runs on packet switches and circuits, not on a {self.place.kind}"
+            )
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
         if self.workload == "graph" and self.place is not None and self.place.kind not in STANDING:

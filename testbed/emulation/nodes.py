@@ -28,6 +28,7 @@ from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
 from testbed.emulation import netlink
+from testbed.emulation.guests import Guest, GuestPlan
 from testbed.emulation.optical.netns import HELD_GROUP
 from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
 from testbed.priority import favour
@@ -35,6 +36,8 @@ from testbed.supervision import ended
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
 WORKER_UID = 61000
+#: In a worker's directory: what its guest sees as /job.
+HOME = "home"
 MEMORY_BYTES = 512 << 20
 PIDS = 128
 STDERR_TAIL_BYTES = 4096
@@ -237,7 +240,8 @@ class WorkerPlace:
 
     In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it. ``onic``: the
     directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``. ``checkpoint``:
-    the directory for the states of its job, beside ``directory``.
+    the directory for the states of its job, beside ``directory``. ``guest``: what runs beside it, in its
+    network.
     """
 
     id: str
@@ -249,6 +253,7 @@ class WorkerPlace:
     image: str | None = None
     onic: Path | None = None
     checkpoint: Path | None = None
+    guest: GuestPlan | None = None
 
 
 class WorkerHost(ShellLess):
@@ -263,12 +268,20 @@ class WorkerHost(ShellLess):
         self.lab = lab
         self.place = place
         self.pidfd: int | None = None
+        self.guest: Guest | None = None
         super().__init__(name, **params)
 
     @property
     def checkpoint(self) -> str:
         """The directory for its job's states as the worker sees it."""
         raise NotImplementedError
+
+    def invite(self, plan: GuestPlan, environment: Mapping[str, str]) -> None:
+        """Create a guest in its network, not started yet; ``environment``: beside the plan's own.
+
+        Raises WorkerError.
+        """
+        raise WorkerError(f"image {plan.image}: it needs containers; start the lab with --runtime docker")
 
     def launch(self) -> None:
         """Create and start it. Raises WorkerError."""
@@ -289,7 +302,9 @@ class WorkerHost(ShellLess):
         self.namespace = netlink.open_namespace(pid)
 
     def kill(self) -> None:
-        """SIGKILL to the worker's first process; no harm when it is gone."""
+        """SIGKILL to the worker's first process, and its guest's; no harm when it is gone."""
+        if self.guest is not None:
+            self.guest.kill()
         if self.pidfd is not None:
             try:
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -347,6 +362,41 @@ class DockerHost(WorkerHost):
             ended = self.outcome()
             raise WorkerError(f"{what} ended at once: {describe(ended)}") from None
 
+    def invite(self, plan: GuestPlan, environment: Mapping[str, str]) -> None:
+        place, lab = self.place, self.lab
+        home = place.directory / HOME
+        assert self.container is not None
+        self.guest = Guest(
+            self.api,
+            plan,
+            name=lab.container(f"{place.id}.guest"),
+            beside=self.container,
+            home=home,
+            uid=WORKER_UID,
+            labels=self._labels,
+            environment={ENVIRONMENT: lab.id, **worker_environment(), **environment},
+        )
+        try:
+            home.mkdir(mode=0o700)
+            os.chown(home, WORKER_UID, WORKER_UID)
+            self.guest.create()
+        except docker.errors.ImageNotFound:
+            raise WorkerError(f"there is no image {plan.image} on this machine") from None
+        except (docker.errors.APIError, docker.errors.DockerException) as error:
+            raise WorkerError(f"image {plan.image}: {docker_reason(error)}") from None
+        except requests.RequestException as error:
+            raise WorkerError(f"image {plan.image}: Docker does not answer: {type(error).__name__}") from None
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        place = self.place
+        return {
+            CONTAINER_LABEL: self.lab.id,
+            GPU_LABEL: place.gpu,
+            JOB_LABEL: place.job,
+            RANK_LABEL: str(place.rank),
+        }
+
     def _create(self) -> None:
         place, lab = self.place, self.lab
         binds = {str(place.directory): {"bind": "/job", "mode": "rw"}}
@@ -372,12 +422,7 @@ class DockerHost(WorkerHost):
             hostname=place.gpu,
             user=f"{WORKER_UID}:{WORKER_UID}",
             environment={ENVIRONMENT: lab.id, **worker_environment()},
-            labels={
-                CONTAINER_LABEL: lab.id,
-                GPU_LABEL: place.gpu,
-                JOB_LABEL: place.job,
-                RANK_LABEL: str(place.rank),
-            },
+            labels=self._labels,
             network_disabled=True,
             stop_signal="SIGKILL",
             host_config=limits,
@@ -400,6 +445,8 @@ class DockerHost(WorkerHost):
 
     def remove(self) -> None:
         self.kill()
+        if self.guest is not None:
+            self.guest.remove()
         if self.container is not None:
             try:
                 self.api.remove_container(self.container, force=True, v=True)

@@ -133,6 +133,10 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
         # As it is: checking every event of a poll ten times a second would cost more than the rest.
         return JSONResponse(workers.report(cursor))
 
+    @app.get("/v1/workers/{name}/output")
+    def output(name: Annotated[str, Name]) -> dict[str, str]:
+        return workers.output(name)
+
     @app.delete("/v1/workers/{name}")
     def remove(name: str) -> dict[str, Any]:
         workers.remove(name)

@@ -24,6 +24,7 @@ import docker.errors
 import requests
 from pydantic import BaseModel, ConfigDict, Field
 
+from containers.worker.holder import ENDED
 from fabric.schedules import parse_collective
 from fabric.topology import Fabric
 from testbed.emulation.agent.checkpoints import (
@@ -36,9 +37,18 @@ from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.averagers import place_of
+from testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
 from testbed.emulation.netlink import NetworkError
-from testbed.emulation.network import LabNetwork
-from testbed.emulation.nodes import Outcome, WorkerError, WorkerHost, WorkerPlace, describe
+from testbed.emulation.network import NIC, LabNetwork
+from testbed.emulation.nodes import (
+    STDERR_TAIL_BYTES,
+    Outcome,
+    WorkerError,
+    WorkerHost,
+    WorkerPlace,
+    describe,
+    docker_reason,
+)
 from testbed.emulation.onic.wiring import onic_directory
 from testbed.emulation.openvswitch import OpenVSwitchError
 
@@ -49,13 +59,54 @@ MAX_LINE_BYTES = 1 << 20
 Name = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")
 Digest = Field(pattern=r"^[0-9a-f]{64}$")
 Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
+DockerFailures = (docker.errors.DockerException, requests.RequestException)
+#: As of a shell: the command could not be started.
+NOT_STARTED = 127
+#: Of this worker's image, by a name that stays when its code changes.
+OWN_IMAGE = "ringlight-worker"
+#: What a guest said, in its worker's directory.
+STREAMS = ("stdout", "stderr")
+
+
+class MountRequest(BaseModel):
+    """A file or directory of this machine, and where the container sees it."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: str
+    target: str
+    write: bool = False
+
+
+class ContainerRequest(BaseModel):
+    """A container to run beside the worker, in its network. ``port``: what rank 0 may listen on."""
+
+    model_config = ConfigDict(extra="forbid")
+    image: str
+    command: list[str] | None = None
+    environment: dict[str, str] = {}
+    mounts: list[MountRequest] = []
+    devices: list[str] = []
+    memory_bytes: int = Field(default=1 << 30, gt=0)
+    port: int = Field(default=29500, gt=0, lt=1 << 16)
+
+    def plan(self, own_image: str | None) -> GuestPlan:
+        """``own_image``: the worker's, which may be asked for by the name that does not change."""
+        return GuestPlan(
+            image=own_image if self.image == OWN_IMAGE and own_image is not None else self.image,
+            command=None if self.command is None else tuple(self.command),
+            environment=self.environment,
+            mounts=tuple(Bind(one.source, one.target, one.write) for one in self.mounts),
+            devices=tuple(self.devices),
+            memory_bytes=self.memory_bytes,
+        )
 
 
 class WorkerRequest(BaseModel):
     """One worker to start. ``spec`` is handed to it as it is, with the job's directory for ``checkpoint``.
 
     ``attempt``: how often the job had been started anew before; it makes another worker of the same rank.
-    ``graph``: SHA-256 of the workload that it executes, which was put before.
+    ``graph``: SHA-256 of the workload that it executes, which was put before. ``container``: what runs beside
+    it once it is released, and whose end is its own.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -66,6 +117,7 @@ class WorkerRequest(BaseModel):
     attempt: int = Field(default=0, ge=0)
     checkpoint: bool = False
     graph: Annotated[str, Digest] | None = None
+    container: ContainerRequest | None = None
 
     @property
     def worker(self) -> str:
@@ -75,11 +127,13 @@ class WorkerRequest(BaseModel):
 
 @dataclass
 class Worker:
-    """What is known of one worker."""
+    """What is known of one worker. ``begun``: its guest was asked to start; ``guest_end``: how that ended."""
 
     host: WorkerHost
     state: Literal["starting", "running", "exited", "removed"] = "starting"
     outcome: Outcome | None = None
+    begun: bool = False
+    guest_end: GuestEnd | None = None
     read_bytes: int = 0
     exited: threading.Event = field(default_factory=threading.Event)
 
@@ -90,6 +144,11 @@ class Worker:
     def told(self) -> dict[str, Any]:
         place = self.place
         ended = self.outcome or Outcome(None, None, False, None, "")
+        if self.guest_end is not None:
+            # The worker only holds the NIC for its guest.
+            end = self.guest_end
+            tail = _tail(place.directory / "stderr.txt")
+            ended = Outcome(end.exit_code, end.signal, end.oom, end.error, tail)
         told = {"id": place.id, "job": place.job, "rank": place.rank, "gpu": place.gpu, "state": self.state}
         return told | asdict(ended)
 
@@ -202,6 +261,7 @@ class Workers:
                     image=self._image,
                     onic=self._onic_directory(request.gpu),
                     checkpoint=self._checkpoint(request.job) if request.checkpoint else None,
+                    guest=None if request.container is None else request.container.plan(self._image),
                 )
             workers = {name: Worker(self._make_host(place)) for name, place in places.items()}
             self._workers |= workers
@@ -232,6 +292,10 @@ class Workers:
                 self._lightpaths.begin(place.gpu, place.directory, _addresses(spec))
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
+            if place.guest is not None and request.container is not None:
+                addresses, port = _addresses(spec), request.container.port
+                told = network_environment(place.rank, addresses, port, NIC)
+                worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **told})
         except (AgentError, ValueError, *Failures) as error:
             return str(error)
         return None
@@ -264,14 +328,21 @@ class Workers:
         while not self._closed:
             with self._lock:
                 alive = {w.host.pidfd: w for w in self._workers.values() if w.state == "running"}
+                guests = {
+                    w.host.guest.pidfd: w
+                    for w in self._workers.values()
+                    if w.host.guest is not None and w.state != "removed" and w.guest_end is None
+                }
             poll = select.poll()
             poll.register(self._wake_read, select.POLLIN)
-            for descriptor in alive:
+            for descriptor in (*alive, *guests):
                 if descriptor is not None:
                     poll.register(descriptor, select.POLLIN)
             for descriptor, _ in poll.poll(1000):
                 if descriptor == self._wake_read:
                     os.read(self._wake_read, 4096)
+                elif (worker := guests.get(descriptor)) is not None:
+                    self._guest_ended(worker)
                 elif (worker := alive.get(descriptor)) is not None:
                     self._ended(worker)
 
@@ -291,6 +362,78 @@ class Workers:
             self._events.append(self._marked(worker, {"t": died, "event": "exited", **ended}))
         worker.exited.set()
         log.info("worker %s ended: %s", worker.place.id, describe(outcome))
+
+    # -- guests
+
+    def _begin(self, worker: Worker, at: float) -> None:
+        """Start a worker's guest at ``at``, in a thread of its own."""
+        while (left := at - time.monotonic()) > 0:
+            if worker.state != "running":
+                return
+            time.sleep(min(left, 0.1))
+        guest = worker.host.guest
+        assert guest is not None
+        try:
+            started = guest.start()
+        except DockerFailures as error:
+            why = GuestEnd(time.monotonic(), NOT_STARTED, None, False, docker_reason(error))
+            self._note_guest_end(worker, why)
+            return
+        if started is None:
+            return
+        with self._lock:
+            self._events.append(self._marked(worker, {"t": started, "event": "command_started"}))
+        if guest.pidfd is None:
+            self._guest_ended(worker)
+        self._wake()
+
+    def _guest_ended(self, worker: Worker) -> None:
+        guest = worker.host.guest
+        assert guest is not None
+        try:
+            end = guest.end()
+        except DockerFailures as error:
+            end = GuestEnd(time.monotonic(), None, None, False, f"Docker: {docker_reason(error)}")
+        self._note_guest_end(worker, end)
+
+    def _note_guest_end(self, worker: Worker, end: GuestEnd) -> None:
+        self._save_output(worker)
+        with self._lock:
+            if worker.guest_end is not None or worker.state == "removed":
+                return
+            worker.guest_end = end
+            self._events.append(self._marked(worker, {"event": "command_ended", **asdict(end)}))
+        try:
+            write_whole(worker.place.directory / ENDED, b"")
+        except OSError as error:
+            log.error("worker %s is not told that its command has ended: %s", worker.place.id, error.strerror)
+
+    def _save_output(self, worker: Worker) -> None:
+        """What its guest said, into its directory."""
+        guest, directory = worker.host.guest, worker.place.directory
+        if guest is None or guest.id is None or (directory / "stdout.txt").exists():
+            return
+        try:
+            for stream, said in guest.output().items():
+                write_whole(directory / f"{stream}.txt", said)
+        except (*DockerFailures, OSError) as error:
+            log.warning("output of worker %s is lost: %s", worker.place.id, error)
+
+    def output(self, name: str) -> dict[str, str]:
+        """What the guest of a worker said, also of one that has been removed. Raises AgentError."""
+        with self._lock:
+            worker = self._workers.get(name)
+        if worker is not None and worker.host.guest is not None and worker.guest_end is None:
+            try:
+                found = worker.host.guest.output()
+            except DockerFailures as error:
+                raise AgentError(503, f"worker {name}: Docker: {docker_reason(error)}") from None
+        else:
+            try:
+                found = {stream: read_from(self._directory / name / f"{stream}.txt", 0) for stream in STREAMS}
+            except OSError as error:
+                raise AgentError(404, f"worker {name}: no output of a command: {error.strerror}") from None
+        return {stream: said.decode(errors="replace") for stream, said in found.items()}
 
     def _marked(self, worker: Worker, event: dict[str, Any]) -> dict[str, Any]:
         return event | {"job": worker.place.job, "worker": worker.place.id, "rank": worker.place.rank}
@@ -365,6 +508,11 @@ class Workers:
         chosen = [self._get(name) for name in ids]
         for worker in chosen:
             write_whole(worker.place.directory / "go", json.dumps({"at": at}).encode())
+            with self._lock:
+                begins = worker.host.guest is not None and not worker.begun
+                worker.begun = worker.begun or begins
+            if begins:
+                threading.Thread(target=self._begin, args=(worker, at), name="guest", daemon=True).start()
 
     def _get(self, name: str) -> Worker:
         with self._lock:
@@ -415,6 +563,8 @@ class Workers:
 
     def _end(self, worker: Worker) -> str | None:
         try:
+            if worker.guest_end is None:
+                self._save_output(worker)
             worker.host.remove()
         except docker.errors.APIError as error:
             return f"{worker.place.id}: {error.explanation or error}"
@@ -439,6 +589,14 @@ class Workers:
         os.close(self._wake_read)
         os.close(self._wake_write)
         return errors
+
+
+def _tail(path: Path) -> str:
+    """The end of what a guest said."""
+    try:
+        return read_from(path, max(0, path.lstat().st_size - STDERR_TAIL_BYTES)).decode(errors="replace")
+    except OSError as error:
+        return f"(no {path.name}: {error.strerror})"
 
 
 def _addresses(spec: dict[str, Any]) -> list[str]:

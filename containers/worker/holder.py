@@ -1,0 +1,51 @@
+"""Holds a GPU's NIC for a command that runs beside it: a container of the job's own image, in its network.
+
+The holder shows that every rank reaches every other, waits for the release with all other workers, and
+stays until the server agent says, by the file ``ended``, that the command has ended. Meanwhile it sends
+beacons, and at the end it tells what the NIC has carried. The command has no part in that: it cannot change
+what is said.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from containers.worker.beacon import Beacons
+from containers.worker.events import EventLog
+from containers.worker.nics import carried
+from containers.worker.release import wait_for_release
+from containers.worker.rendezvous import Line, connect_all, describe, listen
+from containers.worker.spec import WorkerSpec
+
+#: In the worker's directory, written by the server agent.
+ENDED = "ended"
+_LOOK_S = 0.02
+
+
+def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+    """Raises PeerLost, NoConnection, TimeoutError: never released, or the command outlived ``deadline_s``."""
+    others = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
+    with listen(spec, time.monotonic() + spec.connect_timeout_s) as listener:
+        connections = connect_all(spec, dict.fromkeys(others, False), listener)
+    held = [(line.peer, connection) for line, connection in connections.items()]
+    with Beacons(spec) as beacons:
+        events.write("ready", local=spec.address, connections=describe(held))
+        started = wait_for_release(directory / "go", held, spec.go_timeout_s)
+        before = carried()
+        for _, connection in held:
+            connection.close()
+        events.write("started", at=started)
+        _until_ended(directory / ENDED, started, spec.deadline_s)
+        wire = {
+            name: [after - first for after, first in zip(now, before[name], strict=True)]
+            for name, now in carried().items()
+        }
+    events.write("done", wire_bytes=wire, max_beacon_gap_s=beacons.max_gap_s, beacon_gaps=beacons.gaps)
+
+
+def _until_ended(ended: Path, started: float, deadline_s: float) -> None:
+    while not ended.exists():
+        if time.monotonic() > started + deadline_s:
+            raise TimeoutError(f"its command had not ended {deadline_s:g} s after the start")
+        time.sleep(_LOOK_S)

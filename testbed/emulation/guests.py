@@ -1,0 +1,211 @@
+"""Containers of other people's images in the network of a GPU: a guest beside the container that has the NIC.
+
+As the containers of a pod share the network of its first one, a guest is created in the network of a container
+that stands already, whose ``eth0`` is plugged in. So the NIC is there before the guest's first instruction, and
+no image needs anything of ours in it.
+
+A guest may do as little as a worker: no capabilities and no way to gain any, a read-only root file system, an
+unprivileged user whatever its image says, bounded memory and processes. It can write to ``/job``, to ``/tmp``
+and to what it was given by name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import docker
+import docker.errors
+import docker.types
+import requests
+
+#: Processes and threads of a guest, its /tmp and /dev/shm, and what is kept of what it said, each stream.
+PIDS = 1024
+TMP_BYTES = 256 << 20
+SHM_BYTES = 64 << 20
+LOG_BYTES = 16 << 20
+#: Longest wait for Docker to know of a death, seconds.
+_WAIT_S = 10
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A file or directory of this machine and where a guest sees it; read-only unless ``write``."""
+
+    source: str
+    target: str
+    write: bool = False
+
+
+@dataclass(frozen=True)
+class GuestPlan:
+    """What to run. ``command``: in place of the image's own; None leaves that. ``devices``: paths of this
+    machine's devices, which the guest sees under the same names."""
+
+    image: str
+    command: tuple[str, ...] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Bind, ...] = ()
+    devices: tuple[str, ...] = ()
+    memory_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class GuestEnd:
+    """How a guest ended. ``t``: when, CLOCK_MONOTONIC seconds; ``exit_code`` is None when a signal ended it."""
+
+    t: float
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    error: str | None
+
+
+class Guest:
+    """One guest: :meth:`create`, then :meth:`start` once; ``pidfd`` becomes readable when it dies.
+
+    ``beside``: id of the container whose network it shares. ``home``: directory of this machine that is its
+    ``/job``. Methods raise docker.errors.DockerException and requests.RequestException.
+    """
+
+    def __init__(
+        self,
+        api: docker.APIClient,
+        plan: GuestPlan,
+        *,
+        name: str,
+        beside: str,
+        home: Path,
+        uid: int,
+        labels: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._api, self._plan, self._uid = api, plan, uid
+        self._name, self._beside, self._home = name, beside, home
+        self._labels, self._environment = dict(labels), dict(environment)
+        self._lock = threading.Lock()
+        self._killed = False
+        self.id: str | None = None
+        self.pidfd: int | None = None
+
+    def create(self) -> None:
+        plan = self._plan
+        # Mounts, not binds: Docker would make a directory of a source that is not there.
+        mounts = [docker.types.Mount("/job", str(self._home), "bind")]
+        mounts += [docker.types.Mount(m.target, m.source, "bind", read_only=not m.write) for m in plan.mounts]
+        limits = self._api.create_host_config(
+            network_mode=f"container:{self._beside}",
+            ipc_mode="private",
+            shm_size=SHM_BYTES,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+            tmpfs={"/tmp": f"rw,nosuid,nodev,mode=1777,size={TMP_BYTES}"},
+            mem_limit=plan.memory_bytes,
+            memswap_limit=plan.memory_bytes,
+            pids_limit=PIDS,
+            mounts=mounts,
+            devices=[f"{path}:{path}:rw" for path in plan.devices],
+            log_config={"type": "json-file", "config": {"max-size": str(2 * LOG_BYTES), "max-file": "1"}},
+        )
+        self.id = self._api.create_container(
+            plan.image,
+            None if plan.command is None else list(plan.command),
+            name=self._name,
+            user=f"{self._uid}:{self._uid}",
+            environment={"HOME": "/job", **self._environment, **plan.environment},
+            labels=self._labels,
+            stop_signal="SIGKILL",
+            host_config=limits,
+        )["Id"]
+
+    def start(self) -> float | None:
+        """When it started, CLOCK_MONOTONIC seconds; None for one that was killed before, which stays so."""
+        with self._lock:
+            if self._killed:
+                return None
+            self._api.start(self.id)
+            state = self._api.inspect_container(self.id)["State"]
+            if pid := int(state["Pid"]):
+                with suppress(ProcessLookupError):
+                    self.pidfd = os.pidfd_open(pid)
+            return _monotonic(state["StartedAt"])
+
+    def end(self) -> GuestEnd:
+        """How it ended; call it when it has."""
+        code = int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"])
+        state = self._api.inspect_container(self.id)["State"]
+        number = code - 128 if code > 128 else None
+        oom = bool(state["OOMKilled"])
+        t = _monotonic(state["FinishedAt"])
+        return GuestEnd(t, None if number else code, number, oom, state.get("Error") or None)
+
+    def output(self) -> dict[str, bytes]:
+        """What it wrote to ``stdout`` and ``stderr``; of very much the end."""
+        found = {}
+        for stream in ("stdout", "stderr"):
+            said = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
+            found[stream] = said[-LOG_BYTES:]
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL to its first process, with which all others end; no harm when it is gone."""
+        with self._lock:
+            self._killed = True
+            if self.pidfd is not None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def remove(self) -> None:
+        self.kill()
+        if self.id is not None:
+            try:
+                self._api.remove_container(self.id, force=True, v=True)
+            except docker.errors.NotFound:
+                pass
+            except docker.errors.APIError as error:
+                # Two removals at once: the other one will have done it.
+                if error.status_code != requests.codes.conflict:
+                    raise
+            self.id = None
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def _monotonic(stamp: str) -> float:
+    """A time of Docker's as CLOCK_MONOTONIC seconds."""
+    return time.monotonic() - (time.time() - datetime.fromisoformat(stamp).timestamp())
+
+
+def network_environment(rank: int, addresses: list[str], port: int, interface: str) -> dict[str, str]:
+    """What launchers of distributed programs tell each rank, by the names that these read.
+
+    torchrun's names, what Gloo, NCCL and Open MPI call the interface, and ours: ``RINGLIGHT_INTERFACE``, and
+    ``RINGLIGHT_ADDRESSES``, those of all ranks in their order, with commas.
+    """
+    interfaces = (
+        "RINGLIGHT_INTERFACE",
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        "TP_SOCKET_IFNAME",
+        "OMPI_MCA_btl_tcp_if_include",
+        "OMPI_MCA_oob_tcp_if_include",
+    )
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(addresses)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": addresses[0],
+        "MASTER_PORT": str(port),
+        "RINGLIGHT_ADDRESSES": ",".join(addresses),
+        **dict.fromkeys(interfaces, interface),
+    }
