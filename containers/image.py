@@ -15,6 +15,7 @@ import http.client
 import os
 import platform
 import socket
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 LABEL = {"ringlight": "image"}
+#: A name of the worker image that stays when its code changes, and with it the tag.
+OWN_IMAGE = "ringlight-worker"
 #: Modules of ``fabric/optinc`` that a worker imports.
 OPTINC = ("__init__", "averaging", "blocks", "gradients", "network", "pam4", "sums", "wire")
 PACKAGES = ("python3", "python3-numpy")
@@ -88,7 +91,7 @@ def image_tag() -> str:
     digest = hashlib.sha256((base_tag() + DOCKERFILE).encode())
     for path in code_files():
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return f"ringlight-worker:{digest.hexdigest()[:12]}"
+    return f"{OWN_IMAGE}:{digest.hexdigest()[:12]}"
 
 
 class _SocketConnection(http.client.HTTPConnection):
@@ -104,23 +107,27 @@ class _SocketConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def image_present() -> bool:
-    """Whether Docker has the worker image. Raises ImageError when Docker does not answer."""
+def image_present(name: str | None = None) -> bool:
+    """Whether Docker has the worker image, or the image ``name``.
+
+    Raises ImageError when Docker does not answer.
+    """
+    tag = image_tag() if name is None else name
     host = os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
     if not host.startswith(_SOCKET_SCHEME):
         # A daemon elsewhere: Docker's own client knows how to reach it.
         with docker_client(PRESENCE_TIMEOUT_S) as client:
-            return has_image(client, image_tag())
+            return has_image(client, tag)
     connection = _SocketConnection(host.removeprefix(_SOCKET_SCHEME), PRESENCE_TIMEOUT_S)
     try:
-        connection.request("GET", f"/images/{image_tag()}/json")
+        connection.request("GET", f"/images/{urllib.parse.quote(tag, safe='/:@')}/json")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException):
         raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
     finally:
         connection.close()
     if status not in (200, 404):
-        raise ImageError(f"Docker answered {status} about image {image_tag()}")
+        raise ImageError(f"Docker answered {status} about image {tag}")
     return status == 200
 
 

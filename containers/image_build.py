@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 
@@ -33,6 +35,8 @@ from containers.image import (
 
 BUILD_TIMEOUT_S = 600
 APT_SOURCES = Path("/etc/apt")
+_IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 log = logging.getLogger(__name__)
 
@@ -83,17 +87,44 @@ def remove_images(keep: str, age_s: float) -> list[str]:
     return removed
 
 
+def build_from_packages(name: str, packages: Sequence[str], progress: Progress) -> str:
+    """Make an image of the host's own suite with Python, numpy and these Debian packages; its full name.
+
+    One of that name that is there is replaced. Raises ImageError.
+    """
+    repository, _, tag = name.partition(":")
+    whole = f"{repository}:{tag or 'latest'}"
+    if not _IMAGE_NAME.fullmatch(whole):
+        raise ImageError(f"{name!r:.80} is no name of an image, such as my-mpi or my-mpi:1")
+    if bad := next((one for one in packages if not _PACKAGE_NAME.fullmatch(one)), None):
+        raise ImageError(f"{bad!r:.80} is no name of a Debian package")
+    if shutil.which("mmdebstrap") is None:
+        raise ImageError("mmdebstrap is not installed; run: ringlight setup")
+    with docker_client(BUILD_TIMEOUT_S) as client:
+        progress(f"Making image {whole} from {suite()} packages; this takes a minute or more")
+        _import_packages(client, whole, [*PACKAGES, *packages], progress)
+        if not has_image(client, whole):
+            raise ImageError(f"Docker imported {whole} but does not have it")
+    return whole
+
+
 def _make_base(client: docker.APIClient, progress: Progress) -> None:
     if shutil.which("mmdebstrap") is None:
         progress("mmdebstrap is not installed: taking the base from a registry instead")
         _build(client, base_tag(), {"Dockerfile": (ROOT / "containers/Dockerfile").read_bytes()}, None)
         return
+    _import_packages(client, base_tag(), PACKAGES, progress)
+
+
+def _import_packages(
+    client: docker.APIClient, name: str, packages: Sequence[str], progress: Progress
+) -> None:
     with tempfile.TemporaryDirectory(prefix="ringlight-") as scratch:
         archive = Path(scratch) / "base.tar"
         sources = Path(scratch) / "host.sources"
         sources.write_text(host_sources(APT_SOURCES, suite()))
         try:
-            _mmdebstrap(archive, [str(sources)] if sources.stat().st_size else [])
+            _mmdebstrap(archive, packages, [str(sources)] if sources.stat().st_size else [])
         except ImageError as error:
             if not sources.stat().st_size:
                 raise
@@ -101,18 +132,18 @@ def _make_base(client: docker.APIClient, progress: Progress) -> None:
             log.warning("with the host's package sources: %s", error)
             progress("The host's package sources failed; trying the distribution's default")
             archive.unlink(missing_ok=True)
-            _mmdebstrap(archive, [])
-        repository, tag = base_tag().split(":")
+            _mmdebstrap(archive, packages, [])
+        repository, tag = name.split(":")
         changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
         client.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
 
 
-def _mmdebstrap(archive: Path, mirrors: list[str]) -> None:
+def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str]) -> None:
     command = [
         "mmdebstrap",
         "--quiet",
         "--variant=minbase",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(packages)}",
         *(f"--dpkgopt=path-exclude={path}" for path in EXCLUDED_PATHS),
         # The result is a tar file: nothing is lost when the machine stops in between.
         "--dpkgopt=force-unsafe-io",

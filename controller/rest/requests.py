@@ -242,8 +242,8 @@ class ContainerMount(Body):
 
 class Container(Body):
     """What each rank runs in place of our training: an image that the server has, and its ``command`` (else
-    the image's). It may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. ``deadline_s``
-    seconds after its start a command that has not ended fails the job."""
+    the image's). It may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command
+    that has not ended ``deadline_s`` seconds after its start fails the job."""
 
     image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
     command: list[str] | None = Field(default=None, min_length=1, max_length=1000)

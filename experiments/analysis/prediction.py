@@ -191,7 +191,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     together = len(known) == len(plan.jobs) and len(used) == len(set(used))
     away_s = sum(job.recovery_s for job in plan.jobs) + sum(event.back_after_s for event in plan.events)
     modelled = plan.setting.fabric.interconnect is None
-    if modelled and together and all(job.start.at_once and job.workload is None for job in plan.jobs):
+    if modelled and together and all(job.start.at_once and job.training is not None for job in plan.jobs):
         try:
             found = predict_jobs(plan, known)
         except ValueError:
@@ -210,6 +210,8 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
     """Of a job alone, placed as badly as can be: all its bytes cross the slowest link one after another."""
+    if job.container is not None:
+        return job.container.deadline_s
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
     if _averaged(job):

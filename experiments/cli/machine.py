@@ -66,6 +66,16 @@ def _setting_of(experiment: Experiment, arm: str | None) -> Setting:
     return wanted[0]
 
 
+def image(
+    name: Annotated[str, typer.Argument(help="Of the image, such as my-mpi.")],
+    packages: Annotated[list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")],
+) -> None:
+    """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
+    from containers.image_build import build_from_packages
+
+    typer.echo(f"Docker has image {build_from_packages(name, packages, say)}")
+
+
 def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; without it, every lab left up.")] = None,
 ) -> None:
@@ -160,7 +170,7 @@ def clean(as_json: options.Json = False) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (up, down, setup, doctor, clean):
+    for command in (up, down, image, setup, doctor, clean):
         app.command(rich_help_panel=options.MACHINE)(command)
     app.command(
         rich_help_panel=options.MACHINE,

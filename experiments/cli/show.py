@@ -65,14 +65,16 @@ def _jobs_document(plan: RunPlan) -> dict[str, Any]:
             "ranks": list(job.ranks) or job.gpus,
             "iterations": job.iterations,
             **_does(job),
-            "expected_s": expected.get(job.name) if job.workload is None else None,
+            "expected_s": expected.get(job.name) if job.training is not None else None,
         }
         for job in plan.jobs
     }
 
 
 def _does(job: JobPlan) -> dict[str, Any]:
-    """What a job does in an iteration: its training loop, or its workload."""
+    """What a job does in an iteration: its training loop, or its workload; or what it runs."""
+    if job.container is not None:
+        return {"image": job.container.image, "command": list(job.container.command or ())}
     if job.workload is None:
         return {key: getattr(job.loop, key) for key in ("collective", "compute_s", "gradient_bytes")}
     from workloads.summary import summary
@@ -143,9 +145,9 @@ def show_check(found: Mapping[str, Any]) -> None:
         jobs,
         *("arm", "fabric", "runs", "job"),
         ("ranks", lambda job: _short(job["ranks"])),
-        ("does", lambda job: job["workload"]["name"] if "workload" in job else job["collective"]),
-        "iterations",
-        ("compute", lambda job: format_time(job["compute_s"])),
+        ("does", _said_to_do),
+        ("iterations", lambda job: "" if "image" in job else job["iterations"]),
+        ("compute", lambda job: "" if "image" in job else format_time(job["compute_s"])),
         ("sends", _sends),
         ("model", lambda job: "" if job["expected_s"] is None else f"{job['expected_s']:.1f} s"),
     )
@@ -159,8 +161,16 @@ def show_check(found: Mapping[str, Any]) -> None:
             typer.echo(line)
 
 
+def _said_to_do(job: Mapping[str, Any]) -> str:
+    if "image" in job:
+        return f"image {job['image']}"
+    return str(job["workload"]["name"] if "workload" in job else job["collective"])
+
+
 def _sends(job: Mapping[str, Any]) -> str:
     """What an iteration is about: a gradient, or what all ranks of a workload send."""
+    if "image" in job:
+        return ""
     if "workload" in job:
         return f"{format_size(job['workload']['sent_bytes'])} by all ranks"
     return f"{format_size(job['gradient_bytes'])} gradient"

@@ -13,6 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.language.checks import Draft, agents, check_run, loss_rule
+from experiments.language.containers import container_of
+from experiments.language.containers import files_of as container_files
 from experiments.language.paths import like, names_of
 from experiments.language.plan import (
     ControlFaults,
@@ -275,8 +277,14 @@ class Builder:
             where = f"jobs.{name}"
             ranks = tuple(fabric.gpus) if job.ranks == ALL else job.ranks or ()
             world_size = len(ranks) or job.gpus or 0
-            loop, workload = None, None
-            if job.workload is not None:
+            loop, workload, container = None, None, None
+            if job.image is not None:
+                container, iterations = container_of(job, scale, self._directory), 1
+                try:
+                    self.files |= dict.fromkeys(container_files(job, self._directory))
+                except ValueError as error:
+                    raise ValueError(f"{where}.{error}") from None
+            elif job.workload is not None:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
                 except ValueError as error:
@@ -285,7 +293,9 @@ class Builder:
             else:
                 own = job.training
                 if not own and "training" not in raw:
-                    raise ValueError(f"{where}: give it a workload, or a training, as the file has none")
+                    raise ValueError(
+                        f"{where}: give it a workload, an image or a training, as the file has none"
+                    )
                 training = self._training(where, raw.get("training", _NOTHING), own, parameters)
                 iterations = _iterations(training, world_size)
                 loop = Loop(
@@ -307,6 +317,7 @@ class Builder:
                     iterations=iterations,
                     training=loop,
                     workload=workload,
+                    container=container,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
                     on_loss=loss_rule(
                         name,

@@ -96,6 +96,9 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         if job.workload is not None:
             _check_workload(run, job)
             continue
+        if job.container is not None:
+            _check_container(run, job)
+            continue
         once(
             ("job", run.key, job.name, job.ranks, job.gpus, job.loop.collective),
             lambda job=job: _check_fits(run, job),  # type: ignore[misc]
@@ -198,6 +201,31 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
 
 
+def _check_container(run: Draft, job: JobPlan) -> None:
+    """Whether any rank reaches any other at any time: nobody knows what somebody's program sends when."""
+    where, fabric = f"jobs.{job.name}.image", run.fabric
+    said = "a container may send from any rank to any other at any time, and"
+    mine = set(job.ranks) or set(fabric.gpus)
+    for grid in fabric.grids.values():
+        if mine & set(grid.nodes):
+            raise ValueError(
+                f"{where}: {said} on grid {grid.name} a GPU has light for one flow at a time, once it has "
+                "asked its O-NIC's agent, which only our workers do"
+            )
+    for ring in fabric.rings.values():
+        if mine & set(ring.nodes):
+            raise ValueError(
+                f"{where}: {said} on ring {ring.name} light leads to the partners of one step of a known "
+                "collective, and is set anew for the next"
+            )
+    if fabric.interconnect is not None:
+        raise ValueError(f"{where}: {said} {run.where} is lit for what jobs say that they send")
+    if job.on_loss != "fail":
+        raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
+    if job.ranks:
+        _check_joined(run, job, all_pairs=True)
+
+
 def _check_fits(run: Draft, job: JobPlan) -> None:
     """Whether a job's collective can be run on its GPUs."""
     fabric, where = run.fabric, f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
@@ -253,8 +281,8 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         _check_joined(run, job)
 
 
-def _check_joined(run: Draft, job: JobPlan) -> None:
-    """Whether packets get from each rank of a job to the next."""
+def _check_joined(run: Draft, job: JobPlan, *, all_pairs: bool = False) -> None:
+    """Whether packets get from each rank of a job to the next, or to every other."""
     fabric = run.fabric
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
@@ -263,7 +291,8 @@ def _check_joined(run: Draft, job: JobPlan) -> None:
         return
     router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
     try:
-        for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
+        around = itertools.pairwise((*job.ranks, job.ranks[0]))
+        for a, b in itertools.permutations(job.ranks, 2) if all_pairs else around:
             router.path(a, b)
     except ValueError as error:
         raise ValueError(f"{run.where}.links: {error}") from None
@@ -320,7 +349,13 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
         if (job := getattr(when, key)) is not None:
             _known(f"{where}.when.{key}", "job", job, jobs)
     if when.iteration is not None:
-        total = next(job.iterations for job in run.jobs if job.name == when.job)
+        other = next(job for job in run.jobs if job.name == when.job)
+        total = other.iterations
+        if other.container is not None:
+            raise ValueError(
+                f"{where}.when.iteration: job {when.job} runs containers, which tell of no iterations; use "
+                "at, started or ended"
+            )
         if when.iteration >= total:
             raise ValueError(
                 f"{where}.when.iteration: {when.iteration}, but job {when.job} does only {total}"
@@ -363,6 +398,9 @@ def _check_regroup(run: Draft, event: EventPlan) -> None:
     if all(switch.wavelengths is not None for switch in run.fabric.optical_switches.values()):
         raise ValueError(f"{where}.do: {run.where} has no optical circuit switch that could move light")
     for job in run.jobs:
+        if job.container is not None:
+            # Taken for a ring: see the controller's regrouping.
+            continue
         what = "a workload" if job.training is None else job.training.collective
         if what != "ring" and (not event.jobs or job.name in event.jobs):
             raise ValueError(f"{where}.do: regrouping is planned for rings, but job {job.name} is {what}")

@@ -102,9 +102,27 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Container:
+    """What each rank of a job runs in place of our own worker.
+
+    ``command``: in place of the image's; None leaves that. ``mounts``: (path of this machine, path in the
+    container, whether it may be written to). ``memory_bytes`` and ``deadline_s``, emulated seconds from the
+    start, are what it may have.
+    """
+
+    image: str
+    command: tuple[str, ...] | None
+    environment: Mapping[str, str]
+    mounts: tuple[tuple[str, str, bool], ...]
+    devices: tuple[str, ...]
+    memory_bytes: int
+    deadline_s: float
+
+
+@dataclass(frozen=True)
 class JobPlan:
-    """One job, of either a training loop or a workload. ``ranks``: GPUs in rank order; empty where the
-    controller places ``gpus`` of them.
+    """One job, of a training loop, a workload or a container for each rank. ``ranks``: GPUs in rank order;
+    empty where the controller places ``gpus`` of them.
 
     ``on_loss``: what becomes of it when one of its GPUs is lost; ``spares``: GPUs that may take the place,
     any free one when empty. ``stragglers``: rank to the factor by which its computing takes longer.
@@ -118,6 +136,7 @@ class JobPlan:
     iterations: int
     training: Loop | None = None
     workload: Workload | None = None
+    container: Container | None = None
     start: Start = Start()
     on_loss: OnLoss = "fail"
     spares: tuple[str, ...] = ()
@@ -128,9 +147,9 @@ class JobPlan:
 
     @property
     def loop(self) -> Loop:
-        """The training of a job that has one. Raises ValueError for a workload."""
+        """The training of a job that has one. Raises ValueError for another."""
         if self.training is None:
-            raise ValueError(f"job {self.name} executes a workload, no training loop")
+            raise ValueError(f"job {self.name} has no training loop")
         return self.training
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
+from experiments.language.containers import ContainerKeys
 from experiments.language.plan import Do, OnLoss, Target
 from experiments.language.profiles import compute_seconds
 from experiments.language.workloads import WorkloadSpec
@@ -146,9 +147,9 @@ class StartSpec(Strict):
 ALL = ("all",)
 
 
-class JobSpec(Strict):
+class JobSpec(ContainerKeys):
     """One job; see docs/experiments.md for its keys. ``training``: keys in place of the file's; or it
-    executes a ``workload``."""
+    executes a ``workload``, or a container of an ``image`` for each rank."""
 
     title: Words | None = None
     ranks: (
@@ -170,8 +171,12 @@ class JobSpec(Strict):
     def _placed_one_way(self) -> JobSpec:
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (its GPUs) or gpus (how many the controller places)")
-        if self.workload is not None and self.training:
-            raise ValueError("give either training or workload")
+        does = {"training": self.training, "workload": self.workload, "image": self.image}
+        if len(given := [key for key, value in does.items() if value]) > 1:
+            raise ValueError(f"give either {' or '.join(given)}")
+        self.check_container()
+        if self.image is not None and self.slower:
+            raise ValueError("slower: how long a container computes is its own affair")
         return self
 
 

@@ -185,6 +185,35 @@ class WorkerDone(Record, event="done"):
     beacon_gaps: list[dict[str, Any]] = field(default_factory=list)
 
 
+class CommandStarted(Record, event="command_started"):
+    """The container of a rank was started."""
+
+    job: str
+    rank: int
+
+
+class CommandEnded(Record, event="command_ended"):
+    """The command of a rank's container ended: ``exit_code``, or the ``signal`` that ended it; ``oom``: its
+    memory was not enough; ``error``: why it could not be started."""
+
+    job: str
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    error: str | None = None
+
+
+class LinkBytes(Record, event="link_bytes"):
+    """What went over the packet switches' links while a job of containers ran, by their ports' counters:
+    bytes of frames ``from`` the port at one end ``to`` that at the other. ``beside``: other jobs that ran
+    meanwhile, whose bytes are counted, too."""
+
+    job: str
+    links: list[dict[str, Any]]
+    beside: list[str] = field(default_factory=list)
+
+
 class WorkerLost(Record, event="lost"):
     """A GPU was lost with the rank on it; ``reason`` in words."""
 

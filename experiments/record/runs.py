@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -16,11 +16,14 @@ from experiments.record.events import (
     ActionEnded,
     Circuits,
     CollectiveTimed,
+    CommandEnded,
+    CommandStarted,
     Flow,
     Iteration,
     JobArrived,
     JobRecovered,
     JobState,
+    LinkBytes,
     Record,
     Reference,
     Released,
@@ -48,7 +51,8 @@ class JobRun:
     ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
     ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
-    process; ``unlike``: the share of averagers' answers there that are not the mean of all.
+    process; ``unlike``: the share of averagers' answers there that are not the mean of all. ``commands``,
+    ``ends`` (by rank) and ``links``: of a job of containers, in place of iterations.
     """
 
     plan: JobPlan
@@ -68,6 +72,9 @@ class JobRun:
     losses: tuple[WorkerLost, ...]
     recoveries: tuple[JobRecovered, ...]
     timed: CollectiveTimed | None = None
+    commands: tuple[CommandStarted, ...] = ()
+    ends: Mapping[int, CommandEnded] = field(default_factory=dict)
+    links: LinkBytes | None = None
 
     @property
     def name(self) -> str:
@@ -221,12 +228,18 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
     iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
     kept = tuple(it for it in iterations if not any(_again(it, back) for back in recoveries))
     timed = next(iter(_all(CollectiveTimed, mine)), None)
-    succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None
+    succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None and plan.container is None
     if succeeded and (silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}):
         raise ScenarioError(
             f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"
         )
-    ended = (record.t for record in states if record.state in ENDED)
+    end = next((record.t for record in states if record.state in ENDED), None)
+    ends = {record.rank: record for record in _all(CommandEnded, mine)}
+    if succeeded:
+        end = max(it.allreduce_end for it in kept)
+    elif ends and states[-1].state == SUCCEEDED:
+        # A job's state is known a moment after its last command has ended.
+        end = max(record.t for record in ends.values())
     reference = next(iter(_all(Reference, mine)), None)
     return JobRun(
         plan=plan,
@@ -236,7 +249,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         arrived=next((record.t for record in _all(JobArrived, mine)), None),
         placed=next((record.t for record in states if record.state == "READY"), None),
         released=next((group.at for group in _all(Released, records) if plan.name in group.jobs), None),
-        end=max(it.allreduce_end for it in kept) if succeeded else next(ended, None),
+        end=end,
         iterations=kept,
         redone=tuple(it for it in iterations if any(_again(it, back) for back in recoveries)),
         ready={record.rank: record for record in _all(WorkerReady, mine)},
@@ -246,6 +259,9 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         losses=_all(WorkerLost, mine),
         recoveries=recoveries,
         timed=timed,
+        commands=_all(CommandStarted, mine),
+        ends=ends,
+        links=next(iter(_all(LinkBytes, mine)), None),
     )
 
 

@@ -1,8 +1,8 @@
-"""Containers of other people's images in the network of a GPU: a guest beside the container that has the NIC.
+"""Containers of other people's images in a GPU's network: guests beside the container that has the NIC.
 
-As the containers of a pod share the network of its first one, a guest is created in the network of a container
-that stands already, whose ``eth0`` is plugged in. So the NIC is there before the guest's first instruction, and
-no image needs anything of ours in it.
+As the containers of a pod share the network of its first one, a guest is created in the network of a
+container that stands already, whose ``eth0`` is plugged in. So the NIC is there before the guest's first
+instruction, and no image needs anything of ours in it.
 
 A guest may do as little as a worker: no capabilities and no way to gain any, a read-only root file system, an
 unprivileged user whatever its image says, bounded memory and processes. It can write to ``/job``, to ``/tmp``
@@ -59,7 +59,7 @@ class GuestPlan:
 
 @dataclass(frozen=True)
 class GuestEnd:
-    """How a guest ended. ``t``: when, CLOCK_MONOTONIC seconds; ``exit_code`` is None when a signal ended it."""
+    """How a guest ended. ``t``: CLOCK_MONOTONIC seconds; ``exit_code`` is None when a signal ended it."""
 
     t: float
     exit_code: int | None

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from containers.worker.spec import parse_spec
 from controller.bus import EventBus
 from controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from controller.jobs.job import CAUSE_GRACE_S, Job, JobState, Rank, note_event, note_workers, progress
-from controller.jobs.manager import JobManager, worker_spec
+from controller.jobs.manager import JobManager, container_request, worker_spec
 from controller.jobs.reservation import reserve
 from controller.jobs.workloads import WorkloadFiles
 from controller.store import Store
@@ -710,3 +711,32 @@ def test_a_workload_that_is_not_there_or_for_others_is_refused(site: Site) -> No
     site.manager.workloads.put(digest, packed)
     with pytest.raises(InvalidError, match="graph: it is for 3 ranks, and the job has 2"):
         site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)
+
+
+def container_job() -> Job:
+    job = make_job()
+    job.state, job.spec = (
+        JobState.RUNNING,
+        {"workload": "container", "container": {"image": "a", "deadline_s": 9.0}},
+    )
+    return job
+
+
+def test_exit_codes_of_somebody_elses_command_mean_nothing_to_us() -> None:
+    """3 is that of our worker when it lost a peer, which is never the cause."""
+    job = container_job()
+    say(job, 2, "command_ended", 4.0, exit_code=1)
+    say(job, 1, "command_ended", 3.0, exit_code=3)
+    note_workers(job, workers(job, r1={"exit_code": 3, "stderr_tail": "no\nfile"}, r2={"exit_code": 1}))
+    assert progress(job, 5.0) is JobState.FAILED
+    assert job.error == "rank 1 on GPU g1 ended with exit code 3: file"
+
+
+def test_a_holder_is_not_told_of_the_container_but_of_its_deadline() -> None:
+    job = container_job()
+    spec = worker_spec(job, 0, ["10.0.0.1", "10.0.0.2"])
+    assert "container" not in spec
+    assert (spec["deadline_s"], spec["port"]) == (9.0, 29499)
+    assert parse_spec(spec | {"peers": ["10.0.0.1", "10.0.0.2"]}).workload == "container"
+    assert container_request(job) == {"image": "a", "port": 29500}
+    assert container_request(make_job()) is None

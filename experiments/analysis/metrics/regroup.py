@@ -128,11 +128,12 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
     begin, end = light_window(action)
     stalls = [stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls]
     touched = (last - max(first, begin) for first, last in stalls if last > begin and first < end)
-    seen["tcp_stall"] = max(touched, default=0.0)
+    if any(job.iterations for job in run.jobs.values()):
+        seen["tcp_stall"] = max(touched, default=0.0)
     if any(job.plan.beacon_s and job.done for job in run.jobs.values()):
         gaps = beacon_gaps(run, action)
         seen["beacon_gap"] = float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
-    return seen | {"blackout": max(seen.values())}
+    return seen | {"blackout": max(seen.values())} if seen else {}
 
 
 @metric("s", of="event")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from containers.image import OWN_IMAGE, ImageError, image_present
 from experiments.backends.emulation.lab import EmulatedLab
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.reference import References
@@ -16,6 +17,7 @@ from experiments.backends.emulation.requests import cannot_drive, only_simulated
 from experiments.backends.emulation.rest import ending_runs
 from experiments.backends.protocol import CAPABILITIES, lacking
 from experiments.client import Api
+from experiments.language.containers import problem_of
 from experiments.language.plan import RunPlan, Setting
 from experiments.record.environment import describe_setting
 from experiments.record.events import Record
@@ -41,12 +43,40 @@ class EmulationBackend:
         self._say: Callable[[str], None] = log.info
         self._references = References()
         self._labs: list[dict[str, Any]] = []
+        self._images: dict[str, bool] = {}
 
     def refuses(self, plan: RunPlan) -> str | None:
         fabric = plan.setting.fabric
         return (
-            lacking(self, plan) or only_simulated(plan) or cannot_drive(fabric) or passes_no_packets(fabric)
+            lacking(self, plan)
+            or only_simulated(plan)
+            or cannot_drive(fabric)
+            or passes_no_packets(fabric)
+            or self._cannot_run(plan)
         )
+
+    def _cannot_run(self, plan: RunPlan) -> str | None:
+        """What a job's container needs and this machine has not, ``key: reason``."""
+        for job in plan.jobs:
+            if (wanted := job.container) is None:
+                continue
+            where = f"jobs.{job.name}"
+            if self.runtime != "docker":
+                return f"{where}.image: it needs containers, and the runtime is {self.runtime}"
+            if (why := problem_of(wanted)) is not None:
+                return f"{where}.{why}"
+            if not self._has_image(wanted.image):
+                return f"{where}.image: Docker has no image {wanted.image} here; build it or load it first"
+        return None
+
+    def _has_image(self, name: str) -> bool:
+        """Where Docker does not answer, nothing is said of its images."""
+        if name not in self._images:
+            try:
+                self._images[name] = name == OWN_IMAGE or image_present(name)
+            except ImageError:
+                return True
+        return self._images[name]
 
     def check_ready(self) -> None:
         with ending_runs():

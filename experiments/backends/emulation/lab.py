@@ -33,6 +33,7 @@ from experiments.record.events import (
     JobState,
     LightCounters,
     LightDecisions,
+    LinkBytes,
     PortRate,
     ProcessorLoad,
     Record,
@@ -45,6 +46,7 @@ from experiments.record.events import (
 from experiments.record.writing import writing
 from fabric.averagers import averaging_of
 from fabric.schedules import parse_collective
+from fabric.topology import Link
 from testbed import load
 from testbed.faults import FaultClient
 from testbed.processes import LabProcesses
@@ -55,6 +57,8 @@ LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
 #: Deadlines in seconds: the controller's answer when nobody killed it, a release that it refuses, the
 #: end of cancelled jobs.
 ANSWER_S, RELEASE_S, CANCEL_S = 15.0, 5.0, 30.0
+#: By switch and port: bytes received and sent.
+PortBytes = Mapping[tuple[str, int], tuple[int, int]]
 #: Besides the ends: what is on record of a job's states.
 _TOLD = ("READY", "RUNNING", "RECOVERING", *ENDED)
 
@@ -69,6 +73,9 @@ class _Job:
     state: str = "PENDING"
     released: bool = False
     cursor: int = 0
+    #: Of a job of containers: counters of the links before its start, and jobs that ran beside it.
+    before: PortBytes = field(default_factory=dict)
+    beside: set[str] = field(default_factory=set)
     segments: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -296,6 +303,8 @@ class EmulatedLab:
         # A job that goes on after a loss is let go by the controller.
         if state not in _TOLD or (state == "READY" and job.released):
             return
+        if job.ended and job.plan.container is not None:
+            self._keep_of_containers(job)
         t, reason = (found["t_ended"], found["error"]) if job.ended else (time.monotonic(), None)
         self._note(JobState, t=t, job=job.plan.name, state=state, gpus=gpus, reason=reason)
 
@@ -326,6 +335,7 @@ class EmulatedLab:
             if any(document["t_released"] is None for document in going):
                 for name in self.setting.fabric.grids:
                     self._note(GridLit, grid=self._api.get(f"/v1/grids/{name}"))
+                self._count_before(jobs)
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
                 try:
                     going = self._api.post("/v1/jobs/release", body)
@@ -341,6 +351,39 @@ class EmulatedLab:
                 at = max(float(document["t_released"]) for document in going)
                 run.since_s = run.since_s or time.monotonic()
                 self._note(Released, jobs=[job.plan.name for job in jobs], at=at)
+
+    def _count_before(self, jobs: Sequence[_Job]) -> None:
+        """What links have carried before jobs of containers start."""
+        run = self._run
+        for job in jobs:
+            if job.plan.container is not None:
+                job.before = self._port_bytes()
+        running = [job for job in run.jobs.values() if (job.released or job in jobs) and not job.ended]
+        for job in running:
+            job.beside |= {other.plan.name for other in running if other is not job}
+
+    def _port_bytes(self) -> PortBytes:
+        found: Iterable[dict[str, Any]] = self._api.get("/v1/port-bytes")
+        return {(one["switch"], one["port"]): (one["rx_bytes"], one["tx_bytes"]) for one in found}
+
+    def _keep_of_containers(self, job: _Job) -> None:
+        """What links carried, and what every rank's command said, into the logs."""
+        if job.before:
+            after = self._port_bytes()
+            links = [one for link in self.setting.fabric.links for one in carried(link, job.before, after)]
+            self._note(LinkBytes, job=job.plan.name, links=links, beside=sorted(job.beside))
+        folder = self.processes.logs / "output" / self._run.plan.name
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for rank in range(job.plan.gpus):
+                try:
+                    said = self._api.get(f"/v1/jobs/{job.id}/output/{rank}")
+                except ApiError:
+                    # One that was never begun has said nothing.
+                    continue
+                for stream in ("stdout", "stderr"):
+                    path = folder / f"{job.plan.name}-{rank}.{stream}.txt"
+                    path.write_text(said[stream], encoding="utf-8")
 
     def _samples(self) -> None:
         run = self._run
@@ -410,6 +453,19 @@ class EmulatedLab:
     def _note(self, kind: type[Record], t: float | None = None, **fields: Any) -> None:
         at = time.monotonic() if t is None else t
         self._found.append(kind(t=at, run=self._run.plan.name, **fields))
+
+
+def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:
+    """Bytes in each direction of a link with a packet switch at an end, as its port counted them; of one
+    between two the sender counts."""
+    found: dict[tuple[str, str], int] = {}
+    for near in (link.a, link.b):
+        key, far = (near.node, near.number), link.other(near)
+        if key in before and key in after:
+            received, sent = (now - then for now, then in zip(after[key], before[key], strict=True))
+            found[str(near), str(far)] = sent
+            found.setdefault((str(far), str(near)), received)
+    return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(found.items())]
 
 
 def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from typing import Any
 from controller.optical.registry import check_driver
 from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s, slowest_bps
 from experiments.backends.emulation.rest import CONNECT_S
+from experiments.language.containers import as_request
 from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
 from fabric.averagers import averaging_of
 from fabric.interconnect import divided_anew
@@ -39,6 +40,16 @@ HARMLESS = ("regroup", "cancel", "start")
 
 def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     """The body of ``POST /v1/jobs``, held."""
+    if job.container is not None:
+        return {
+            "name": job.name,
+            **_where(plan, job),
+            "hold": True,
+            "workload": "container",
+            "container": as_request(job.container),
+            "beacon_interval_s": job.beacon_s,
+            "connect_timeout_s": CONNECT_S,
+        }
     request: dict[str, Any] = {
         "name": job.name,
         **_where(plan, job),
@@ -139,6 +150,8 @@ def only_simulated(plan: RunPlan) -> str | None:
     if (why := _too_fast(plan.setting)) is not None:
         return why
     for job in plan.jobs:
+        if job.container is not None:
+            continue
         if job.workload is not None:
             if (most := max(map(len, job.workload.programs))) > MOST_OPERATIONS:
                 what = f"{most} operations of one rank"

@@ -82,6 +82,8 @@ class SimulationBackend:
         ):
             return "costs.addition: only steps that are synchronised count it"
         for job in plan.jobs:
+            if job.container is not None:
+                return f"jobs.{job.name}.image: the simulation runs no containers"
             if job.training is None:
                 if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
                     return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"

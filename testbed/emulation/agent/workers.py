@@ -24,6 +24,7 @@ import docker.errors
 import requests
 from pydantic import BaseModel, ConfigDict, Field
 
+from containers.image import OWN_IMAGE
 from containers.worker.holder import ENDED
 from fabric.schedules import parse_collective
 from fabric.topology import Fabric
@@ -62,8 +63,6 @@ Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
 DockerFailures = (docker.errors.DockerException, requests.RequestException)
 #: As of a shell: the command could not be started.
 NOT_STARTED = 127
-#: Of this worker's image, by a name that stays when its code changes.
-OWN_IMAGE = "ringlight-worker"
 #: What a guest said, in its worker's directory.
 STREAMS = ("stdout", "stderr")
 

@@ -1,0 +1,54 @@
+"""Jobs that run containers of somebody else's: how they ended, and what went over the links meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.analysis.metrics import LIGHT, Context, metric
+from experiments.record.runs import JobRun
+
+
+@metric("count", of="job")
+def commands_failed(_: Context, job: JobRun) -> int | None:
+    """Ranks whose command did not end with exit code 0."""
+    if job.plan.container is None:
+        return None
+    return sum(end.exit_code != 0 for end in job.ends.values())
+
+
+@metric("s", of="job")
+def start_spread(_: Context, job: JobRun) -> float | None:
+    """From the start of the first rank's container to that of the last."""
+    times = [started.t for started in job.commands]
+    return max(times) - min(times) if times else None
+
+
+@metric("count", of="job")
+def regroups_under(context: Context, job: JobRun) -> int | None:
+    """Changes of light that were made while a job's containers ran."""
+    if job.plan.container is None or job.released is None or job.end is None:
+        return None
+    moves = [action for action in context.run.actions if action.plan.do in LIGHT and action.error is None]
+    return sum(job.released <= action.begun <= job.end for action in moves)
+
+
+_NICS = {
+    "nic_sent": "Bytes of frames that the NICs of a job's containers sent",
+    "nic_received": "Bytes of frames that they received",
+}
+
+
+@metric("bytes", of="job", makes=_NICS)
+def nics(_: Context, job: JobRun) -> Mapping[str, int]:
+    """Only where every rank told."""
+    if job.plan.container is None or len(job.done) < len(job.gpus):
+        return {}
+    counts = [count for done in job.done.values() for count in done.wire_bytes.values()]
+    return {"nic_sent": sum(sent for sent, _ in counts), "nic_received": sum(got for _, got in counts)}
+
+
+@metric("bytes", of="job link")
+def link_bytes(_: Context, job: JobRun, link: Mapping[str, Any]) -> int:
+    """Bytes of frames over one direction of a link while a job's containers ran, other jobs' among them."""
+    return int(link["bytes"])

@@ -1,0 +1,151 @@
+"""A job's ``image``: a container of somebody else's for each rank, in place of what our workers do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from experiments.language.plan import Container, Scale
+from experiments.language.workloads import OF_RUN_FOLDERS
+from fabric.schema import Duration, Size, Strict
+
+#: What a container sees already; nothing is mounted over it.
+_TAKEN = ("/", "/job", "/tmp", "/proc", "/sys", "/dev")
+_MEMORY_BYTES, _DEADLINE_S = 1 << 30, 3600.0
+_LEAST_MEMORY_BYTES = 16 << 20
+#: Files of a mounted directory that are copied into the run folder, at most.
+_MOST_FILES = 1000
+
+
+def _words(found: object) -> object:
+    """A command as one text is split as a shell would; no shell runs it."""
+    return shlex.split(found) if isinstance(found, str) else found
+
+
+def _target(found: str) -> str:
+    path = PurePosixPath(found)
+    if not path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{found!r:.60} is no absolute path in the container")
+    if str(path) in _TAKEN:
+        raise ValueError(f"{found}: a container has its own there")
+    return str(path)
+
+
+def _source(found: str) -> str:
+    path = PurePosixPath(found)
+    if not path.parts or ".." in path.parts or not found.isprintable():
+        raise ValueError(f"{found!r:.60} is neither an absolute path nor below the directory of the scenario")
+    if not path.is_absolute() and path.parts[0] in OF_RUN_FOLDERS:
+        raise ValueError(
+            f"{found!r:.60}: a run folder, which gets a copy, has a file of its own of this name"
+        )
+    return str(path)
+
+
+def _device(found: str) -> str:
+    path = PurePosixPath(found)
+    if not found.startswith("/dev/") or ".." in path.parts:
+        raise ValueError(f"{found!r:.60} is no device, such as /dev/dri")
+    return str(path)
+
+
+class MountSpec(Strict):
+    """``path`` of this machine, absolute or below the directory of the scenario file."""
+
+    path: Annotated[str, AfterValidator(_source)]
+    write: bool = False
+
+
+Mount = Annotated[
+    MountSpec, BeforeValidator(lambda found: {"path": found} if isinstance(found, str) else found)
+]
+Text = Annotated[str, BeforeValidator(lambda found: str(found) if type(found) in (int, float) else found)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class ContainerKeys(Strict):
+    """Keys of a job that runs containers: all but ``image`` only beside it."""
+
+    image: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][^\s]*$", max_length=256)] | None = None
+    command: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
+    environment: dict[VariableName, Text] = Field(default_factory=dict)
+    mounts: dict[Annotated[str, AfterValidator(_target)], Mount] = Field(default_factory=dict)
+    devices: tuple[Annotated[str, AfterValidator(_device)], ...] = ()
+    memory: Size | None = None
+    deadline: Annotated[Duration, Field(gt=0)] | None = None
+
+    def check_container(self) -> None:
+        """Raises ValueError."""
+        for key in ("command", "environment", "mounts", "devices", "memory", "deadline"):
+            if self.image is None and getattr(self, key):
+                raise ValueError(f"{key}: only a job with an image has it")
+        if self.memory is not None and self.memory < _LEAST_MEMORY_BYTES:
+            raise ValueError(f"memory: {self.memory} bytes; a container needs 16 MiB")
+
+
+def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container:
+    """``directory``: of the scenario file."""
+    assert job.image is not None
+    return Container(
+        image=job.image,
+        command=job.command,
+        environment=job.environment,
+        mounts=tuple(
+            (str((directory / mount.path).resolve()), target, mount.write)
+            for target, mount in job.mounts.items()
+        ),
+        devices=job.devices,
+        memory_bytes=job.memory or _MEMORY_BYTES,
+        deadline_s=(_DEADLINE_S if job.deadline is None else job.deadline) * scale.time,
+    )
+
+
+def files_of(job: ContainerKeys, directory: Path) -> Iterator[Path]:
+    """What of a job's mounts belongs to the experiment: files below the directory of the scenario file."""
+    for mount in job.mounts.values():
+        if not PurePosixPath(mount.path).is_absolute():
+            yield from _files_below(directory / mount.path)
+
+
+def _files_below(path: Path) -> list[Path]:
+    """Raises ValueError for more than a run folder should get a copy of."""
+    if path.is_file():
+        return [path]
+    found = []
+    for one in sorted(path.rglob("*")):
+        if one.is_file() and "__pycache__" not in one.parts:
+            found.append(one)
+        if len(found) > _MOST_FILES:
+            raise ValueError(
+                f"mounts: {path} has more than {_MOST_FILES} files, and a run folder gets a copy of what is "
+                "below the directory of the scenario; name it by an absolute path"
+            )
+    return found
+
+
+def problem_of(found: Container) -> str | None:
+    """What of this machine a container is to see and is not there, ``key: reason``."""
+    for source, target, _ in found.mounts:
+        if not Path(source).exists():
+            return f"mounts.{target}: there is no {source}"
+    for device in found.devices:
+        if not Path(device).exists():
+            return f"devices: there is no {device}"
+    return None
+
+
+def as_request(found: Container) -> dict[str, Any]:
+    """As the controller is asked for it."""
+    return {
+        "image": found.image,
+        **({} if found.command is None else {"command": list(found.command)}),
+        "environment": dict(found.environment),
+        "mounts": [{"source": s, "target": t, "write": write} for s, t, write in found.mounts],
+        "devices": list(found.devices),
+        "memory_bytes": found.memory_bytes,
+        "deadline_s": found.deadline_s,
+    }

@@ -1,0 +1,225 @@
+"""A job of containers: how it is written, where it is refused, and what becomes of its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.analysis.metrics import Context, rows_of
+from experiments.backends.emulation.backend import EmulationBackend
+from experiments.backends.emulation.lab import carried
+from experiments.backends.emulation.requests import job_request
+from experiments.backends.simulation.backend import SimulationBackend
+from experiments.language.expand import parse
+from experiments.language.plan import RunPlan
+from experiments.language.text import ScenarioError
+from experiments.record.events import (
+    CommandEnded,
+    CommandStarted,
+    JobState,
+    LinkBytes,
+    Record,
+    Released,
+    RunEnded,
+    RunStarted,
+    WorkerDone,
+)
+from experiments.record.runs import runs_of
+from fabric.topology import Link, Port
+
+HEAD = """
+name: small
+description: Four GPUs.
+scale: {time: 2, payload: 400}
+"""
+SWITCH = """
+fabric:
+  servers: {s0: {gpus: {g0: t, g1: t, g2: t, g3: t}}}
+  packet_switches: {tor0: {ports: 4}}
+  links:
+    - {ends: [g0, "tor0:1"], rate: 4 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 4 Gbit/s}
+    - {ends: [g2, "tor0:3"], rate: 4 Gbit/s}
+    - {ends: [g3, "tor0:4"], rate: 4 Gbit/s}
+"""
+TREE = "fabric: {fat_tree: {k: 4, gpu: t, rate: 4 Gbit/s}}\n"
+GRID = "fabric: {grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
+RING = "fabric: {rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
+PLANES = "fabric: {interconnect: {kind: parallel-ocs, gpus: 4, gpu: a100, rate: 4 Gbit/s, switches: 2}}\n"
+PAIR = "jobs: {own: {ranks: [g0, g1], image: ringlight-worker, command: [echo, 1]}}\n"
+
+
+def plan_of(text: str) -> RunPlan:
+    (plan,) = parse(HEAD + text, "small.yaml").plans
+    return plan
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        plan_of(text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_a_file_says_of_a_container_is_what_the_controller_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("")
+    text = f"""{HEAD}{SWITCH}
+jobs:
+  own:
+    ranks: [g0, g1]
+    image: my/own:1
+    command: python3 /app/a.py --name 'two words'
+    environment: {{STEPS: 3, NAME: x}}
+    mounts: {{/app: code, /data: {{path: {tmp_path}, write: true}}}}
+    devices: [/dev/null]
+    memory: 1 GB
+    deadline: 10 s
+    beacon: 5 ms
+"""
+    experiment = parse(text, str(tmp_path / "own.yaml"))
+    (plan,) = experiment.plans
+    request = job_request(plan, plan.job("own"))
+    assert request["container"] == {
+        "image": "my/own:1",
+        "command": ["python3", "/app/a.py", "--name", "two words"],
+        "environment": {"STEPS": "3", "NAME": "x"},
+        "mounts": [
+            {"source": f"{tmp_path}/code", "target": "/app", "write": False},
+            {"source": f"{tmp_path}", "target": "/data", "write": True},
+        ],
+        "devices": ["/dev/null"],
+        "memory_bytes": 10**9,
+        "deadline_s": 20.0,
+    }
+    assert (request["workload"], request["beacon_interval_s"]) == ("container", 0.01)
+    # A run folder gets a copy of what is the experiment's own.
+    assert experiment.files == ("code/a.py",)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("workload: {collective: all-reduce, size: 1 MB}", "give either workload or image"),
+        ("training: {iterations: 2}", "give either training or image"),
+        ("slower: {1: 2}", "slower: "),
+        ("mounts: {app: code}", "'app' is no absolute path in the container"),
+        ("mounts: {/job: code}", "/job: a container has its own there"),
+        ("mounts: {/app: ../code}", "neither an absolute path nor below"),
+        ("mounts: {/app: logs}", "a run folder, which gets a copy, has a file of its own"),
+        ("devices: [/etc/passwd]", "'/etc/passwd' is no device"),
+        ("devices: [/dev/../etc]", "is no device"),
+        ("environment: {A-B: 1}", "environment"),
+        ("memory: 1 MB", "memory: "),
+        ("deadline: 0 s", "deadline"),
+        ("command: []", "command"),
+    ],
+)
+def test_what_a_container_cannot_have_is_named_by_its_key(key: str, said: str) -> None:
+    found = refused(SWITCH + f"jobs: {{own: {{ranks: [g0, g1], image: a, {key}}}}}\n")
+    assert "jobs.own" in found
+    assert said in found
+
+
+@pytest.mark.parametrize("key", ["command: [a]", "mounts: {/a: b}", "devices: [/dev/null]", "deadline: 1 s"])
+def test_what_belongs_to_an_image_needs_one(key: str) -> None:
+    name = key.partition(":")[0]
+    assert f"{name}: only a job with an image has it" in refused(
+        SWITCH + f"jobs: {{own: {{ranks: [g0, g1], {key}}}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fabric", "ranks", "said"),
+    [
+        (GRID, "all", "on grid n a GPU has light for one flow at a time"),
+        (RING, "all", "on ring w light leads to the partners of one step"),
+        (PLANES, "all", "fabric is lit for what jobs say that they send"),
+    ],
+)
+def test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
+    fabric: str, ranks: str, said: str
+) -> None:
+    found = refused(fabric + f"jobs: {{own: {{ranks: {ranks}, image: a}}}}\n")
+    assert found.startswith("small.yaml: jobs.own.image: ")
+    assert said in found
+
+
+def test_a_fat_tree_takes_one_and_dark_pairs_are_named() -> None:
+    assert plan_of(TREE + "jobs: {own: {ranks: all, image: a}}\n").job("own").gpus == 16
+    # Two islands: neighbours in rank order need not be the only ones that talk.
+    islands = SWITCH.replace("{tor0: {ports: 4}}", "{tor0: {ports: 4}, tor1: {ports: 4}}").replace(
+        '[g3, "tor0:4"]', '[g3, "tor1:1"]'
+    )
+    assert "fabric.links" in refused(islands + "jobs: {own: {ranks: all, image: a}}\n")
+
+
+def test_events_of_iterations_are_refused() -> None:
+    found = refused(
+        SWITCH + PAIR + "events: [{when: {job: own, iteration: 1}, do: cancel, target: job own}]\n"
+    )
+    assert "events.1.when.iteration: job own runs containers" in found
+
+
+def test_who_cannot_run_it_says_why_in_one_line(tmp_path: Path) -> None:
+    plan = plan_of(SWITCH + PAIR)
+    assert SimulationBackend().refuses(plan) == "jobs.own.image: the simulation runs no containers"
+    assert EmulationBackend().refuses(plan) is None
+    assert "the runtime is namespace" in str(EmulationBackend("namespace").refuses(plan))
+    gone = tmp_path / "gone"
+    missing = PAIR.replace("command", f"mounts: {{/a: {gone}}}, command")
+    said = EmulationBackend().refuses(plan_of(SWITCH + missing))
+    assert said == f"jobs.own.mounts./a: there is no {gone}"
+
+
+def test_a_link_between_switches_is_counted_by_who_sends() -> None:
+    link = Link(Port("tor0", 3), Port("tor1", 3), 1e9, 0.0)
+    before = {("tor0", 3): (10, 100), ("tor1", 3): (90, 20)}
+    after = {("tor0", 3): (15, 400), ("tor1", 3): (380, 27)}
+    assert carried(link, before, after) == [
+        {"from": "tor0:3", "to": "tor1:3", "bytes": 300},
+        {"from": "tor1:3", "to": "tor0:3", "bytes": 7},
+    ]
+    fibre = Link(Port("g0", 0), Port("tor0", 3), 1e9, 0.0)
+    assert carried(fibre, before, after) == [
+        {"from": "g0:0", "to": "tor0:3", "bytes": 5},
+        {"from": "tor0:3", "to": "g0:0", "bytes": 300},
+    ]
+
+
+def records(code: int) -> list[Record]:
+    """Of a run in which rank 1 of two ends with an exit code."""
+    run: dict[str, Any] = {"run": "base"}
+    job: dict[str, Any] = {"job": "own", **run}
+    started = RunStarted(
+        t=0.0, arm="base", point={}, repeat=1, fabric="fabric", jobs={"own": ["g0", "g1"]}, **run
+    )
+    return [
+        started,
+        JobState(t=1.0, state="READY", gpus=["g0", "g1"], **job),
+        Released(t=1.0, at=1.5, jobs=["own"], **run),
+        CommandStarted(t=1.75, rank=0, **job),
+        CommandStarted(t=2.0, rank=1, **job),
+        CommandEnded(t=4.0, rank=1, exit_code=code, **job),
+        CommandEnded(t=4.5, rank=0, exit_code=0, **job),
+        *(WorkerDone(t=5.0, rank=rank, wire_bytes={"eth0": [100, 60]}, **job) for rank in (0, 1)),
+        LinkBytes(t=5.0, links=[{"from": "g0", "to": "tor0:1", "bytes": 100}], **job),
+        JobState(t=5.0, state="FAILED" if code else "SUCCEEDED", **job),
+        RunEnded(t=6.0, **run),
+    ]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_rows_tell_how_commands_ended_and_what_they_sent(code: int) -> None:
+    (run,) = runs_of(records(code), [plan_of(SWITCH + PAIR)])
+    found = {(row.subject, row.metric): row.value for row in rows_of(Context(run, "measured"))}
+    assert found["job own", "commands_failed"] == (1 if code else 0)
+    assert found["job own", "start_spread"] == 0.25
+    assert found["job own", "nic_sent"] == 200
+    assert found["job own", "nic_received"] == 120
+    assert found["job own", "regroups_under"] == 0
+    assert found["job own link g0 > tor0:1", "link_bytes"] == 100
+    # From the release to the end of the last command.
+    assert found.get(("job own", "jct")) == (None if code else 3.0)
