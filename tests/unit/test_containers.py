@@ -220,6 +220,10 @@ def test_rows_tell_how_commands_ended_and_what_they_sent(code: int) -> None:
     assert found["job own", "nic_sent"] == 200
     assert found["job own", "nic_received"] == 120
     assert found["job own", "regroups_under"] == 0
-    assert found["job own link g0 > tor0:1", "link_bytes"] == 100
+    assert found["traffic own g0 > tor0:1", "link_bytes"] == 100
+    # Of what only our own workers tell nothing is said.
+    assert not {"iterations", "gpu_utilisation", "connections_unchanged", "iteration"} & {
+        name for _, name in found
+    }
     # From the release to the end of the last command.
     assert found.get(("job own", "jct")) == (None if code else 3.0)

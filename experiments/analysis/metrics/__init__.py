@@ -8,7 +8,7 @@
 It is called as the function is, and said to be what the first line of its docstring says. What it returns
 becomes a row; None becomes none. ``of`` says what it is called for, and so the rows' subject: ``run`` once,
 ``fabric`` once, ``job`` for each job, ``event`` for each event of the timeline that took place, ``event job``
-for each of these and each job; ``job link`` for each job of containers and each direction of a link;
+for each of these and each job; ``traffic`` for each job of containers and each direction of a link;
 ``messages`` for each kind of fault of control messages.
 
 Figures that are computed together are one function with ``makes``: their names, and what each is said to be.
@@ -29,7 +29,7 @@ from experiments.analysis.rows import Label, Row, Value
 from experiments.record.events import RingSetUps
 from experiments.record.runs import Run
 
-Of = Literal["run", "fabric", "job", "job link", "event", "event job", "messages"]
+Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
 Compute = Callable[..., Any]
 Unit = Literal["s", "bit/s", "bytes", "%", "1", "count", ""]
 #: Events that move light.
@@ -142,7 +142,7 @@ def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
     jobs = {f"job {name}": (job,) for name, job in run.jobs.items()}
     events = {f"event {action.plan.name}": (action,) for action in run.actions}
     links = {
-        f"job {name} link {one['from']} > {one['to']}": (job, one)
+        f"traffic {name} {one['from']} > {one['to']}": (job, one)
         for name, job in run.jobs.items()
         for one in (job.links.links if job.links is not None else ())
     }
@@ -150,7 +150,7 @@ def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
         "run": {"run": ()},
         "fabric": {f"fabric {run.plan.setting.name}": ()},
         "job": jobs,
-        "job link": links,
+        "traffic": links,
         "event": events,
         "event job": {f"{e} {j}": (*action, *job) for e, action in events.items() for j, job in jobs.items()},
         "messages": {f"messages {kind}": (kind,) for kind in MESSAGE_FAULTS},

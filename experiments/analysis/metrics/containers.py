@@ -48,7 +48,7 @@ def nics(_: Context, job: JobRun) -> Mapping[str, int]:
     return {"nic_sent": sum(sent for sent, _ in counts), "nic_received": sum(got for _, got in counts)}
 
 
-@metric("bytes", of="job link")
+@metric("bytes", of="traffic")
 def link_bytes(_: Context, job: JobRun, link: Mapping[str, Any]) -> int:
     """Bytes of frames over one direction of a link while a job's containers ran, other jobs' among them."""
     return int(link["bytes"])

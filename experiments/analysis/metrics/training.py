@@ -28,7 +28,7 @@ def jct(_: Context, job: JobRun) -> float | None:
 @metric("count", of="job")
 def iterations(_: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done."""
-    return len(job.by_index) if job.timed is None else None
+    return len(job.by_index) if job.timed is None and job.plan.container is None else None
 
 
 @metric("s", of="job")

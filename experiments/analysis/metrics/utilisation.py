@@ -27,7 +27,7 @@ def _said(names: Iterable[str]) -> dict[str, str]:
 @metric("1", of="job")
 def gpu_utilisation(_: Context, job: JobRun) -> float | None:
     """Share of the job's time that its GPUs computed: mean over GPUs."""
-    if not job.jct_s:
+    if not job.jct_s or job.plan.container is not None:
         return None
     return sum(it.compute_s for it in job.iterations) / (len(job.gpus) * job.jct_s)
 

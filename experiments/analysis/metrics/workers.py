@@ -54,7 +54,7 @@ def _table(connections: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 @metric("", of="job")
 def connections_unchanged(context: Context, job: JobRun) -> bool | None:
     """Every rank ended with the TCP connections it began with."""
-    if context.simulated or job.state != SUCCEEDED or job.recoveries:
+    if context.simulated or job.state != SUCCEEDED or job.recoveries or job.plan.container is not None:
         return None
     return len(job.done) == len(job.gpus) and all(
         rank in job.ready and _table(job.ready[rank].connections) == _table(done.connections)

@@ -1,3 +1,4 @@
+# ruff: noqa: T201
 """PyTorch's own DistributedDataParallel over gloo; nothing in it knows of Ringlight.
 
 A small network learns a function of random numbers. Each step prints the mean loss of all ranks, every digit

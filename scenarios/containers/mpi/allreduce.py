@@ -1,3 +1,4 @@
+# ruff: noqa: T201
 """An all-reduce of whole numbers by Open MPI, checked: `allreduce.py ELEMENTS`."""
 
 import sys
