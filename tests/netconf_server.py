@@ -218,20 +218,24 @@ class NetconfServer:
         startup.write_text(f'<config xmlns="{BASE}">{self._content(failed)}</config>')
         modules = f"{root() / 'usr/share/yuma/modules'}:{self._yang()}"
         self._socket = self._directory / "ncx.sock"
+        self._command = [
+            str(root() / "usr/sbin/netconfd"),
+            f"--modpath={modules}",
+            f"--startup={startup}",
+            "--startup-error=continue",
+            f"--superuser={getpass.getuser()}",
+            f"--target={self.target}",
+            "--module=optical-switch",
+            f"--ncxserver-sockname={self._socket}",
+            "--log-level=error",
+        ]
+        self._launch({"YUMA_MODPATH": modules})
+
+    def _launch(self, environment: Mapping[str, str]) -> None:
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    str(root() / "usr/sbin/netconfd"),
-                    f"--modpath={modules}",
-                    f"--startup={startup}",
-                    "--startup-error=continue",
-                    f"--superuser={getpass.getuser()}",
-                    f"--target={self.target}",
-                    "--module=optical-switch",
-                    f"--ncxserver-sockname={self._socket}",
-                    "--log-level=error",
-                ],
-                env=_environment() | {"YUMA_MODPATH": modules},
+                self._command,
+                env=_environment() | environment,
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -243,6 +247,18 @@ class NetconfServer:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"netconfd did not start: {(self._directory / 'log').read_text()[-800:]}")
             time.sleep(0.01)
+
+    def restart(self) -> None:
+        """It is killed and started again; it has saved what stood in its datastore."""
+        self._end()
+        self._socket.unlink()
+        self._launch({"YUMA_MODPATH": self._command[1].partition("=")[2]})
+
+    def _end(self) -> None:
+        if self._process is not None:
+            # Asked to end it takes a second, and there is nothing to keep.
+            self._process.kill()
+            self._process.wait(5)
 
     def _status(self, failed: bool) -> str:
         word = "FAILED" if failed else "ENABLED"
@@ -256,10 +272,7 @@ class NetconfServer:
         self.drop()
         for thread in self._threads:
             thread.join(5)
-        if self._process is not None:
-            # Asked to end it takes a second, and there is nothing to keep.
-            self._process.kill()
-            self._process.wait(5)
+        self._end()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def drop(self) -> None:

@@ -19,10 +19,11 @@ from testbed.acceptance.rigs.emulated import HOSTS, SIZE
 from tests import netconf_server
 from tests.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
 
+DARK_DBM = -60.0
 #: What stands in the datastore as power, whatever else stands there: light at the ports with a host, and
 #: behind one egress.
 POWERS = {
-    **{port: 0.0 if port <= HOSTS else -60.0 for port in range(1, SIZE + 1)},
+    **{port: 0.0 if port <= HOSTS else DARK_DBM for port in range(1, SIZE + 1)},
     SIZE + 2: -1.5,
 }
 #: What it is said to be dark for; a datastore never is.
@@ -36,6 +37,7 @@ class NetconfRig(Rig):
 
     inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE)
     failed_port = 2 * SIZE
+    recovery = "RESTORE"
 
     @classmethod
     def missing(cls) -> str:
@@ -115,3 +117,12 @@ class NetconfRig(Rig):
 
     def drop_sessions(self) -> None:
         self._server.drop()
+
+    def plug(self, faceplate: int, plugged: bool) -> None:
+        """Its meter is set by hand."""
+        power = POWERS[faceplate] if plugged else DARK_DBM
+        leaves = f"<port-id>{faceplate}</port-id><power>{power:.2f}</power>"
+        self._edit(f'<opm-power xmlns="{MODEL}"><port>{leaves}</port></opm-power>')
+
+    def restart(self) -> None:
+        self._server.restart()
