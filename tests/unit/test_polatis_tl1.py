@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from controller.optical.base import Identity, PortStatus
-from controller.optical.errors import AuthFailed, ProtocolError, Refused
+from controller.optical.errors import AuthFailed, PartialApply, ProtocolError, Refused
 from controller.optical.polatis_tl1 import parse_patches, parse_ports, parse_power, port_status
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect as XC
@@ -237,6 +237,39 @@ def test_the_driver_moves_light(served: ModelSwitch, monkeypatch: pytest.MonkeyP
     while b"CANC-USER::ann:" not in served.heard:
         assert time.monotonic() < deadline, "it hung up without logging out"
         time.sleep(0.001)
+
+
+@pytest.mark.parametrize("more", [{}, {"bulk": True}, {"bulk": False}], ids=["polatis", "calient", "singly"])
+@pytest.mark.parametrize("mode", [Mode.UPDATE, Mode.REPLACE])
+def test_a_denied_write_leaves_the_switch_as_it_was(
+    more: dict[str, object], mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both dialects, whether what is denied removes, adds, or opens a port."""
+    protocol = "calient-tl1" if more else "polatis-tl1"
+    stand = {XC(1, 9), XC(2, 10), XC(3, 11)}
+    with ModelSwitch(protocol, 8, IDEAL, USERS) as model:
+        driver = make_driver("ocs0", entry(model, "s3cr:t", monkeypatch) | {"driver": protocol} | more, 8)
+        try:
+            driver.open()
+            converge(driver, stand)
+            for wanted in (
+                {XC(1, 10), XC(2, 9), XC(3, 11)},
+                {*stand, XC(4, 12)},
+                {*stand, XC(4, 12), XC(5, 13)},
+            ):
+                model.inject("deny", count=1)
+                with pytest.raises(Refused) as caught:
+                    converge(driver, wanted, mode)
+                assert not isinstance(caught.value, PartialApply)
+                assert model.cross_connects() == stand == set(driver.snapshot().cross_connects)
+            if driver.capabilities().port_admin:
+                model.inject("deny", count=1)
+                with pytest.raises(Refused):
+                    driver.set_port_enabled(9, False)
+                assert driver.snapshot().ports[9].enabled
+            assert converge(driver, [XC(4, 12)]).deviations == ()
+        finally:
+            driver.close()
 
 
 def test_the_driver_with_a_wrong_password(served: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,6 +317,61 @@ def test_reports_and_late_replies_are_passed_over() -> None:
             assert client.ask([QUESTION], Deadline(5)) == [("1,17",)]
 
 
+def test_the_reply_to_a_command_that_was_given_up_is_passed_over() -> None:
+    late: list[bytes] = []
+
+    def answer(command: Command) -> bytes:
+        if not late:
+            late.append(deny(command.ctag, "SROF") + reply(command.ctag, "9,99"))
+            return b""
+        return late[0] + reply(command.ctag, "1,17")
+
+    with client_of(answer) as (script, client):
+        with pytest.raises(DeadlineExceeded):
+            client.ask([QUESTION], Deadline(0.1))
+        for _ in range(2):
+            assert client.ask([QUESTION], Deadline(5)) == [("1,17",)]
+        late.clear()
+        with pytest.raises(Indeterminate):
+            client.tell(Command("ENT-PATCH", "1,17"), Deadline(0.1))
+        # What is denied late is not the command after it.
+        client.tell(Command("ENT-PATCH", "2,18"), Deadline(5))
+        assert len({command.ctag for command in script.commands}) == 5
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marked", "repeated"])
+def test_a_page_that_comes_late_is_not_the_next_listing_s(marks: bool) -> None:
+    before: list[str] = []
+
+    def answer(command: Command) -> bytes:
+        stray = b"".join(reply(ctag, "9,99", more=marks) for ctag in before)
+        before.append(command.ctag)
+        return (
+            stray
+            + reply(command.ctag, "1,17", more=True)
+            + reply(command.ctag, more=True)
+            + stray
+            + (reply(command.ctag, "2,18"))
+        )
+
+    with client_of(answer) as (_, client):
+        for _ in range(3):
+            assert client.ask([QUESTION], Deadline(5)) == [("1,17", "2,18")]
+
+
+@pytest.mark.parametrize("end", ["DENY", "PRTL", "", "nothing"])
+def test_a_listing_that_breaks_off_between_pages_is_an_error(end: str) -> None:
+    def answer(command: Command) -> bytes | None:
+        first = reply(command.ctag, "1,17", more=True)
+        return first + (deny(command.ctag, "SROF", outcome=end) if end in ("DENY", "PRTL") else b"")
+
+    with client_of(answer) as (script, client):
+        if end == "nothing":
+            threading.Timer(0.1, script.close).start()
+        with pytest.raises((ProtocolError, DeadlineExceeded, Unreachable)):
+            client.ask([QUESTION], Deadline(0.5))
+
+
 @pytest.mark.parametrize("marks", [True, False], ids=["marked", "repeated"])
 def test_pages_are_put_together(marks: bool) -> None:
     def answer(command: Command) -> bytes:

@@ -45,7 +45,8 @@ def told(request: bytes) -> str:
     from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
     message = gnmi.SetRequest.FromString(request[5:])
-    return " ".join(kind for kind in ("delete", "replace", "update") for _ in getattr(message, kind))
+    parts = {"delete": message.delete, "replace": message.replace, "add": message.update}
+    return ", ".join(f"{verb} {len(some)}" for verb, some in parts.items() if some)
 
 
 class GnmiProxy(Proxy):
