@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from experiments.cli import bench, experiments, machine, rest, workload
+from experiments.cli import bench, experiments, hands, machine, rest, workload
 from experiments.cli.common import Interrupted, say
 from experiments.record.writing import DISK_FULL
 
@@ -34,6 +34,7 @@ experiments.register(app)
 bench.register(app)
 workload.register(app)
 machine.register(app)
+hands.register(app)
 rest.register(app)
 
 

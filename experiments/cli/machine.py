@@ -36,7 +36,7 @@ def up(
     from experiments.language.expand import load
     from experiments.record.writing import writing
 
-    setting = _setting_of(load(scenario), arm)
+    setting = setting_of(load(scenario), arm)
     if (why := cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
     processes = processes_of(
@@ -49,7 +49,7 @@ def up(
     answer(lab, as_json, lambda _: typer.echo(up))
 
 
-def _setting_of(experiment: Experiment, arm: str | None) -> Setting:
+def setting_of(experiment: Experiment, arm: str | None) -> Setting:
     """The setting of an arm, or the only one. Raises UserError naming the arms."""
     from fabric.plugged import plugged
 

@@ -265,8 +265,11 @@ def link_state(netlink: IPRoute, name: str) -> LinkState | None:
             if error.code != errno.ENODEV:
                 raise
             return None
-    if flags is None:
-        return None
+    return None if flags is None else state_of(flags)
+
+
+def state_of(flags: int) -> LinkState:
+    """What an interface's flags say."""
     return LinkState(bool(flags & _IFF_UP), bool(flags & _IFF_LOWER_UP))
 
 
@@ -362,8 +365,18 @@ def address(
             # The kernel heeds this one only where it is locked.
             route["metrics"] |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": max(1, round(rto_min_s * 1000))}
         netlink.route("replace", **route)
-        for other, mac in neighbours:
-            netlink.neigh("replace", dst=other, lladdr=mac, ifindex=index, state=_NUD_PERMANENT)
+        _know(netlink, index, neighbours)
+
+
+def know(netlink: IPRoute, index: int, neighbours: Sequence[tuple[str, str]]) -> None:
+    """Permanent neighbours as ``(ip, mac)``, so that no ARP is needed. Raises NetworkError."""
+    with failing(f"interface {index}: neighbours"):
+        _know(netlink, index, neighbours)
+
+
+def _know(netlink: IPRoute, index: int, neighbours: Sequence[tuple[str, str]]) -> None:
+    for other, mac in neighbours:
+        netlink.neigh("replace", dst=other, lladdr=mac, ifindex=index, state=_NUD_PERMANENT)
 
 
 def bucket_bytes(rate_bps: float) -> int:

@@ -26,6 +26,7 @@ from testbed.emulation.nodes import (
     Cable,
     ControllerAddress,
     DeviceNode,
+    IdleHost,
     Jack,
     OpticalNode,
     PacketSwitch,
@@ -376,19 +377,43 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             host: WorkerHost = self.addHost(name, cls=cls, lab=self.lab, place=place, **params)
             return host
 
+    def add_idle(self, gpu: str) -> IdleHost:
+        """A host for a GPU without a worker. Raises NetworkError."""
+        with self._lock:
+            netns = self.lab.namespace(gpu)
+            host: IdleHost = self.addHost(netns, cls=IdleHost, lab=self.lab, gpu=gpu, netns=netns)
+            return host
+
+    def is_plugged(self, gpu: str) -> bool:
+        """Whether the fabric has a link at the GPU's NIC port."""
+        return Port(gpu, 0) in self.fabric.link_at
+
     def check_plugged(self, gpu: str) -> None:
         """Raises NetworkError when the fabric has no link at the GPU's NIC port."""
-        if Port(gpu, 0) not in self.fabric.link_at:
+        if not self.is_plugged(gpu):
             raise NetworkError(f"GPU {gpu} is not plugged into anything")
 
-    def plug(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
-        """Give a started worker its NIC: a cable to where its GPU's port is plugged in, as ``eth0``.
+    def introduce(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]]) -> None:
+        """Tell a plugged worker of ``(ip, mac)`` of others. One that ends meanwhile needs them no more."""
+
+        def inside() -> None:
+            with IPRoute() as own:
+                netlink.know(own, netlink.index_of(own, NIC), neighbours)
+
+        try:
+            if (namespace := host.namespace) is not None:
+                netlink.in_namespace(namespace, inside)
+        except (NetworkError, OSError) as error:
+            log.info("%s is not told of its neighbours: %s", host.name, error)
+
+    def plug(self, host: WorkerHost | IdleHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
+        """Give a worker or an idle host its NIC ``eth0``: a cable to where its GPU's port is plugged in.
 
         Where the GPU has an O-NIC, that is the O-NIC, which keeps the rates of its fibres by itself.
         ``neighbours``: ``(ip, mac)`` of its peers, so that no ARP is needed in the dark. A packet switch
         learns of the port in :meth:`attach`.
         """
-        gpu = self.fabric.gpus[host.place.gpu]
+        gpu = self.fabric.gpus[host.gpu]
         near = Port(gpu.name, 0)
         self.check_plugged(gpu.name)
         link = self.fabric.link_at[near]
@@ -440,7 +465,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if (second := averagers.cable_at(self.fabric, gpu.name)) is not None:
             self._plug_averager(host, second)
 
-    def _plug_averager(self, host: WorkerHost, cable: Link) -> None:
+    def _plug_averager(self, host: WorkerHost | IdleHost, cable: Link) -> None:
         """A worker's cable to its averager, as ``eth1``."""
         node, name = self._nodes[cable.b.node], self._interface(cable.b)
         self._clear(node, name)
@@ -475,12 +500,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             openvswitch.vsctl(*words[1:])
             self._finish(ports)
 
-    def unplug(self, hosts: Iterable[WorkerHost]) -> None:
+    def unplug(self, hosts: Iterable[WorkerHost | IdleHost]) -> None:
         """Take away the NICs of workers; those that are already gone with their worker too."""
         words: list[str] = []
         gone: list[tuple[ShellLess, str]] = []
         with self._lock:
-            for near in [Port(host.place.gpu, number) for host in hosts for number in (0, 1)]:
+            for near in [Port(host.gpu, number) for host in hosts for number in (0, 1)]:
                 cable = self._cables.pop(near, None)
                 if cable is None:
                     continue
@@ -494,8 +519,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for node, name in gone:
             self._clear(node, name)
 
-    def forget(self, host: WorkerHost) -> None:
-        """Take a worker out of Mininet's lists."""
+    def forget(self, host: WorkerHost | IdleHost) -> None:
+        """Take a worker or an idle host out of Mininet's lists."""
         with self._lock:
             if host in self.hosts:
                 self.hosts.remove(host)

@@ -218,6 +218,14 @@ class DeviceNode(ShellLess):
         super().terminate()
 
 
+class IdleHost(DeviceNode):
+    """The network namespace on a GPU's NIC while no worker holds the GPU; nothing runs in it by itself."""
+
+    def __init__(self, name: str, *, gpu: str, **params: Any) -> None:
+        self.gpu = gpu
+        super().__init__(name, **params)
+
+
 class OpticalNode(DeviceNode):
     """An optical switch. ``held``: interfaces that are to stay down."""
 
@@ -270,6 +278,11 @@ class WorkerHost(ShellLess):
         self.pidfd: int | None = None
         self.guest: Guest | None = None
         super().__init__(name, **params)
+
+    @property
+    def gpu(self) -> str:
+        """Of whose NIC it is."""
+        return self.place.gpu
 
     @property
     def checkpoint(self) -> str:

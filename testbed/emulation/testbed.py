@@ -28,6 +28,7 @@ from fabric.optical_drivers import DRIVERS
 from fabric.topology import Fabric, OpticalSwitch
 from testbed import services
 from testbed.emulation import clean, netlink, openvswitch
+from testbed.emulation.agent.hosts import IdleHosts
 from testbed.emulation.agent.http import AgentServer, make_app
 from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.agent.onics import Onics
@@ -197,6 +198,7 @@ class Testbed:
             make_host,
             settings.state,
             lightpaths,
+            IdleHosts(settings.fabric, network),
             command=settings.command or worker_command(settings.runtime),
             image=image,
         )

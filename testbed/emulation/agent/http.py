@@ -137,6 +137,14 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     def output(name: Annotated[str, Name]) -> dict[str, str]:
         return workers.output(name)
 
+    @app.get("/v1/hosts")
+    def hosts() -> list[dict[str, Any]]:
+        return workers.hosts(fill=False)
+
+    @app.post("/v1/hosts")
+    def fill_hosts() -> list[dict[str, Any]]:
+        return workers.hosts(fill=True)
+
     @app.delete("/v1/workers/{name}")
     def remove(name: str) -> dict[str, Any]:
         workers.remove(name)

@@ -36,6 +36,7 @@ from testbed.emulation.agent.checkpoints import (
 )
 from testbed.emulation.agent.errors import AgentError
 from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
+from testbed.emulation.agent.hosts import IdleHosts, told
 from testbed.emulation.agent.lightpaths import Lightpaths
 from testbed.emulation.averagers import place_of
 from testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
@@ -157,6 +158,7 @@ class Workers:
 
     ``make_host``: makes the (not yet started) Mininet node for a place; it is what tells the runtimes apart.
     ``directory``: workers' directories are made in its ``workers``. ``lightpaths``: hears of those that post.
+    ``idle``: hosts that give way to workers.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class Workers:
         make_host: Callable[[WorkerPlace], WorkerHost],
         directory: Path,
         lightpaths: Lightpaths,
+        idle: IdleHosts,
         *,
         command: tuple[str, ...],
         image: str | None,
@@ -176,6 +179,7 @@ class Workers:
         self._directory = directory / "workers"
         self._workloads = directory / "workloads"
         self._lightpaths = lightpaths
+        self._idle = idle
         self._command = command
         self._image = image
         self._workers: dict[str, Worker] = {}
@@ -196,6 +200,7 @@ class Workers:
         workers = self._reserve(chosen)
         requests_by_worker = {request.worker: request for request in chosen}
         try:
+            self._idle.leave([worker.place.gpu for worker in workers])
             failures = [
                 (worker, error)
                 for worker, error in zip(
@@ -475,6 +480,13 @@ class Workers:
         with self._lock:
             return list(self._workers.values())
 
+    def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
+        """What is at each GPU's NIC (:func:`told`); ``fill``: with idle hosts. Raises AgentError."""
+        if fill:
+            self._idle.fill(lambda: [worker.host for worker in self.workers()])
+        running = [worker.host for worker in self.workers() if worker.state == "running"]
+        return told(self._fabric, running, self._idle.gpus(), self._network.lab.prefix)
+
     def set_lost(self, gpu: str, lost: bool) -> None:
         """Start no worker on a GPU from now on, or do so again."""
         with self._lock:
@@ -576,6 +588,7 @@ class Workers:
         with self._lock:
             self._closed = True
             workers = list(self._workers.values())
+        self._idle.close()
         errors = self._remove(workers, unplug=False) if workers else []
         for job in {worker.place.job for worker in workers}:
             try:

@@ -1,0 +1,265 @@
+"""Commands for hands in a lab that is up: the prompt, and its single commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli import calls, options, rest
+from experiments.cli.common import Column, fail, listing, say
+
+if TYPE_CHECKING:
+    from testbed.emulation.console.attached import Attached
+
+PANEL = "Hands in a lab"
+
+LabId = Annotated[
+    str | None, typer.Option("--lab", metavar="LAB", help="Lab id; without it, the only lab that is up.")
+]
+
+
+class _Asked:
+    """What the prompt asks the controller."""
+
+    def light(self) -> None:
+        found = calls.get("/v1/circuits")["circuits"]
+        if found:
+            columns: list[Column] = [
+                ("from", lambda circuit: circuit["ends"][0]),
+                ("to", lambda circuit: circuit["ends"][1]),
+                ("path of the light", lambda circuit: " ".join(circuit["path"])),
+                ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
+            ]
+            listing(found, *columns)
+        else:
+            typer.echo("no circuit is lit")
+
+    def regroup(self, words: list[str]) -> None:
+        unknown = [word for word in words if word.startswith("-") and word != "--dry-run"]
+        if unknown:
+            fail(f"there is no option {unknown[0]}; there is --dry-run")
+        rest.regroup([word for word in words if word != "--dry-run"], dry_run="--dry-run" in words)
+
+    def path(self, source: str, destination: str) -> None:
+        rest.path(source, destination)
+
+    def why_not(self, source: str, destination: str) -> str:
+        from experiments.client import ApiError, Unreachable
+
+        try:
+            calls.call("GET", "/v1/paths", source=source, destination=destination)
+        except (ApiError, Unreachable) as error:
+            return str(error)
+        return "the flow tables lead there, yet no answer came"
+
+
+def shell(
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LAB|SCENARIO]",
+            help="Lab id, or a scenario file whose lab is built first and removed at the end; without it, "
+            "the only lab that is up.",
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Commands, one a line; -: standard input.")
+    ] = None,
+    arm: Annotated[str | None, typer.Option("--arm", help="Of a scenario with several fabrics.")] = None,
+    runtime: options.Runtime = "docker",
+    rest_at: options.Rest = options.REST,
+    openflow: options.OpenFlow = options.OPENFLOW,
+) -> None:
+    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
+    from testbed.emulation.console.attached import attach
+
+    lines = _lines(file)
+    if where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where):
+        with _own_lab(Path(where), arm, runtime, rest_at, openflow) as lab:
+            errors = _prompt(lab, lines)
+    else:
+        lab = attach(where)
+        _choose_controller(lab)
+        errors = _prompt(lab, lines)
+    if errors and lines is not None:
+        raise typer.Exit(1)
+
+
+def _lines(file: Path | None) -> Iterable[str] | None:
+    """The commands of a file, or of standard input where nobody types; None to ask for them."""
+    if file is not None and str(file) != "-":
+        try:
+            return file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"--file: {file}: {getattr(error, 'strerror', None) or error}", 2)
+    return None if file is None and sys.stdin.isatty() else sys.stdin
+
+
+@contextmanager
+def _own_lab(
+    scenario: Path, arm: str | None, runtime: str, rest_at: str, openflow: str
+) -> Iterator[Attached]:
+    """A lab of a scenario file's fabric, removed afterwards."""
+    from experiments.backends.emulation.backend import processes_of
+    from experiments.cli.machine import setting_of
+    from experiments.language.expand import load
+    from testbed.emulation.console.attached import of_lab
+
+    setting = setting_of(load(scenario), arm)
+    addresses = options.addresses(rest_at, openflow)
+    processes = processes_of(setting, options.check_runtime(runtime), addresses, follow=True, notice=say)
+    with processes:
+        say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{rest_at}/docs")
+        calls.address.update(controller=rest_at)
+        yield of_lab(processes.lab)
+
+
+def _choose_controller(lab: Attached) -> None:
+    """The lab's own, unless another was named."""
+    if lab.rest is not None and calls.address["controller"] == options.REST:
+        calls.address["controller"] = lab.rest
+
+
+def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
+    """How many commands were refused."""
+    from testbed.emulation.console.prompt import Prompt
+    from testbed.emulation.console.view import View
+
+    view = View(lab)
+    previous = signal.getsignal(signal.SIGINT)
+    if lines is None:
+        # Ctrl-C ends what is going on, and the prompt comes back, as Mininet's does.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return Prompt(view, _Asked(), lines).said.errors
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        view.stop()
+
+
+def execute(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="GPU, switch, averager, or O-NIC: onic-g0.")],
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network", help="In the node's network with this machine's programs, even while a job runs."
+        ),
+    ] = False,
+    lab_id: LabId = None,
+) -> None:
+    """Run a command at a node: in the container of its job, else in its network. Its exit code is ours."""
+    from testbed.emulation.console.attached import attach
+
+    words = context.args[1:] if context.args[:1] == ["--"] else context.args
+    if not words:
+        fail("no command is given; write: ringlight exec NODE -- COMMAND", 2)
+    lab = attach(lab_id)
+    place = lab.place(node)
+    if place.container is not None and not network:
+        terminal = ["-it"] if sys.stdin.isatty() and sys.stdout.isatty() else ["-i"]
+        command = ["docker", "exec", *terminal, place.container, *words]
+    else:
+        command = place.command(words)
+    sys.stdout.flush()
+    # In our place: its signals, its terminal and its exit code are then its own.
+    try:
+        os.execvpe(command[0], command, lab.environment())
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}", 127)
+
+
+def ping(
+    source: Annotated[str, typer.Argument(metavar="[GPU]")] = "",
+    target: Annotated[str, typer.Argument(metavar="[GPU]")] = "",
+    count: Annotated[int, typer.Option("--count", "-c", min=1)] = 4,
+    lab_id: LabId = None,
+) -> None:
+    """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss."""
+    from testbed.emulation.console import measures
+    from testbed.emulation.console.attached import attach
+
+    if bool(source) != bool(target):
+        fail("name two GPUs, or none for all", 2)
+    lab = attach(lab_id)
+    _choose_controller(lab)
+    _known(lab, *([source, target] if source else []))
+    if source:
+        place = lab.place(source)
+        lost = 0
+        for number in range(count):
+            one = measures.ping(lab, place, source, target)
+            said = "no answer" if one.rtt_s is None else f"{1e3 * one.rtt_s:.2f} ms"
+            typer.echo(f"{source} -> {target}: {said}")
+            lost += one.rtt_s is None
+            if one.rtt_s is None and number == count - 1:
+                say(_Asked().why_not(source, target))
+        if lost:
+            raise typer.Exit(1)
+        return
+    pinged: dict[tuple[str, str], measures.Pinged] = {}
+    for row in measures.ping_all(lab, list(lab.fabric.gpus)):
+        marks = [one.target if one.rtt_s is not None else "X" for one in row]
+        typer.echo(" ".join([row[0].source, "->", *marks]) if row else "")
+        pinged |= {(one.source, one.target): one for one in row}
+    typer.echo(measures.results(pinged))
+    if any(one.rtt_s is None for one in pinged.values()):
+        raise typer.Exit(1)
+
+
+def iperf(
+    client: Annotated[str, typer.Argument(metavar="GPU")],
+    server: Annotated[str, typer.Argument(metavar="GPU")],
+    seconds: Annotated[float, typer.Option("--time", "-t", min=0.1, max=3600, help="Seconds to send.")] = 5.0,
+    lab_id: LabId = None,
+    as_json: options.Json = False,
+) -> None:
+    """TCP rate from one GPU to another, as emulated and as real, by iperf."""
+    from experiments.cli.common import answer
+    from fabric.units import format_rate
+    from testbed.emulation.console import measures
+    from testbed.emulation.console.attached import attach
+
+    lab = attach(lab_id)
+    _known(lab, client, server)
+    say(f"iperf from {client} to {server}: {seconds:g} s")
+    found = measures.iperf(lab, client, server, seconds)
+    document = {
+        "from": client,
+        "to": server,
+        "received_bps": found.received_bps,
+        "sent_bps": found.sent_bps,
+        "real_received_bps": found.received_bps * lab.scale,
+    }
+
+    def write(_: object) -> None:
+        real = format_rate(found.received_bps * lab.scale)
+        emulated = f"{format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
+        typer.echo(f"{client} -> {server}: {emulated}; as real, {real}")
+
+    answer(document, as_json, write)
+
+
+def _known(lab: Attached, *gpus: str) -> None:
+    """Raises UserError."""
+    for name in gpus:
+        if name not in lab.fabric.gpus:
+            fail(f"there is no GPU {name}; there is {', '.join(lab.fabric.gpus)}", 2)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (shell, ping, iperf):
+        app.command(rich_help_panel=PANEL)(command)
+    app.command(
+        "exec",
+        rich_help_panel=PANEL,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(execute)

@@ -1,0 +1,117 @@
+"""What hands work with at a GPU: its worker, or an idle host while no worker holds it.
+
+A GPU's NIC comes with its worker. Who wants to ping between jobs gets an idle host in its place: a network
+namespace with that NIC and nothing that runs. Idle hosts are made when somebody asks, never before, and go
+as soon as a worker comes for their GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from fabric.topology import Fabric
+from testbed.emulation.agent.errors import AgentError
+from testbed.emulation.netlink import NETNS_DIR, NetworkError
+from testbed.emulation.network import LabNetwork
+from testbed.emulation.nodes import DockerHost, IdleHost, WorkerHost
+from testbed.emulation.openvswitch import OpenVSwitchError
+
+log = logging.getLogger(__name__)
+
+Failures = (NetworkError, OpenVSwitchError, OSError, TimeoutError)
+
+
+class IdleHosts:
+    """The idle hosts of one lab. All methods may be called from several threads."""
+
+    def __init__(self, fabric: Fabric, network: LabNetwork) -> None:
+        self._fabric = fabric
+        self._network = network
+        self._hosts: dict[str, IdleHost] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def fill(self, workers: Callable[[], Collection[WorkerHost]]) -> None:
+        """An idle host for each GPU that none of ``workers`` holds, and neighbours for all.
+
+        ``workers`` is asked under the lock that :meth:`leave` takes: one that comes for its GPU later finds
+        the idle host and removes it. Raises AgentError.
+        """
+        with self._lock:
+            if self._closed:
+                raise AgentError(503, "the testbed is stopping")
+            busy = workers()
+            taken = {host.gpu for host in busy} | self._hosts.keys()
+            new = [gpu for gpu in self._fabric.gpus if gpu not in taken and self._network.is_plugged(gpu)]
+            try:
+                for gpu in new:
+                    self._hosts[gpu] = self._network.add_idle(gpu)
+                    self._network.plug(self._hosts[gpu], self._others(gpu))
+                self._network.attach(new)
+            except Failures as error:
+                self._remove(new)
+                raise AgentError(500, f"idle hosts: {error}") from None
+            if new:
+                # A worker knows the peers of its job; an idle host that pings it wants an answer.
+                for host in busy:
+                    self._network.introduce(host, self._others(host.gpu))
+
+    def _others(self, gpu: str) -> list[tuple[str, str]]:
+        return [(other.ip, other.mac) for other in self._fabric.gpus.values() if other.name != gpu]
+
+    def leave(self, gpus: Collection[str]) -> None:
+        """Give way to workers."""
+        with self._lock:
+            self._remove(gpus)
+
+    def gpus(self) -> frozenset[str]:
+        """Those with an idle host now."""
+        return frozenset(self._hosts)
+
+    def close(self) -> None:
+        """Remove them, and make no more."""
+        with self._lock:
+            self._closed = True
+            self._remove(list(self._hosts))
+
+    def _remove(self, gpus: Iterable[str]) -> None:
+        hosts = [self._hosts.pop(gpu) for gpu in gpus if gpu in self._hosts]
+        if not hosts:
+            return
+        try:
+            self._network.unplug(hosts)
+        except Failures as error:
+            log.error("removing idle hosts: %s", error)
+        for host in hosts:
+            try:
+                host.terminate()
+            except NetworkError as error:
+                log.error("removing idle hosts: %s", error)
+            self._network.forget(host)
+
+
+def told(
+    fabric: Fabric, running: Iterable[WorkerHost], idle: Collection[str], prefix: str
+) -> list[dict[str, Any]]:
+    """Each GPU's address and, where there is one, the path of the network namespace with its NIC.
+
+    ``kind``: ``worker`` (with its ``job``, ``rank`` and, in Docker, ``container``), ``idle`` or ``none``.
+    ``prefix``: of the lab's names.
+    """
+    holders = {host.gpu: host for host in running}
+    found = []
+    for gpu in fabric.gpus.values():
+        entry: dict[str, Any] = {"gpu": gpu.name, "ip": gpu.ip, "kind": "none", "namespace": None}
+        if (host := holders.get(gpu.name)) is not None:
+            place = host.place
+            entry |= {"kind": "worker", "job": place.job, "rank": place.rank}
+            entry |= {"namespace": f"/proc/{host.pid}/ns/net"}
+            if isinstance(host, DockerHost):
+                entry["container"] = prefix + place.id
+        elif gpu.name in idle:
+            entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
+        found.append(entry)
+    return found

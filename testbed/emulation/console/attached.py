@@ -1,0 +1,193 @@
+"""A lab that runs in other processes: what it is made of, and where each of its nodes and ports is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fabric.topology import Fabric, Port
+from testbed.emulation import averagers
+from testbed.emulation.__main__ import load_fabric
+from testbed.emulation.netlink import NETNS_DIR
+from testbed.emulation.network import NIC
+from testbed.lab import STATE_ROOT, Lab, LabError
+
+#: Longest wait for the server agent, seconds: the first question makes an idle host for every GPU.
+ANSWER_S = 30.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node's interfaces are. ``namespace``: path of its network namespace, None: the machine's own.
+
+    ``container``: of the job that holds the GPU.
+    """
+
+    namespace: str | None
+    container: str | None = None
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """``words`` as a command in this network, with the machine's programs and files."""
+        return [*words] if self.namespace is None else ["nsenter", f"--net={self.namespace}", "--", *words]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """An interface: what it is called, and where."""
+
+    place: Place
+    interface: str
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A lab that is up. Methods raise LabError with one line."""
+
+    lab: Lab
+    inventory: Mapping[str, Any]
+    fabric: Fabric
+    rest: str | None
+
+    @cached_property
+    def nodes(self) -> dict[str, str]:
+        """Every node by name, with its kind, in the order of the fabric."""
+        fabric = self.fabric
+        kinds = (
+            (fabric.gpus, "gpu"),
+            ([f"onic-{gpu}" for gpu in fabric.onics], "o-nic"),
+            (fabric.packet_switches, "packet switch"),
+            ({n: s for n, s in fabric.optical_switches.items() if s.wavelengths is None}, "optical switch"),
+            ({n: s for n, s in fabric.optical_switches.items() if s.wavelengths is not None}, "wss"),
+            (fabric.averagers, "averager"),
+        )
+        return {name: kind for names, kind in kinds for name in names}
+
+    def scaled_bps(self, real_bps: float) -> float:
+        """What a link of ``real_bps`` bits per second is emulated at."""
+        return real_bps / self.scale
+
+    @property
+    def scale(self) -> float:
+        """Real over emulated bits per second."""
+        return float(self.inventory["time_dilation"]) * float(self.inventory["payload_scale"])
+
+    def hosts(self, *, fill: bool = True) -> dict[str, dict[str, Any]]:
+        """What is at each GPU's NIC, by GPU; ``fill``: an idle host where there was nothing."""
+        # Here, as most commands that look at a lab ask nothing.
+        import httpx
+
+        agent = str(self.inventory["agent"])
+        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"))
+        with httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S) as client:
+            try:
+                answer = client.request("POST" if fill else "GET", "/v1/hosts")
+                found = answer.json()
+            except (httpx.HTTPError, ValueError) as error:
+                reason = str(error) or type(error).__name__
+                raise LabError(f"lab {self.lab.id}: its server agent does not answer: {reason}") from None
+        if answer.is_error:
+            raise LabError(f"lab {self.lab.id}: {found.get('detail', answer.reason_phrase)}")
+        return {entry["gpu"]: entry for entry in found}
+
+    def place(self, name: str) -> Place:
+        """Where a node is; a GPU that no job holds gets an idle host."""
+        kind = self.nodes.get(name)
+        if kind is None:
+            raise LabError(f"there is no node {name}; there is {_listed(self.nodes)}")
+        if kind == "gpu":
+            return self._of_host(self.hosts()[name])
+        optical = self.fabric.optical_switches.get(name)
+        if kind == "packet switch" or (optical is not None and optical.driver == "openflow"):
+            return Place(None)
+        return Place(str(NETNS_DIR / self.lab.namespace(name)))
+
+    def _of_host(self, entry: Mapping[str, Any]) -> Place:
+        if entry["namespace"] is None:
+            plugged = Port(entry["gpu"], 0) in self.fabric.link_at
+            why = "a job is starting or ending there" if plugged else "it is not plugged into anything"
+            raise LabError(f"nothing is at {entry['gpu']}'s NIC: {why}")
+        return Place(entry["namespace"], entry.get("container"))
+
+    def places(self) -> dict[str, Place]:
+        """Of all GPUs that have something at their NIC."""
+        hosts = self.hosts()
+        return {gpu: self._of_host(entry) for gpu, entry in hosts.items() if entry["namespace"] is not None}
+
+    def owner(self, port: Port) -> str:
+        """The node that has a port's interface: a fibre port of a GPU is its O-NIC's."""
+        return f"onic-{port.node}" if port.node in self.fabric.onics else port.node
+
+    def interface(self, port: Port) -> str:
+        """What a port of the fabric is called where it is."""
+        node = self.owner(port)
+        kind = self.nodes[node]
+        if kind == "gpu":
+            return averagers.NIC if port.number else NIC
+        return self.lab.interface(node, port.number) if self._is_bridge(node) else f"p{port.number}"
+
+    def _is_bridge(self, node: str) -> bool:
+        optical = self.fabric.optical_switches.get(node)
+        return node in self.fabric.packet_switches or (optical is not None and optical.driver == "openflow")
+
+    def environment(self) -> dict[str, str]:
+        """For what is run in the lab: whoever removes the lab ends it, too."""
+        return self.lab.environment()
+
+    def run(
+        self, place: Place, words: Sequence[str], *, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """One command in a node's network, what it prints caught. Raises TimeoutExpired, OSError."""
+        return subprocess.run(
+            place.command(words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=self.environment(),
+        )
+
+
+def attach(lab_id: str | None) -> Attached:
+    """The lab of that id, or the only one that is up. Raises LabError."""
+    if os.geteuid() != 0:
+        raise LabError("root is needed to look into a lab; run again with sudo")
+    up = labs_up()
+    if lab_id is not None:
+        lab = Lab(lab_id)
+        if lab_id not in up:
+            raise LabError(f"lab {lab_id} is not up; there is {', '.join(up) or 'none'}")
+    elif len(up) == 1:
+        lab = Lab(up[0])
+    elif up:
+        raise LabError(f"several labs are up; name one of {', '.join(up)}")
+    else:
+        raise LabError("no lab is up; start one with: ringlight up SCENARIO")
+    return of_lab(lab)
+
+
+def of_lab(lab: Lab) -> Attached:
+    """Raises LabError where its files cannot be read."""
+    try:
+        inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
+        fabric = load_fabric(lab.state_dir / "fabric.json")
+        standing = lab.state_dir / "standing.json"
+        rest = json.loads(standing.read_text(encoding="utf-8"))["rest"] if standing.exists() else None
+    except (OSError, ValueError, KeyError) as error:
+        raise LabError(f"lab {lab.id} cannot be read: {error}") from None
+    return Attached(lab, inventory, fabric, rest)
+
+
+def labs_up() -> list[str]:
+    """Ids of labs that are built and alive."""
+    found = sorted(path.parent.name for path in STATE_ROOT.glob("*/inventory.json"))
+    return [name for name in found if Lab(name).is_alive()]
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return ", ".join(names) if len(names) <= 24 else f"{', '.join([*names][:24])} … ({len(names)})"

@@ -1,0 +1,149 @@
+"""Pings and transfers between GPUs, with the machine's own ping and iperf in the GPUs' networks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation.console.attached import Attached, Place
+from testbed.lab import LabError
+
+#: Longest wait for the answer to a ping, seconds; what the light of a grid takes is far below it.
+PING_S = 1
+IPERF_PORT = 5001
+#: Beyond its own duration a transfer may need so long to begin and end, seconds.
+IPERF_SLACK_S = 30.0
+#: At most so many pings under way at once.
+AT_ONCE = 16
+_LISTENS = "0A"
+_RTT_MS = re.compile(r"time=([0-9.]+) ms")
+
+
+@dataclass(frozen=True)
+class Pinged:
+    """Whether one echo came back, and after how many seconds."""
+
+    source: str
+    target: str
+    rtt_s: float | None
+
+
+def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
+    """One echo request. Raises LabError when ping itself cannot run."""
+    ip = lab.fabric.gpus[target].ip
+    try:
+        done = lab.run(place, ["ping", "-n", "-c1", f"-W{PING_S}", ip], timeout_s=PING_S + 10.0)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LabError(f"ping from {source} to {target}: {error}") from None
+    came = _RTT_MS.search(done.stdout)
+    if came is None and "packets transmitted" not in done.stdout and "unreachable" not in done.stderr:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        raise LabError(f"ping from {source} to {target}: {said[-1]}")
+    return Pinged(source, target, float(came[1]) / 1e3 if came else None)
+
+
+def ping_all(lab: Attached, gpus: list[str]) -> Iterator[list[Pinged]]:
+    """Every GPU to every other, one list for each that pings, in order. Raises LabError."""
+    places = lab.places()
+    for gpu in gpus:
+        if gpu not in places:
+            lab.place(gpu)  # says why there is nothing
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for source in gpus:
+            others = [target for target in gpus if target != source]
+            yield list(pool.map(lambda to, of=source: ping(lab, places[of], of, to), others))
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a TCP transfer reached, bits per second: as received and as sent, in emulated time."""
+
+    received_bps: float
+    sent_bps: float
+
+
+def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
+    """One TCP transfer from ``client`` to ``server``. Raises LabError."""
+    places = {name: lab.place(name) for name in (client, server)}
+    what = f"iperf from {client} to {server}"
+    words = ["iperf", "-p", str(IPERF_PORT), "-y", "C"]
+    try:
+        serving = subprocess.Popen(
+            places[server].command([*words, "-s"]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=lab.environment(),
+        )
+    except OSError as error:
+        raise LabError(f"{what}: {error}") from None
+    try:
+        _await_listening(serving, what)
+        ip = lab.fabric.gpus[server].ip
+        sending = lab.run(
+            places[client],
+            [*words, "-t", f"{seconds:g}", "-c", ip],
+            timeout_s=seconds + IPERF_SLACK_S,
+        )
+        sent = _rate(sending.stdout)
+        if sent is None:
+            said = (sending.stderr or sending.stdout).strip().splitlines() or ["it said nothing"]
+            raise LabError(f"{what}: {said[-1]}")
+        assert serving.stdout is not None
+        # It writes its line as the connection closes, which may wait for what is still in queues.
+        received = _rate(_line_within(serving, IPERF_SLACK_S))
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{what}: not done {IPERF_SLACK_S:g} s after its time") from None
+    finally:
+        serving.kill()
+        serving.wait(5.0)
+        for stream in (serving.stdout, serving.stderr):
+            assert stream is not None
+            stream.close()
+    if received is None:
+        raise LabError(f"{what}: the server did not say what it received")
+    return Transfer(received, sent)
+
+
+def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
+    """Until the server of iperf listens in its own network. Raises LabError."""
+    deadline = time.monotonic() + 10.0
+    table = Path(f"/proc/{serving.pid}/net/tcp")
+    ending = f":{IPERF_PORT:04X}"
+    while time.monotonic() < deadline:
+        if serving.poll() is not None:
+            assert serving.stderr is not None
+            said = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
+            raise LabError(f"{what}: {said[-1]}")
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        if any(row[1].endswith(ending) and row[3] == _LISTENS for row in rows):
+            return
+        time.sleep(0.02)
+    raise LabError(f"{what}: the server did not listen within 10 s")
+
+
+def _line_within(process: subprocess.Popen[str], timeout_s: float) -> str:
+    import select
+
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    return process.stdout.readline() if ready else ""
+
+
+def _rate(report: str) -> float | None:
+    """Bits per second of the last line of iperf's report as CSV."""
+    lines = [line for line in report.splitlines() if line.count(",") >= 8]
+    return float(lines[-1].split(",")[8]) if lines else None
+
+
+def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
+    """The last line of Mininet's pingall."""
+    received = sum(one.rtt_s is not None for one in pinged.values())
+    lost = 100 * (len(pinged) - received) / len(pinged) if pinged else 0
+    return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"

@@ -1,0 +1,279 @@
+"""The prompt: Mininet's own command line over a lab that runs, with the light of its fabric."""
+
+from __future__ import annotations
+
+import logging
+import os
+import readline
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from mininet.cli import CLI
+from mininet.log import StreamHandlerNoNewline, error, lg, output
+
+from fabric.units import format_rate
+from testbed.emulation.console import measures
+from testbed.emulation.console.measures import Pinged
+from testbed.emulation.console.view import View
+from testbed.faults import FaultClient, FaultError
+
+#: Where what was typed is kept, and how much of it.
+HISTORY = Path("~/.ringlight_history")
+HISTORY_LINES = 1000
+#: Longest wait for a link to be cut or whole again, and for a switch, seconds.
+CHANGE_S = 40.0
+IPERF_S = 5.0
+#: What a command may raise that is a line for the user and not a fault of ours.
+Refused = (RuntimeError, OSError, ValueError)
+
+
+class Controller(Protocol):
+    """What the prompt asks the lab's controller; each prints its answer, or raises RuntimeError."""
+
+    def light(self) -> None:
+        """What is lit."""
+
+    def regroup(self, words: list[str]) -> None:
+        """Move GPUs together."""
+
+    def path(self, source: str, destination: str) -> None:
+        """The links that packets take."""
+
+    def why_not(self, source: str, destination: str) -> str:
+        """Why no packet comes through, one line."""
+
+
+class Said(StreamHandlerNoNewline):  # type: ignore[misc]
+    """Mininet's output: errors on standard error and counted, all else on standard output."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self.errors = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        wrong = record.levelno >= logging.ERROR
+        self.errors += wrong
+        self.stream = sys.stderr if wrong else sys.stdout
+        super().emit(record)
+
+
+class Prompt(CLI):  # type: ignore[misc]
+    """Mininet's prompt. ``lines``: commands to carry out in place of asking for them; they are printed, too.
+
+    ``said.errors`` counts the commands that were refused.
+    """
+
+    prompt = "ringlight> "
+
+    def __init__(self, view: View, controller: Controller, lines: Iterable[str] | None = None) -> None:
+        self.controller = controller
+        self.lines = lines
+        self.said = Said()
+        self.said.setFormatter(logging.Formatter("%(message)s"))
+        lg.handlers[:] = [self.said]
+        lg.setLogLevel("output")
+        # A command in a node reads what is typed; a file's lines are the prompt's and not the command's.
+        self._nothing = None if lines is None else os.pipe()
+        stdin: IO[Any] = sys.stdin if self._nothing is None else os.fdopen(self._nothing[0])
+        super().__init__(view, stdin=stdin)
+
+    # -- reading
+
+    def initReadline(self) -> None:
+        """History in a file of our own, and names of nodes among what Tab completes."""
+        if self.lines is not None:
+            return
+        history = HISTORY.expanduser()
+        with suppress(OSError):
+            readline.read_history_file(history)
+        readline.set_history_length(HISTORY_LINES)
+        # A port is one word.
+        readline.set_completer_delims(" \t\n")
+
+    def run(self) -> None:
+        """Ask for commands until ``exit`` or the end of input, or carry out the lines."""
+        try:
+            if self.lines is None:
+                super().run()
+                with suppress(OSError):
+                    readline.write_history_file(HISTORY.expanduser())
+                return
+            for line in self.lines:
+                output(f"{self.prompt}{line.rstrip()}\n")
+                if self.onecmd(self.precmd(line.strip())):
+                    return
+        finally:
+            if self._nothing is not None:
+                os.close(self._nothing[1])
+                self.stdin.close()
+
+    def onecmd(self, line: str) -> bool:
+        """Carry out one command; what it cannot do is a line, and the next may be typed."""
+        try:
+            return bool(super().onecmd(line))
+        except Refused as refusal:
+            error(f"*** {' '.join(str(refusal).split()) or type(refusal).__name__}\n")
+            return False
+
+    def completenames(self, text: str, *_ignored: Any) -> list[str]:
+        return [*super().completenames(text), *self._nodes_from(text)]
+
+    def completedefault(self, text: str, *_ignored: Any) -> list[str]:
+        return self._nodes_from(text)
+
+    def _nodes_from(self, text: str) -> list[str]:
+        return [name for name in self.mn if name.startswith(text)]
+
+    # -- what there is
+
+    def do_net(self, _line: str) -> None:
+        "List what is plugged together: each node's ports, and what is at the other end."
+        for node in self.mn.values():
+            ends = []
+            for plug in node.intfList():
+                ends_of = (plug.link.intf1, plug.link.intf2) if plug.link else ()
+                ends += [f"{plug}={other}" for other in ends_of if other is not plug] or [str(plug)]
+            output(" ".join([node.name, *ends]) + "\n")
+
+    def do_links(self, _line: str) -> None:
+        "Report on links: both ends, and the real rate."
+        states = {node.name: node.states() for node in self.mn.values()}
+        for link in self.mn.links:
+            ends = " ".join(states[p.node.name].get(p.name, "MISSING") for p in (link.intf1, link.intf2))
+            rate = self.mn.real_bps.get(link)
+            output(f"{link} ({ends})" + ("" if rate is None else f" {format_rate(rate)}") + "\n")
+
+    def do_light(self, _line: str) -> None:
+        "What is lit on the optical switches now."
+        self.controller.light()
+
+    def do_path(self, line: str) -> None:
+        """The links that packets take now, by the flow tables.
+        Usage: path gpu1 gpu2"""
+        words = line.split()
+        if len(words) != 2:
+            error("usage: path gpu1 gpu2\n")
+            return
+        self.controller.path(*words)
+
+    # -- trying
+
+    def do_pingall(self, _line: str) -> None:
+        "Ping between all GPUs, and say why where nothing comes back."
+        self._ping([host.name for host in self.mn.hosts])
+
+    def do_pingpair(self, _line: str) -> None:
+        "Ping between the first two GPUs."
+        self._ping([host.name for host in self.mn.hosts[:2]])
+
+    def _ping(self, gpus: list[str]) -> None:
+        output("*** Ping: testing ping reachability\n")
+        pinged: dict[tuple[str, str], Pinged] = {}
+        for row in measures.ping_all(self.mn.lab, gpus):
+            pinged |= {(one.source, one.target): one for one in row}
+            marks = [one.target if one.rtt_s is not None else "X" for one in row]
+            output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
+        output(measures.results(pinged) + "\n")
+        why: dict[str, list[str]] = {}
+        for (source, target), one in pinged.items():
+            if one.rtt_s is None:
+                why.setdefault(self.controller.why_not(source, target), []).append(f"{source}->{target}")
+        for reason, pairs in why.items():
+            more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+            output(f"*** {' '.join(pairs[:4])}{more}: {reason}\n")
+
+    def do_iperf(self, line: str) -> None:
+        """TCP rate from one GPU to another.
+        Usage: iperf [gpu1 gpu2]"""
+        words = line.split() or [self.mn.hosts[0].name, self.mn.hosts[-1].name]
+        if len(words) != 2:
+            error("usage: iperf gpu1 gpu2\n")
+            return
+        self._known(*words)
+        output(f"*** Iperf: testing TCP bandwidth between {words[0]} and {words[1]} \n")
+        found = measures.iperf(self.mn.lab, words[0], words[1], IPERF_S)
+        scale = self.mn.lab.scale
+        output(
+            f"*** Results: {format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
+            + (f"; as real, {format_rate(found.received_bps * scale)} received\n" if scale != 1 else "\n")
+        )
+
+    def do_iperfudp(self, _line: str) -> None:
+        "Not here: write NODE iperf -u …"
+        error("iperfudp: run it by hand: g1 iperf -s -u & and then g0 iperf -u -b 1M -c g1\n")
+
+    def _known(self, *gpus: str) -> None:
+        for name in gpus:
+            if name not in self.mn.lab.fabric.gpus:
+                raise ValueError(f"there is no GPU {name}; there is {', '.join(self.mn.lab.fabric.gpus)}")
+
+    # -- changing
+
+    def do_regroup(self, line: str) -> None:
+        """Move GPUs so that the least traffic of jobs crosses between packet switches.
+        Usage: regroup [--dry-run] [job ...]"""
+        self.controller.regroup(line.split())
+
+    def do_link(self, line: str) -> None:
+        """Cut the link(s) between two nodes, or mend them.
+        Usage: link node1 node2 [up/down]"""
+        words = line.split()
+        if len(words) != 3:
+            error("invalid number of args: link end1 end2 [up down]\n")
+        elif words[2] not in ("up", "down"):
+            error("invalid type: link end1 end2 [up down]\n")
+        else:
+            nodes = [self.mn.nameToNode.get(name) for name in words[:2]]
+            if None in nodes:
+                error(f"{words[nodes.index(None)]} not in network\n")
+                return
+            links = [link for link in self.mn.linksBetween(*nodes) if link in self.mn.real_bps]
+            if not links:
+                error(f"src and dst not connected: {words[0]} {words[1]}\n")
+            for link in links:
+                self._change("cut", f"link {link.intf1} {link.intf2}", back=words[2] == "up")
+
+    def do_switch(self, line: str) -> None:
+        """Take the power of a switch away, or give it back.
+        Usage: switch name [start/stop]"""
+        words = line.split()
+        if len(words) != 2 or words[1] not in ("start", "stop"):
+            error("usage: switch name [start stop]\n")
+            return
+        self._change("kill", f"switch {words[0]}", back=words[1] == "start")
+
+    def _change(self, do: str, target: str, *, back: bool) -> None:
+        """A fault by the lab's fault service, or its end; waits until it is seen to be so."""
+        with FaultClient(str(self.mn.lab.inventory["agent"])) as faults:
+            fault = faults.ask("restore" if back else do, target)
+            wanted = "over" if back else "in force"
+            deadline = time.monotonic() + CHANGE_S
+            while (report := faults.fault(fault)).state != wanted:
+                if report.error is not None:
+                    raise FaultError(None, f"{target}: {report.error}")
+                if time.monotonic() > deadline:
+                    raise FaultError(None, f"{target} was not {wanted} after {CHANGE_S:g} s")
+                time.sleep(0.02)
+
+    # -- of Mininet, what makes no sense here
+
+    def do_ports(self, _line: str) -> None:
+        "Ports of packet and optical switches, and what their interfaces are called."
+        for node in self.mn.switches:
+            output(" ".join([node.name, *(f"{plug}:{plug.name}" for plug in node.intfList())]) + "\n")
+
+    def do_dpctl(self, line: str) -> None:
+        """Run ovs-ofctl on all packet switches.
+        Usage: dpctl command [arg1] [arg2] ..."""
+        words = line.split()
+        if not words:
+            error("usage: dpctl command [arg1] [arg2] ...\n")
+            return
+        for name in self.mn.lab.fabric.packet_switches:
+            output(f"*** {name} {'-' * 72}\n")
+            bridge = self.mn.lab.lab.bridge(name)
+            output(self.mn[name].cmd("ovs-ofctl", "-O", "OpenFlow13", words[0], bridge, *words[1:]))

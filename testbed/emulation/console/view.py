@@ -1,0 +1,171 @@
+"""A lab that runs in other processes, as a Mininet object: nodes with a shell, interfaces and links.
+
+Nothing is built here and nothing of the lab is removed: a node is a shell in the namespace where the node's
+interfaces are. It is started with the node's first command, and anew when the node has moved, as a GPU does
+when a job takes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mininet.link import Link as MininetLink
+from mininet.net import Mininet
+from mininet.node import Node
+from pyroute2 import IPRoute
+
+from fabric.topology import Port
+from testbed.emulation import averagers, netlink
+from testbed.emulation.console.attached import Attached, Place
+from testbed.emulation.network import NIC
+from testbed.emulation.nodes import Jack
+from testbed.emulation.onic.wiring import HOST_NAME
+from testbed.lab import LabError
+
+
+class Plug(Jack):
+    """An interface. ``label``: what people call it: a port of the fabric, or node and interface."""
+
+    label = ""
+
+    def __str__(self) -> str:
+        return self.label or str(self.name)
+
+    def updateIP(self) -> str | None:
+        """Mininet would ask ifconfig."""
+        ip: str | None = self.ip
+        return ip
+
+    def status(self) -> str:
+        """As Mininet's links: OK, or what is the matter."""
+        return str(self.node.states().get(self.name, "MISSING"))
+
+    def isUp(self, setUp: bool = False) -> bool:
+        """Whether it is up and its far end is too."""
+        return self.status() == "OK"
+
+
+class Wire(MininetLink):  # type: ignore[misc]
+    """A cable that is plugged in already."""
+
+    @classmethod
+    def makeIntfPair(cls, *_args: Any, **_kwargs: Any) -> None:
+        """There is nothing to make."""
+
+
+class LabNode(Node):  # type: ignore[misc]
+    """A node of a lab. ``kind`` as ``inspect`` calls it."""
+
+    def __init__(self, name: str, *, lab: Attached, **params: Any) -> None:
+        self.lab = lab
+        self.kind = lab.nodes[name]
+        self._place: Place | None = None
+        self._starting = False
+        super().__init__(name, inNamespace=False, **params)
+
+    @classmethod
+    def checkSetup(cls) -> None:
+        """The launcher has seen to mnexec."""
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """Mininet does so for every node at once; here with the first command."""
+
+    def enter(self) -> None:
+        """Have a shell where the node is now. Raises LabError."""
+        place = Place(self.lab.place(self.name).namespace)
+        if self.shell is not None and (place != self._place or self.shell.poll() is not None):
+            self.terminate()
+        if self.shell is None:
+            self._place = place
+            self._starting = True
+            try:
+                super().startShell()
+            finally:
+                self._starting = False
+
+    def _popen(self, cmd: list[str], **params: Any) -> Any:
+        assert self._place is not None
+        return super()._popen(self._place.command(cmd), **{"env": self.lab.environment(), **params})
+
+    def sendCmd(self, *args: Any, **kwargs: Any) -> None:
+        """Start a command in the node's shell. Raises LabError."""
+        if not self._starting:
+            self.enter()
+        super().sendCmd(*args, **kwargs)
+
+    def cmd(self, *args: Any, **kwargs: Any) -> str:
+        """Run a command in the node's shell; what it printed. Raises LabError."""
+        if not self._starting:
+            self.enter()
+        found: str = super().cmd(*args, **kwargs)
+        return found
+
+    def popen(self, *args: Any, **kwargs: Any) -> Any:
+        """A process in the node's network. Raises LabError."""
+        self.enter()
+        return super().popen(*args, **{"mncmd": [], **kwargs})
+
+    def states(self) -> Mapping[str, str]:
+        """OK or DOWN of every interface where the node is, by name."""
+        try:
+            place = self.lab.place(self.name)
+        except LabError:
+            return {}
+        if place.namespace is None:
+            return _states()
+        try:
+            descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return {}
+        try:
+            return netlink.in_namespace(descriptor, _states)
+        finally:
+            os.close(descriptor)
+
+
+def _states() -> dict[str, str]:
+    """Of the calling thread's namespace."""
+    with IPRoute() as here:
+        states = {link.get("ifname"): netlink.state_of(link["flags"]) for link in here.get_links()}
+    return {str(name): "OK" if state.up and state.carrier else "DOWN" for name, state in states.items()}
+
+
+class View(Mininet):  # type: ignore[misc]
+    """A lab's nodes and links. ``real_bps``: of each link, None for those inside a node."""
+
+    inited = True  # Mininet would change settings of the whole machine.
+
+    def __init__(self, lab: Attached) -> None:
+        super().__init__(link=Wire, intf=Plug, controller=None, build=False)
+        self.lab = lab
+        self.real_bps: dict[Any, float] = {}
+        for name, kind in lab.nodes.items():
+            node = LabNode(name, lab=lab)
+            self.nameToNode[name] = node
+            (self.hosts if kind == "gpu" else self.switches).append(node)
+        for onic in lab.fabric.onics:
+            self._join(onic, NIC, f"{onic}-{NIC}", f"onic-{onic}", HOST_NAME, f"onic-{onic}-{HOST_NAME}")
+        for link in (*lab.fabric.links, *lab.fabric.cables):
+            (a, of_a, label_a), (b, of_b, label_b) = (self._end(port) for port in (link.a, link.b))
+            self.real_bps[self._join(a, of_a, label_a, b, of_b, label_b)] = link.rate_bps
+        for gpu in lab.fabric.gpus.values():
+            if not self[gpu.name].intfs:
+                Plug(NIC, self[gpu.name]).label = f"{gpu.name}:0"
+            for plug in self[gpu.name].intfList():
+                plug.ip = gpu.ip if plug.name == NIC else averagers.address_of(lab.fabric, Port(gpu.name, 1))
+
+    def _end(self, port: Port) -> tuple[str, str, str]:
+        return self.lab.owner(port), self.lab.interface(port), str(port)
+
+    def _join(self, a: str, of_a: str, label_a: str, b: str, of_b: str, label_b: str) -> Any:
+        cable = self.addLink(self[a], self[b], intfName1=of_a, intfName2=of_b)
+        cable.intf1.label, cable.intf2.label = label_a, label_b
+        return cable
+
+    def stop(self) -> None:
+        """End the shells; the lab goes on."""
+        for node in self.values():
+            if node.shell is not None:
+                node.terminate()
