@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from experiments.cli import bench, experiments, hands, machine, rest, workload
+from experiments.cli import bench, experiments, hands, look, machine, rest, workload
 from experiments.cli.common import Interrupted, say
 from experiments.record.writing import DISK_FULL
 
@@ -35,6 +35,7 @@ bench.register(app)
 workload.register(app)
 machine.register(app)
 hands.register(app)
+look.register(app)
 rest.register(app)
 
 

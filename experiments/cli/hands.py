@@ -14,15 +14,10 @@ import typer
 
 from experiments.cli import calls, options, rest
 from experiments.cli.common import Column, fail, listing, say
+from experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
     from testbed.emulation.console.attached import Attached
-
-PANEL = "Hands in a lab"
-
-LabId = Annotated[
-    str | None, typer.Option("--lab", metavar="LAB", help="Lab id; without it, the only lab that is up.")
-]
 
 
 class _Asked:
@@ -81,12 +76,12 @@ def shell(
     from testbed.emulation.console.attached import attach
 
     lines = _lines(file)
-    if where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where):
+    if where is not None and is_scenario(where):
         with _own_lab(Path(where), arm, runtime, rest_at, openflow) as lab:
             errors = _prompt(lab, lines)
     else:
         lab = attach(where)
-        _choose_controller(lab)
+        controller_of(lab)
         errors = _prompt(lab, lines)
     if errors and lines is not None:
         raise typer.Exit(1)
@@ -119,12 +114,6 @@ def _own_lab(
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{rest_at}/docs")
         calls.address.update(controller=rest_at)
         yield of_lab(processes.lab)
-
-
-def _choose_controller(lab: Attached) -> None:
-    """The lab's own, unless another was named."""
-    if lab.rest is not None and calls.address["controller"] == options.REST:
-        calls.address["controller"] = lab.rest
 
 
 def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
@@ -189,7 +178,7 @@ def ping(
     if bool(source) != bool(target):
         fail("name two GPUs, or none for all", 2)
     lab = attach(lab_id)
-    _choose_controller(lab)
+    controller_of(lab)
     _known(lab, *([source, target] if source else []))
     if source:
         place = lab.place(source)

@@ -46,12 +46,16 @@ class Spot:
 
 @dataclass(frozen=True)
 class Attached:
-    """A lab that is up. Methods raise LabError with one line."""
+    """A lab that is up. Methods raise LabError with one line.
+
+    ``rest``, ``scenario``: where its controller listens and what it is of, where ``up`` has left that.
+    """
 
     lab: Lab
     inventory: Mapping[str, Any]
     fabric: Fabric
     rest: str | None
+    scenario: str | None
 
     @cached_property
     def nodes(self) -> dict[str, str]:
@@ -177,10 +181,10 @@ def of_lab(lab: Lab) -> Attached:
         inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
         fabric = load_fabric(lab.state_dir / "fabric.json")
         standing = lab.state_dir / "standing.json"
-        rest = json.loads(standing.read_text(encoding="utf-8"))["rest"] if standing.exists() else None
+        known = json.loads(standing.read_text(encoding="utf-8")) if standing.exists() else {}
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"lab {lab.id} cannot be read: {error}") from None
-    return Attached(lab, inventory, fabric, rest)
+    return Attached(lab, inventory, fabric, known.get("rest"), known.get("scenario"))
 
 
 def labs_up() -> list[str]:

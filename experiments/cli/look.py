@@ -1,0 +1,289 @@
+"""Commands that look into a lab: captures, pictures of its fabric, and what its nodes are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli import calls, options
+from experiments.cli.common import Interrupted, answer, fail, listing, say, show_json
+
+if TYPE_CHECKING:
+    from experiments.client import Api
+    from fabric.topology import Fabric, Port
+    from testbed.emulation.console.attached import Attached
+
+PANEL = "Hands in a lab"
+#: tcpdump begins within this, and ends within this after it was told to, seconds.
+BEGIN_S, END_S = 10.0, 10.0
+
+LabId = Annotated[
+    str | None, typer.Option("--lab", metavar="LAB", help="Lab id; without it, the only lab that is up.")
+]
+
+
+def controller_of(lab: Attached) -> None:
+    """The lab's own controller is asked, unless another was named."""
+    if lab.rest is not None and calls.address["controller"] == options.REST:
+        calls.address["controller"] = lab.rest
+
+
+# --- captures
+
+
+def capture(
+    port: Annotated[
+        str, typer.Argument(metavar="PORT", help="Such as tor0:1, ocs0:3 or g0:0; g0: the NIC of a GPU.")
+    ],
+    write: Annotated[Path | None, typer.Option("--write", "-w", help="A pcap file; else as text.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after so many.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--time", "-t", min=0.1, max=86_400, help="End after so many seconds.")
+    ] = None,
+    direction: Annotated[
+        str, typer.Option("--direction", help="in: what comes in there; out: what leaves; inout.")
+    ] = "inout",
+    lab_id: LabId = None,
+    as_json: options.Json = False,
+) -> None:
+    """Capture what passes a port, until Ctrl-C. On a WDM ring a packet's colour is its VLAN tag less 1."""
+    from testbed.emulation.console import capture as taps
+    from testbed.emulation.console.attached import attach
+
+    if direction not in ("in", "out", "inout"):
+        fail(f"--direction: {direction!r} is not in, out or inout", 2)
+    if as_json and write is None:
+        fail("--json needs --write: packets as text go to standard output", 2)
+    if write is not None:
+        _check_writable(write)
+    lab = attach(lab_id)
+    tap = taps.tap_of(lab, port)
+    command = taps.command(tap, direction, None if write is None else str(write), count)  # type: ignore[arg-type]
+    _run_capture(command, lab, f"{port} ({tap.interface})", seconds)
+    if write is None:
+        return
+    seen = taps.read(write)
+    document = {
+        "port": port,
+        "file": str(write),
+        "packets": sum(one.packets for one in seen),
+        "bytes": sum(one.bytes for one in seen),
+        "by_colour": [{"channel": s.channel, "packets": s.packets, "bytes": s.bytes} for s in seen],
+    }
+
+    def show(_: object) -> None:
+        typer.echo(f"{write}: {document['packets']} packets, {document['bytes']} bytes")
+        if tap.tagged:
+            for line in taps.described(seen):
+                typer.echo(f"  {line}")
+
+    answer(document, as_json, show)
+
+
+def _check_writable(path: Path) -> None:
+    """Raises UserError; an old file is written over, as tcpdump does."""
+    try:
+        path.open("wb").close()
+    except OSError as error:
+        fail(f"--write: {path}: {error.strerror}", 2)
+
+
+def _run_capture(command: list[str], lab: Attached, what: str, seconds: float | None) -> None:
+    """Until it ends by itself, after ``seconds``, or when a signal comes. Raises UserError."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=lab.environment(),
+        # Ctrl-C comes to us alone; tcpdump is told to end, and writes what it still has.
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if "listening on" in line:
+                say(f"capturing at {what}; Ctrl-C ends it")
+                break
+            if process.poll() is not None or ("tcpdump:" in line and "verbose output" not in line):
+                process.wait(END_S)
+                fail(f"capture at {what}: {line.removeprefix('tcpdump: ').strip()}")
+        else:
+            fail(f"capture at {what}: tcpdump ended with exit code {process.wait(END_S)}")
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            say(f"{seconds:g} s are over")
+        except Interrupted as error:
+            if error.number != signal.SIGINT:
+                raise
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        try:
+            _, rest = process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, rest = process.communicate()
+    for line in rest.splitlines():
+        if "dropped by kernel" in line and not line.startswith("0 "):
+            say(f"{line.strip()}: the capture is not whole")
+
+
+# --- pictures
+
+
+def graph(
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LAB|SCENARIO]",
+            help="Lab id, or a scenario file, which needs no lab; without it, the only lab that is up.",
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", "-f", help="mermaid, dot or graphml.")] = "mermaid",
+    arm: Annotated[str | None, typer.Option("--arm", help="Of a scenario with several fabrics.")] = None,
+) -> None:
+    """A fabric as Mermaid, DOT or GraphML: nodes, cables, and the circuits that are lit."""
+    from fabric import graphs
+
+    forms: dict[str, Callable[[Any], str]] = {
+        "mermaid": graphs.mermaid,
+        "dot": graphs.dot,
+        "graphml": graphs.graphml,
+    }
+    if form not in forms:
+        fail(f"--format: {form!r} is not one of {', '.join(forms)}", 2)
+    fabric, lit = _fabric_of(where, arm)
+    typer.echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
+
+
+def is_scenario(where: str | None) -> bool:
+    """Whether a file is meant, and not a lab."""
+    return where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where)
+
+
+def _fabric_of(where: str | None, arm: str | None) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
+    """A fabric and its lit circuits: those that a scenario begins with, or those of a lab as they are now."""
+    from fabric.plugged import plugged
+
+    if where is not None and is_scenario(where):
+        from experiments.cli.machine import setting_of
+        from experiments.language.expand import load
+
+        fabric = plugged(setting_of(load(Path(where)), arm).fabric)
+        return fabric, fabric.circuits
+    from testbed.emulation.console.attached import attach
+
+    lab = attach(where)
+    controller_of(lab)
+    return lab.fabric, _lit()
+
+
+def _lit() -> list[tuple[Port, Port]]:
+    from fabric.topology import Port
+
+    found = calls.get("/v1/circuits")["circuits"]
+    return [(Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1])) for circuit in found]
+
+
+# --- what there is
+
+
+def inspect(
+    where: Annotated[
+        str | None, typer.Argument(metavar="[LAB]", help="Lab id; without it, the only lab that is up.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", "-a", help="The labs that are up, one a line.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Nodes of a lab: kind, state and addresses."""
+    from testbed.emulation.console.attached import attach, labs_up, of_lab
+    from testbed.lab import Lab
+
+    if every:
+        if os.geteuid() != 0:
+            fail("root is needed to look into a lab; run again with sudo")
+        labs = [_about(of_lab(Lab(name))) for name in labs_up()]
+        answer(labs, as_json, lambda found: listing(found, "lab", "runtime", "scenario", "nodes", "rest"))
+        return
+    lab = attach(where)
+    controller_of(lab)
+    nodes = [*_nodes(lab)]
+    if as_json:
+        show_json({**_about(lab), "nodes": nodes})
+    else:
+        listing(nodes, "name", "kind", "state", "address", ("interfaces in", "namespace"))
+
+
+def _about(lab: Attached) -> dict[str, Any]:
+    about = {"lab": lab.lab.id, "runtime": lab.inventory["runtime"], "nodes": len(lab.nodes)}
+    return {**about, "scenario": lab.scenario, "rest": lab.rest}
+
+
+def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:
+    hosts = lab.hosts(fill=False)
+    with _asking() as api:
+        connected = {} if api is None else {s["name"]: s["connected"] for s in api.get("/v1/packet-switches")}
+    for name, kind in lab.nodes.items():
+        if kind == "gpu":
+            host = hosts[name]
+            state = {"none": "free", "idle": "free, with an idle host"}.get(host["kind"])
+            state = state or f"rank {host['rank']} of {host['job']}"
+            where = host.get("container") or host["namespace"] or ""
+            yield _node(name, kind, state, host["ip"], where.rpartition("/run/netns/")[2])
+            continue
+        address, alive = _process_of(lab, name)
+        if alive is None:
+            reached = connected.get(name)
+            told = {True: "connected", False: "not connected", None: "controller does not say"}[reached]
+            yield _node(name, kind, told, address, "")
+        else:
+            yield _node(name, kind, "running" if alive else "not running", address, lab.lab.namespace(name))
+
+
+def _node(name: str, kind: str, state: str, address: str, namespace: str) -> dict[str, Any]:
+    return {"name": name, "kind": kind, "state": state, "address": address, "namespace": namespace}
+
+
+def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
+    """A node's management address, and whether its process runs; None where it has none of its own."""
+    found = lab.inventory
+    if name in found["packet_switches"]:
+        return f"bridge {found['packet_switches'][name]['bridge']}", None
+    entry = found["optical_switches"].get(name) or found.get("averagers", {}).get(name)
+    if entry is None:
+        entry = found["onics"][name.removeprefix("onic-")]
+    address = entry.get("address") or entry.get("control") or ""
+    if "bridge" in entry:
+        return f"bridge {entry['bridge']}", None
+    # An array of transmitters has no agent: what it does is in the kernel.
+    return address, "pid" not in entry or Path("/proc", str(entry["pid"])).exists()
+
+
+@contextmanager
+def _asking() -> Iterator[Api | None]:
+    """The controller, or None when it does not answer."""
+    from experiments.client import Unreachable
+
+    with calls.connection() as api:
+        try:
+            api.get("/v1/health")
+        except Unreachable as error:
+            say(str(error))
+            yield None
+            return
+        yield api
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (capture, graph, inspect):
+        app.command(rich_help_panel=PANEL)(command)

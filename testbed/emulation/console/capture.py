@@ -1,0 +1,136 @@
+"""Packets of one port as tcpdump sees them, and what a capture file holds, by colour."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fabric.topology import Port
+from testbed.emulation.console.attached import Attached, Place
+from testbed.emulation.network import NIC
+from testbed.lab import LabError
+
+Direction = Literal["in", "out", "inout"]
+
+_VLAN = b"\x81\x00"
+_TAG_BYTES = 4
+#: Of what may come first in a capture file, the byte order and the seconds' fraction.
+_MAGIC = {
+    b"\xd4\xc3\xb2\xa1": "<",
+    b"\x4d\x3c\xb2\xa1": "<",
+    b"\xa1\xb2\xc3\xd4": ">",
+    b"\xa1\xb2\x3c\x4d": ">",
+}
+_FILE_HEADER, _RECORD_HEADER = 24, 16
+#: Enough of each packet for its headers; the length that is counted is the whole packet's.
+SNAP_BYTES = 256
+#: Of tcpdump's buffer in the kernel: what comes while it has no processor.
+BUFFER_KIB = 16384
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where a port's packets are seen. ``tagged``: each carries its colour as an 802.1Q tag."""
+
+    place: Place
+    interface: str
+    tagged: bool
+
+
+def tap_of(lab: Attached, text: str) -> Tap:
+    """``NODE:PORT`` of the fabric, or a GPU's name for its NIC. Raises LabError."""
+    fabric = lab.fabric
+    if text in fabric.gpus:
+        return Tap(lab.place(text), NIC, tagged=False)
+    node, _, number = text.rpartition(":")
+    port = Port(node, int(number)) if node and number.isdigit() else None
+    plugged = {end for link in (*fabric.links, *fabric.cables) for end in (link.a, link.b)}
+    if port not in plugged:
+        near = sorted(str(end) for end in plugged if end.node in (node, text))
+        if near:
+            raise LabError(f"nothing is plugged into {text}; of {node or text} there is {', '.join(near)}")
+        raise LabError(f"{text!r} is neither a GPU nor a port such as ocs0:1 with something plugged in")
+    assert port is not None
+    link = next(link for link in (*fabric.links, *fabric.cables) if port in (link.a, link.b))
+    tagged = any(is_tagged(lab, end) for end in (link.a, link.b))
+    return Tap(lab.place(lab.owner(port)), lab.interface(port), tagged)
+
+
+def is_tagged(lab: Attached, port: Port) -> bool:
+    """Whether light there tells its colour itself: at the switches of WDM rings."""
+    from testbed.emulation.onic.wiring import is_tagged as at_switch
+
+    return port.node in lab.fabric.optical_switches and at_switch(lab.fabric, port.node)
+
+
+def command(tap: Tap, direction: Direction, write: str | None, count: int | None) -> list[str]:
+    """tcpdump as it is to be run. Raises LabError where there is none."""
+    if shutil.which("tcpdump") is None:
+        raise LabError("tcpdump is not there; install it with: apt-get install tcpdump")
+    words = ["tcpdump", "-i", tap.interface, "-n", "-e", "-s", str(SNAP_BYTES), "-B", str(BUFFER_KIB)]
+    # Root of its own accord: it would become a user that may not write where the file is to be.
+    words += ["-Z", "root", "-Q", direction]
+    words += ["-w", write, "-U"] if write is not None else ["-l"]
+    words += ["-c", str(count)] if count is not None else []
+    return tap.place.command(words)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Packets of one colour: how many, and their bytes without the tag. ``channel`` None: without a tag."""
+
+    channel: int | None
+    packets: int
+    bytes: int
+
+
+def summary(data: bytes) -> list[Seen]:
+    """What a capture file holds, by colour, without a record that is cut off at its end. Raises ValueError."""
+    packets: Counter[int | None] = Counter()
+    sizes: Counter[int | None] = Counter()
+    for head, length in records(data):
+        tag = struct.unpack("!H", head[14:16])[0] & 0xFFF if head[12:14] == _VLAN else None
+        # The colour on channel c is tag c + 1.
+        channel = None if tag is None else tag - 1
+        packets[channel] += 1
+        sizes[channel] += length - (0 if tag is None else _TAG_BYTES)
+    order = sorted(packets, key=lambda c: -1 if c is None else c)
+    return [Seen(channel, packets[channel], sizes[channel]) for channel in order]
+
+
+def records(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The first bytes of each packet of a pcap file, and its length on the wire. Raises ValueError."""
+    order = _MAGIC.get(data[:4])
+    if order is None or len(data) < _FILE_HEADER:
+        raise ValueError("it is no capture file")
+    header = struct.Struct(f"{order}IIII")
+    at = _FILE_HEADER
+    while at + _RECORD_HEADER <= len(data):
+        _, _, kept, length = header.unpack_from(data, at)
+        at += _RECORD_HEADER
+        if at + kept > len(data):
+            return
+        yield data[at : at + kept], length
+        at += kept
+
+
+def read(path: Path) -> list[Seen]:
+    """Raises LabError naming the file."""
+    try:
+        return summary(path.read_bytes())
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise LabError(f"{path}: {error}") from None
+
+
+def described(seen: Sequence[Seen]) -> Iterator[str]:
+    """Lines for a person."""
+    for one in seen:
+        colour = "no colour" if one.channel is None else f"λ{one.channel}"
+        yield f"{colour}: {one.packets} packets, {one.bytes} bytes"
