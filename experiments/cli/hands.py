@@ -45,13 +45,13 @@ class _Asked:
     def path(self, source: str, destination: str) -> None:
         rest.path(source, destination)
 
-    def why_not(self, source: str, destination: str) -> str:
+    def why_not(self, source: str, target: str) -> str:
         from experiments.client import ApiError, Unreachable
 
         try:
-            calls.call("GET", "/v1/paths", source=source, destination=destination)
+            calls.call("GET", "/v1/paths", source=source, destination=target)
         except (ApiError, Unreachable) as error:
-            return str(error)
+            return str(error).removeprefix(f"a packet from {source} to {target} ")
         return "the flow tables lead there, yet no answer came"
 
 

@@ -90,7 +90,7 @@ class Seen:
 
 
 def summary(data: bytes) -> list[Seen]:
-    """What a capture file holds, by colour, without a record that is cut off at its end. Raises ValueError."""
+    """What a capture file holds by colour, without a record that is cut off at its end. Raises ValueError."""
     packets: Counter[int | None] = Counter()
     sizes: Counter[int | None] = Counter()
     for head, length in records(data):

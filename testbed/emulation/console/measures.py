@@ -69,6 +69,8 @@ class Transfer:
 
 def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     """One TCP transfer from ``client`` to ``server``. Raises LabError."""
+    if own := {client, server} & lab.fabric.onics.keys():
+        raise LabError(f"{min(own)} has an O-NIC: payload needs light, and only jobs get light there")
     places = {name: lab.place(name) for name in (client, server)}
     what = f"iperf from {client} to {server}"
     words = ["iperf", "-p", str(IPERF_PORT), "-y", "C"]

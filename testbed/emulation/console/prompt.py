@@ -48,15 +48,21 @@ class Controller(Protocol):
 
 
 class Said(StreamHandlerNoNewline):  # type: ignore[misc]
-    """Mininet's output: errors on standard error and counted, all else on standard output."""
+    """Mininet's output: errors on standard error and counted, all else on standard output.
+
+    ``where``: stands before an error.
+    """
 
     def __init__(self) -> None:
         super().__init__(sys.stdout)
         self.errors = 0
+        self.where = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         wrong = record.levelno >= logging.ERROR
-        self.errors += wrong
+        if wrong:
+            self.errors += 1
+            record.msg = f"{self.where}{record.msg}"
         self.stream = sys.stderr if wrong else sys.stdout
         super().emit(record)
 
@@ -68,6 +74,7 @@ class Prompt(CLI):  # type: ignore[misc]
     """
 
     prompt = "ringlight> "
+    helpStr = CLI.helpStr.replace("mininet> ", prompt)
 
     def __init__(self, view: View, controller: Controller, lines: Iterable[str] | None = None) -> None:
         self.controller = controller
@@ -102,7 +109,8 @@ class Prompt(CLI):  # type: ignore[misc]
                 with suppress(OSError):
                     readline.write_history_file(HISTORY.expanduser())
                 return
-            for line in self.lines:
+            for number, line in enumerate(self.lines, 1):
+                self.said.where = f"line {number}: "
                 output(f"{self.prompt}{line.rstrip()}\n")
                 if self.onecmd(self.precmd(line.strip())):
                     return
@@ -147,6 +155,11 @@ class Prompt(CLI):  # type: ignore[misc]
             rate = self.mn.real_bps.get(link)
             output(f"{link} ({ends})" + ("" if rate is None else f" {format_rate(rate)}") + "\n")
 
+    def do_intfs(self, _line: str) -> None:
+        "List interfaces by the names that they have where the node is."
+        for node in self.mn.values():
+            output(f"{node.name}: {','.join(plug.name for plug in node.intfList())}\n")
+
     def do_light(self, _line: str) -> None:
         "What is lit on the optical switches now."
         self.controller.light()
@@ -178,6 +191,8 @@ class Prompt(CLI):  # type: ignore[misc]
             marks = [one.target if one.rtt_s is not None else "X" for one in row]
             output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
         output(measures.results(pinged) + "\n")
+        if self.mn.lab.fabric.onics:
+            output("*** Pings of O-NICs take the control network: only payload of TCP needs light\n")
         why: dict[str, list[str]] = {}
         for (source, target), one in pinged.items():
             if one.rtt_s is None:
@@ -264,7 +279,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_ports(self, _line: str) -> None:
         "Ports of packet and optical switches, and what their interfaces are called."
         for node in self.mn.switches:
-            output(" ".join([node.name, *(f"{plug}:{plug.name}" for plug in node.intfList())]) + "\n")
+            output(" ".join([node.name, *(f"{plug}={plug.name}" for plug in node.intfList())]) + "\n")
 
     def do_dpctl(self, line: str) -> None:
         """Run ovs-ofctl on all packet switches.

@@ -107,6 +107,11 @@ class LabNode(Node):  # type: ignore[misc]
         self.enter()
         return super().popen(*args, **{"mncmd": [], **kwargs})
 
+    def __repr__(self) -> str:
+        """As Mininet's dump, with kernel names."""
+        plugs = ",".join(plug.name + (f":{plug.IP()}" if plug.IP() else "") for plug in self.intfList())
+        return f"<{self.kind} {self.name}: {plugs}>"
+
     def states(self) -> Mapping[str, str]:
         """OK or DOWN of every interface where the node is, by name."""
         try:

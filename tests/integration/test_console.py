@@ -1,0 +1,133 @@
+"""Hands in real labs: the session of docs/shell.md as it prints, hosts that give way to workers, captures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from containers.image import ROOT
+from fabric.schema import FabricSpec, build_fabric
+from testbed.emulation.testbed import Testbed
+from testbed.lab import Lab
+from tests.integration.controller_rig import FABRIC, free_port
+from tests.integration.labs import agent_client, running_testbed, traces
+
+pytestmark = pytest.mark.root
+
+COMMAND = [sys.executable, "-m", "experiments.cli.app"]
+PROMPT = "ringlight> "
+#: What is another one each time: milliseconds, what a transfer reached, a lab's id, and versions of others.
+CHANGES = (
+    (r"time=\S+ ms", "time=T ms"),
+    (r"time \d+ms", "time T ms"),
+    (r"mdev = \S+ ms", "mdev = T ms"),
+    (r"[\d.]+ Mbit/s received, [\d.]+ Mbit/s sent; as real, [\d.]+ Gbit/s", "RATES"),
+    (r"\brl[a-z0-9]{3,4}-", "rlLAB-"),
+    (r"eth0@if\d+", "eth0@ifN"),
+    (r"\(Open vSwitch\) \S+", "(Open vSwitch) V"),
+)
+
+
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **options
+    )
+
+
+def without_what_changes(text: str) -> list[str]:
+    for pattern, instead in CHANGES:
+        text = re.sub(pattern, instead, text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def session_of_the_page() -> str:
+    page = (ROOT / "docs/shell.md").read_text(encoding="utf-8")
+    found = re.search(rf"```text\n({PROMPT}nodes\n.*?)```", page, re.DOTALL)
+    assert found, "docs/shell.md has no session"
+    return found[1]
+
+
+def test_the_session_of_the_page_prints_what_the_page_says(tmp_path: Path) -> None:
+    said = session_of_the_page()
+    commands = [line.removeprefix(PROMPT) for line in said.splitlines() if line.startswith(PROMPT)]
+    assert len(commands) == 30
+    file = tmp_path / "session.txt"
+    file.write_text("".join(f"{command}\n" for command in commands))
+    addresses = ["--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}"]
+    done = run(
+        "shell", "scenarios/disaggregation.yaml", "--arm", "a-fragmented", "--file", str(file), *addresses
+    )
+    assert done.returncode == 0, done.stderr
+    assert without_what_changes(done.stdout) == without_what_changes(said)
+    lab = re.search(r"lab (\w+) is up", done.stderr)
+    assert lab
+    assert traces(Lab(lab[1])) == []
+    received = re.search(r"([\d.]+) Mbit/s received", done.stdout)
+    assert received
+    # 100 Mbit/s, as emulated; a busy machine does not reach that, and nothing goes beyond.
+    assert 20 < float(received[1]) < 101
+
+
+@pytest.fixture
+def lab() -> Iterator[Testbed]:
+    """Four GPUs as namespaces; nobody programs its switches."""
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(600)", "{job}")
+    spec = FabricSpec.model_validate(FABRIC)
+    with running_testbed(build_fabric(spec), runtime="namespace", command=command) as made:
+        file = made.settings.state / "fabric.json"
+        file.write_text(spec.model_dump_json(exclude_none=True))
+        try:
+            yield made
+        finally:
+            file.unlink()
+
+
+def kinds(client: httpx.Client, method: str = "GET") -> list[str]:
+    return [host["kind"] for host in client.request(method, "/v1/hosts").raise_for_status().json()]
+
+
+def test_idle_hosts_come_when_asked_for_and_give_way_to_workers(lab: Testbed) -> None:
+    name = lab.settings.lab.id
+    with agent_client(lab) as client:
+        assert kinds(client) == ["none"] * 4
+        done = run("exec", "--lab", name, "g0", "--", "ip", "-br", "-4", "addr", "show", "eth0")
+        assert (done.returncode, done.stdout.split()[2]) == (0, "10.82.0.2/16"), done.stderr
+        assert kinds(client) == ["idle"] * 4
+        assert run("exec", "--lab", name, "g0", "sh", "-c", "exit 7").returncode == 7
+
+        request = {"job": "red", "rank": 0, "gpu": "g1", "spec": {"peers": ["10.82.0.3"]}}
+        client.post("/v1/workers", json=request).raise_for_status()
+        assert kinds(client) == ["idle", "worker", "idle", "idle"]
+        assert not Path("/run/netns", lab.settings.lab.namespace("g1")).exists()
+        # In the worker's network, and it knows the others by now.
+        seen = run("exec", "--lab", name, "g1", "--", "sh", "-c", "ip -4 -br addr show eth0; ip neigh")
+        assert seen.stdout.split()[2] == "10.82.0.3/16"
+        assert kinds(client, "POST") == ["idle", "worker", "idle", "idle"]
+
+        client.delete("/v1/workers/red-0").raise_for_status()
+        assert kinds(client) == ["idle", "none", "idle", "idle"]
+        assert kinds(client, "POST") == ["idle"] * 4
+
+
+def test_what_is_wrong_is_one_line(lab: Testbed) -> None:
+    name = lab.settings.lab.id
+    for words, said in (
+        (["exec", "--lab", name, "g9", "--", "ls"], "there is no node g9; there is g0, g1,"),
+        (["exec", "--lab", name, "g0"], "no command is given"),
+        (["capture", "--lab", name, "ocs0:99"], "nothing is plugged into ocs0:99; of ocs0 there is ocs0:1"),
+        (["capture", "--lab", name, "ocs0:1", "-w", "/nowhere/a.pcap"], "--write: /nowhere/a.pcap: No such"),
+        (["ping", "--lab", name, "g0", "tor0"], "there is no GPU tor0; there is g0, g1, g2, g3"),
+        (["inspect", "zzz"], "lab zzz is not up; there is"),
+        (["shell", "--lab", "zzz"], "No such option"),
+    ):
+        done = run(*words)
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,191 @@
+"""The prompt without a lab: the node of a packet switch is a shell in this machine's own network."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from containers.image import ROOT
+
+pytestmark = pytest.mark.skipif(shutil.which("mnexec") is None, reason="needs mnexec of Mininet")
+
+PROGRAM = """
+import sys
+from fabric.schema import FabricSpec, build_fabric
+from testbed.emulation.console.attached import Attached
+from testbed.emulation.console.prompt import Prompt
+from testbed.emulation.console.view import View
+from testbed.lab import Lab
+
+FABRIC = {
+    "servers": {"s0": {"gpus": {"g0": "test", "g1": "test"}}},
+    "packet_switches": {"tor0": {"ports": 2}},
+    "optical_switches": {"ocs0": {"size": 2}},
+    "links": [{"ends": ["g0", "tor0:1"], "rate": "10 Gbit/s"}, {"ends": ["g1", "ocs0:2"], "rate": "1 Gbit/s"},
+              {"ends": ["tor0:2", "ocs0:1"], "rate": "1 Gbit/s"}],
+}
+INVENTORY = {"time_dilation": 1, "payload_scale": 1, "agent": "unix:/nowhere"}
+
+
+class Controller:
+    def light(self): print("all dark", flush=True)
+    def regroup(self, words): raise RuntimeError("no controller answers")
+
+
+lab = Attached(Lab("zz9z"), INVENTORY, build_fabric(FabricSpec.model_validate(FABRIC)), None, None)
+view = View(lab)
+try:
+    said = Prompt(view, Controller(), sys.argv[1:] or None).said
+    print(f"{said.errors} refused", flush=True)
+finally:
+    view.stop()
+"""
+
+
+def scripted(*lines: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM, *lines]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_a_session_from_lines_prints_what_one_would_see() -> None:
+    done = scripted(
+        "nodes", "net", "dump", "tor0 cd /tmp", "tor0 pwd | tr a-z A-Z", "light", "py 6 * 7", "exit", "nodes"
+    )
+    assert done.stdout == (
+        "ringlight> nodes\n"
+        "available nodes are: \n"
+        "g0 g1 ocs0 tor0\n"
+        "ringlight> net\n"
+        "g0 g0:0=tor0:1\n"
+        "g1 g1:0=ocs0:2\n"
+        "tor0 tor0:1=g0:0 tor0:2=ocs0:1\n"
+        "ocs0 ocs0:2=g1:0 ocs0:1=tor0:2\n"
+        "ringlight> dump\n"
+        "<gpu g0: eth0:10.82.0.2>\n"
+        "<gpu g1: eth0:10.82.0.3>\n"
+        "<packet switch tor0: rlzz9z-tor0-1,rlzz9z-tor0-2>\n"
+        "<optical switch ocs0: p2,p1>\n"
+        "ringlight> tor0 cd /tmp\n"
+        "ringlight> tor0 pwd | tr a-z A-Z\n"
+        "/TMP\n"
+        "ringlight> light\n"
+        "all dark\n"
+        "ringlight> py 6 * 7\n"
+        "42\n"
+        "ringlight> exit\n"
+        "0 refused\n"
+    ).replace("\r", "")
+    assert done.stderr == ""
+
+
+def test_what_is_refused_is_a_line_with_its_number_and_the_next_command_is_carried_out() -> None:
+    done = scripted("nonsense", "regroup", "link g0 tor0 sideways", "link g0 g1 down", "g7 ls", "light")
+    assert done.stderr.splitlines() == [
+        "line 1: *** Unknown command: nonsense",
+        "line 2: *** no controller answers",
+        "line 3: invalid type: link end1 end2 [up down]",
+        "line 4: src and dst not connected: g0 g1",
+        "line 5: *** Unknown command: g7 ls",
+    ]
+    assert done.stdout.endswith("all dark\n5 refused\n")
+
+
+class Typist:
+    """Somebody at a terminal."""
+
+    def __init__(self, home: Path) -> None:
+        self.master, terminal = pty.openpty()
+
+        def take_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env={**os.environ, "HOME": str(home), "TERM": "dumb"},
+            start_new_session=True,
+            preexec_fn=take_terminal,
+        )
+        os.close(terminal)
+        self.seen = ""
+
+    def types(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def sees(self, text: str, timeout_s: float = 30.0) -> str:
+        """What came up to and with ``text``."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.seen:
+            assert time.monotonic() < deadline, f"no {text!r} in {self.seen!r}"
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.seen += os.read(self.master, 4096).decode(errors="replace")
+        found, _, self.seen = self.seen.partition(text)
+        return found
+
+    def interrupts(self, text: str) -> str:
+        """Ctrl-C until ``text``: readline misses one that comes between its prompt and its waiting."""
+        for _ in range(60):
+            self.types("\x03")
+            with suppress(AssertionError):
+                return self.sees(text, 0.5)
+        pytest.fail(f"no {text!r} in {self.seen!r}")
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self.master)
+
+
+@pytest.fixture
+def typist(tmp_path: Path) -> Iterator[Typist]:
+    found = Typist(tmp_path)
+    try:
+        found.sees("ringlight> ")
+        yield found
+    finally:
+        found.end()
+
+
+def test_control_c_ends_the_command_and_not_the_prompt(typist: Typist) -> None:
+    typist.interrupts("Interrupt")
+    typist.sees("ringlight> ")
+    typist.types("tor0 echo $((40 + 2)) begins; sleep 300; echo slept\n")
+    typist.sees("42 begins")
+    assert "slept" not in typist.interrupts("ringlight> ")
+    typist.types("tor0 echo here $((40 + 3))\n")
+    typist.sees("here 43")
+
+
+def test_control_d_leaves_and_what_was_typed_is_remembered(typist: Typist, tmp_path: Path) -> None:
+    typist.types("tor0 ech")
+    typist.types("o kept\n")
+    typist.sees("kept\r\n")
+    typist.sees("ringlight> ")
+    typist.types("\x04")
+    typist.sees("0 refused")
+    assert typist.process.wait(10) == 0
+    assert "tor0 echo kept" in (tmp_path / ".ringlight_history").read_text()
+
+
+def test_tab_completes_names_of_nodes(typist: Typist) -> None:
+    typist.types("tor\t echo $((5 * 5))\n")
+    typist.sees("25")
+    typist.types("link g0 to\t sideways\n")
+    assert re.search(r"link g0 tor0", typist.sees("invalid type"))
