@@ -237,6 +237,8 @@ def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:
             host = hosts[name]
             state = {"none": "free", "idle": "free, with an idle host"}.get(host["kind"])
             state = state or f"rank {host['rank']} of {host['job']}"
+            if host["kind"] == "worker" and host["namespace"] is None:
+                state += ", not running"
             where = host.get("container") or host["namespace"] or ""
             yield _node(name, kind, state, host["ip"], where.rpartition("/run/netns/")[2])
             continue

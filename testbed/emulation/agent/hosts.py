@@ -94,23 +94,26 @@ class IdleHosts:
 
 
 def told(
-    fabric: Fabric, running: Iterable[WorkerHost], idle: Collection[str], prefix: str
+    fabric: Fabric, workers: Iterable[tuple[WorkerHost, bool]], idle: Collection[str], prefix: str
 ) -> list[dict[str, Any]]:
     """Each GPU's address and, where there is one, the path of the network namespace with its NIC.
 
     ``kind``: ``worker`` (with its ``job``, ``rank`` and, in Docker, ``container``), ``idle`` or ``none``.
-    ``prefix``: of the lab's names.
+    ``workers``: each with whether it runs; one that does not has a job and no network. ``prefix``: of the
+    lab's names.
     """
-    holders = {host.gpu: host for host in running}
+    holders = {host.gpu: (host, runs) for host, runs in workers}
     found = []
     for gpu in fabric.gpus.values():
         entry: dict[str, Any] = {"gpu": gpu.name, "ip": gpu.ip, "kind": "none", "namespace": None}
-        if (host := holders.get(gpu.name)) is not None:
+        if gpu.name in holders:
+            host, runs = holders[gpu.name]
             place = host.place
             entry |= {"kind": "worker", "job": place.job, "rank": place.rank}
-            entry |= {"namespace": f"/proc/{host.pid}/ns/net"}
-            if isinstance(host, DockerHost):
-                entry["container"] = prefix + place.id
+            if runs:
+                entry["namespace"] = f"/proc/{host.pid}/ns/net"
+                if isinstance(host, DockerHost):
+                    entry["container"] = prefix + place.id
         elif gpu.name in idle:
             entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
         found.append(entry)

@@ -484,8 +484,8 @@ class Workers:
         """What is at each GPU's NIC (:func:`told`); ``fill``: with idle hosts. Raises AgentError."""
         if fill:
             self._idle.fill(lambda: [worker.host for worker in self.workers()])
-        running = [worker.host for worker in self.workers() if worker.state == "running"]
-        return told(self._fabric, running, self._idle.gpus(), self._network.lab.prefix)
+        workers = [(worker.host, worker.state == "running") for worker in self.workers()]
+        return told(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
 
     def set_lost(self, gpu: str, lost: bool) -> None:
         """Start no worker on a GPU from now on, or do so again."""

@@ -113,7 +113,11 @@ class Attached:
     def _of_host(self, entry: Mapping[str, Any]) -> Place:
         if entry["namespace"] is None:
             plugged = Port(entry["gpu"], 0) in self.fabric.link_at
-            why = "a job is starting or ending there" if plugged else "it is not plugged into anything"
+            why = (
+                f"job {entry.get('job')} starts or ends there"
+                if plugged
+                else "it is not plugged into anything"
+            )
             raise LabError(f"nothing is at {entry['gpu']}'s NIC: {why}")
         return Place(entry["namespace"], entry.get("container"))
 

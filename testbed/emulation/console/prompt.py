@@ -119,6 +119,16 @@ class Prompt(CLI):  # type: ignore[misc]
                 os.close(self._nothing[1])
                 self.stdin.close()
 
+    def do_source(self, line: str) -> bool:
+        """Read commands from an input file.
+        Usage: source <file>"""
+        words = line.split()
+        if len(words) != 1:
+            error("usage: source <file>\n")
+            return False
+        lines = Path(words[0]).read_text(encoding="utf-8").splitlines()
+        return any(self.onecmd(self.precmd(one.strip())) for one in lines)
+
     def onecmd(self, line: str) -> bool:
         """Carry out one command; what it cannot do is a line, and the next may be typed."""
         try:
