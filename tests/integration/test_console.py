@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from containers.image import ROOT
 from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation.testbed import Testbed
+from testbed.emulation import testbed as emulated
 from testbed.lab import Lab
 from tests.integration.controller_rig import FABRIC, free_port
 from tests.integration.labs import agent_client, running_testbed, traces
@@ -76,13 +77,13 @@ def test_the_session_of_the_page_prints_what_the_page_says(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def lab() -> Iterator[Testbed]:
+def lab() -> Iterator[emulated.Testbed]:
     """Four GPUs as namespaces; nobody programs its switches."""
     command = (sys.executable, "-S", "-c", "import time; time.sleep(600)", "{job}")
-    spec = FabricSpec.model_validate(FABRIC)
-    with running_testbed(build_fabric(spec), runtime="namespace", command=command) as made:
+    fabric = build_fabric(FabricSpec.model_validate(FABRIC))
+    with running_testbed(fabric, runtime="namespace", command=command) as made:
         file = made.settings.state / "fabric.json"
-        file.write_text(spec.model_dump_json(exclude_none=True))
+        file.write_text(json.dumps(FABRIC))
         try:
             yield made
         finally:
@@ -93,7 +94,7 @@ def kinds(client: httpx.Client, method: str = "GET") -> list[str]:
     return [host["kind"] for host in client.request(method, "/v1/hosts").raise_for_status().json()]
 
 
-def test_idle_hosts_come_when_asked_for_and_give_way_to_workers(lab: Testbed) -> None:
+def test_idle_hosts_come_when_asked_for_and_give_way_to_workers(lab: emulated.Testbed) -> None:
     name = lab.settings.lab.id
     with agent_client(lab) as client:
         assert kinds(client) == ["none"] * 4
@@ -116,7 +117,7 @@ def test_idle_hosts_come_when_asked_for_and_give_way_to_workers(lab: Testbed) ->
         assert kinds(client, "POST") == ["idle"] * 4
 
 
-def test_what_is_wrong_is_one_line(lab: Testbed) -> None:
+def test_what_is_wrong_is_one_line(lab: emulated.Testbed) -> None:
     name = lab.settings.lab.id
     for words, said in (
         (["exec", "--lab", name, "g9", "--", "ls"], "there is no node g9; there is g0, g1,"),

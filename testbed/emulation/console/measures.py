@@ -54,9 +54,16 @@ def ping_all(lab: Attached, gpus: list[str]) -> Iterator[list[Pinged]]:
         if gpu not in places:
             lab.place(gpu)  # says why there is nothing
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for source in gpus:
-            others = [target for target in gpus if target != source]
-            yield list(pool.map(lambda to, of=source: ping(lab, places[of], of, to), others))
+        rows = [
+            [pool.submit(ping, lab, places[source], source, target) for target in gpus if target != source]
+            for source in gpus
+        ]
+        try:
+            for row in rows:
+                yield [one.result() for one in row]
+        finally:
+            # Whoever wants no more of them does not wait for those that have not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)
