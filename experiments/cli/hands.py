@@ -51,7 +51,7 @@ class _Asked:
         try:
             calls.call("GET", "/v1/paths", source=source, destination=target)
         except (ApiError, Unreachable) as error:
-            return str(error).removeprefix(f"a packet from {source} to {target} ")
+            return str(error).removeprefix(f"a packet from {source} to {target} ").removeprefix("is ")
         return "the flow tables lead there, yet no answer came"
 
 

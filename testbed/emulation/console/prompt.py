@@ -213,14 +213,14 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_iperf(self, line: str) -> None:
         """TCP rate from one GPU to another.
-        Usage: iperf [gpu1 gpu2]"""
+        Usage: iperf [gpu1 gpu2 [seconds]]"""
         words = line.split() or [self.mn.hosts[0].name, self.mn.hosts[-1].name]
-        if len(words) != 2:
-            error("usage: iperf gpu1 gpu2\n")
+        if len(words) not in (2, 3) or not all(map(_is_time, words[2:])):
+            error("usage: iperf gpu1 gpu2 [seconds]\n")
             return
-        self._known(*words)
+        self._known(*words[:2])
         output(f"*** Iperf: testing TCP bandwidth between {words[0]} and {words[1]} \n")
-        found = measures.iperf(self.mn.lab, words[0], words[1], IPERF_S)
+        found = measures.iperf(self.mn.lab, words[0], words[1], float([*words, IPERF_S][2]))
         scale = self.mn.lab.scale
         output(
             f"*** Results: {format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
@@ -302,3 +302,11 @@ class Prompt(CLI):  # type: ignore[misc]
             output(f"*** {name} {'-' * 72}\n")
             bridge = self.mn.lab.lab.bridge(name)
             output(self.mn[name].cmd("ovs-ofctl", "-O", "OpenFlow13", words[0], bridge, *words[1:]))
+
+
+def _is_time(word: str) -> bool:
+    """Whether iperf can send for so many seconds."""
+    try:
+        return 0.1 <= float(word) <= 3600
+    except ValueError:
+        return False
