@@ -187,5 +187,7 @@ def test_control_d_leaves_and_what_was_typed_is_remembered(typist: Typist, tmp_p
 def test_tab_completes_names_of_nodes(typist: Typist) -> None:
     typist.types("tor\t echo $((5 * 5))\n")
     typist.sees("25")
+    # What is typed while a command runs is the command's.
+    typist.sees("ringlight> ")
     typist.types("link g0 to\t sideways\n")
     assert re.search(r"link g0 tor0", typist.sees("invalid type"))

@@ -220,7 +220,7 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         self._known(*words[:2])
         output(f"*** Iperf: testing TCP bandwidth between {words[0]} and {words[1]} \n")
-        found = measures.iperf(self.mn.lab, words[0], words[1], float([*words, IPERF_S][2]))
+        found = measures.iperf(self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2]))
         scale = self.mn.lab.scale
         output(
             f"*** Results: {format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
