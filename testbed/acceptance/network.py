@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import secrets
 import socket
 import struct
@@ -22,7 +23,7 @@ COMMAND_S = 20.0
 _HEADER = 14
 _PACKET = struct.Struct("!IQ")
 _SHORTEST = 60
-_SO_RCVBUFFORCE = 33
+_SO_RCVBUFFORCE, _SIOCGIFMTU = 33, 0x8921
 _RECEIVE_BYTES = 1 << 25
 
 
@@ -63,6 +64,13 @@ class Host:
         run("ip", *inside, "link", "set", self.interface, "up" if plugged else "down")
         # That it was down would be told to whoever sends or receives next.
         self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    @property
+    def mtu_bytes(self) -> int:
+        request = struct.pack("16sI12x", self.interface.encode(), 0)
+        with entered(self.namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            answer = fcntl.ioctl(control, _SIOCGIFMTU, request)
+        return int(struct.unpack_from("16sI", answer)[1])
 
     def nic_received(self) -> int:
         """Packets that came in by the fibre, whatever became of them."""

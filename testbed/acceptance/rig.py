@@ -158,6 +158,10 @@ class Rig(ABC):
         """Packets that passed it since it was written."""
         lacks("counters of packets in the switch")
 
+    def reported_dark_s(self, cross_connect: CrossConnect) -> float:
+        """How long it was dark when it was made last, by the switch's own account."""
+        lacks("a switch that tells how long a circuit was dark")
+
     def lose_next_reply(self, effect: bool) -> None:
         """The reply to the next write is lost; ``effect``: after the switch has carried it out."""
         lacks("a wire that loses replies")
