@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,8 +45,15 @@ Nic = Annotated[
 ]
 
 
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="Write acceptance.json and the page index.html here."),
+]
+
+
 def register(group: typer.Typer) -> None:
     group.command()(conformance)
+    group.command()(compare)
 
 
 def conformance(
@@ -54,11 +64,16 @@ def conformance(
     password_file: PasswordFile = "",
     password_env: PasswordEnv = "",
     setting: Settings = None,
-    profile: Profile = "ideal",
+    profile: Profile = "",
     read_only: Annotated[bool, typer.Option("--read-only", help="Write nothing.")] = False,
     ports: Ports = "",
     nic: Nic = "",
     check: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="And what traffic tells: dark time, speed, frames lost, loss.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="What the switch is called on the page; of one only.")] = "",
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Hold drivers and their switches against the 45 items of the conformance list.
@@ -68,19 +83,28 @@ def conformance(
     back. Exit code 1 when an item failed.
     """
     from testbed.acceptance.checks import CHECKS
-    from testbed.acceptance.runner import accept
+    from testbed.acceptance.runner import accept, measured
 
     known = {one.name: one for one in CHECKS}
     if strange := next((name for name in check or () if name not in known), None):
         fail(f"--check: there is no check {strange}; see --json", 2)
     checks = [known[name] for name in check] if check else CHECKS
     entry = _entry(driver, target, username, password_file, password_env, setting, profile)
-    rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver)
+    if measure and read_only:
+        fail("--measure moves light, which --read-only forbids", 2)
+    rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver, profile)
+    if name and len(rigs) > 1:
+        fail("--name: there are several; choose one with --driver", 2)
     found = []
-    for name, make in rigs.items():
-        found.append(accept(name, make, checks, _progress(name)))
-        say(f"{name}: {_sum_of(found[-1])}")
-    document = {"conformance": 1, "at": _now(), "switches": found}
+    for usual, make in rigs.items():
+        called = name or usual
+        found.append(accept(called, partial(make, False), checks, _progress(called)))
+        say(f"{called}: {_sum_of(found[-1])}")
+        if measure:
+            found[-1]["measured"] = measured(partial(make, True), _progress(called, 0.0))
+    document = {"acceptance": 1, "at": _now(), "machine": _machine(), "switches": found}
+    if out is not None:
+        _write(document, out)
     if as_json:
         show_json(document)
     else:
@@ -89,8 +113,56 @@ def conformance(
         raise typer.Exit(1)
 
 
-def _emulated(drivers: Sequence[str] | None) -> Mapping[str, Callable[[], Rig]]:
+#: Makes a rig; told whether it is to be measured, which takes more ports.
+Make = Callable[[bool], "Rig"]
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER…", help="What conformance --out wrote.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the page goes.")],
+) -> None:
+    """One page on which switches that were accepted one by one stand side by side."""
+    switches: list[Any] = []
+    at = machine = None
+    for folder in folders:
+        path = folder / "acceptance.json" if folder.is_dir() else folder
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found["acceptance"] != 1:
+                fail(f"{path}: of another version ({found['acceptance']})", 2)
+            switches += found["switches"]
+            at, machine = found["at"], found["machine"]
+        except OSError as error:
+            fail(f"{path}: {error.strerror}", 2)
+        except (ValueError, KeyError, TypeError):
+            fail(f"{path} is not what conformance --out writes", 2)
+    names = [switch["name"] for switch in switches]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        fail(f"two of them are called {twice}; name them apart with --name when they are accepted", 2)
+    _write({"acceptance": 1, "at": at, "machine": machine, "switches": switches}, out)
+
+
+def _write(document: Mapping[str, Any], out: Path) -> None:
+    from experiments.acceptance.page import render
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "acceptance.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (out / "index.html").write_text(render(document, out / "figures"), encoding="utf-8")
+    say(f"wrote {out / 'index.html'}")
+
+
+def _machine() -> dict[str, str]:
+    """Of the machine that measured."""
+    return {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": _now()}
+
+
+def _emulated(drivers: Sequence[str] | None, profile: str) -> Mapping[str, Make]:
+    from fabric.optical_profiles import PROFILES
     from testbed.acceptance.rigs import RIGS
+    from testbed.acceptance.rigs.emulated import MEASURED_HOSTS, MEASURED_SIZE, ScpiRig
+
+    if profile and profile not in PROFILES:
+        fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
 
     if strange := next((name for name in drivers or () if name not in RIGS), None):
         fail(f"--driver: there is no emulated switch for {strange}; there are {', '.join(RIGS)}", 2)
@@ -99,7 +171,20 @@ def _emulated(drivers: Sequence[str] | None) -> Mapping[str, Callable[[], Rig]]:
     chosen = {name: rig for name, rig in RIGS.items() if not drivers or name in drivers}
     for name in [name for name, rig in chosen.items() if rig.missing()]:
         say(f"{name} is left out: {chosen.pop(name).missing()}")
-    return chosen or fail("--driver: none of them can be tested on this machine")
+
+    def making(rig: type[Rig]) -> Make:
+        def make(to_measure: bool) -> Rig:
+            if not issubclass(rig, ScpiRig) or rig.wavelength is not None:
+                return rig()
+            if to_measure:
+                return rig(MEASURED_SIZE, profile or None, MEASURED_HOSTS)
+            return rig(profile=profile or None)
+
+        return make
+
+    called = f", {profile}" if profile else ""
+    found = {f"{name}{called}": making(rig) for name, rig in chosen.items()}
+    return found or fail("--driver: none of them can be tested on this machine")
 
 
 def _entry(
@@ -114,9 +199,9 @@ def _entry(
     """What an inventory would say of the target."""
     from fabric.optical_profiles import PROFILES
 
-    if profile not in PROFILES:
+    if profile and profile not in PROFILES:
         fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
-    entry: dict[str, Any] = {"address": target, "profile": PROFILES[profile].declared()}
+    entry: dict[str, Any] = {"address": target, "profile": PROFILES[profile or "ideal"].declared()}
     if target and len(drivers or ()) != 1:
         fail("--target: name its --driver, one", 2)
     given = {"username": username, "password_file": password_file, "password_env": password_env}
@@ -136,7 +221,7 @@ def _entry(
 
 def _targets(
     entry: Mapping[str, Any], size: int, ports: str, nic: str, read_only: bool
-) -> Mapping[str, Callable[[], Rig]]:
+) -> Mapping[str, Make]:
     from testbed.acceptance.device import DeviceRig
 
     if not size:
@@ -148,7 +233,7 @@ def _targets(
     if len(nics) not in (0, 2):
         fail("--nic: name two interfaces", 2)
 
-    def make() -> Rig:
+    def make(to_measure: bool) -> Rig:
         try:
             return DeviceRig(entry, size, [int(word) for word in numbers], nics=nics, read_only=read_only)
         except ValueError as error:
@@ -159,12 +244,12 @@ def _targets(
     return {f"{entry['driver']} at {entry['address']}": make}
 
 
-def _progress(name: str) -> Callable[[str], None]:
+def _progress(name: str, every_s: float = _SAY_EVERY_S) -> Callable[[str], None]:
     said = time.monotonic()
 
     def progress(text: str) -> None:
         nonlocal said
-        if time.monotonic() - said > _SAY_EVERY_S:
+        if time.monotonic() - said >= every_s:
             said = time.monotonic()
             say(f"{name}: {text}")
 

@@ -32,6 +32,8 @@ SIZE = 8
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
 HOSTS = 5
 PROFILE = "mems"
+#: A rig that is measured: two kept circuits beside 320 others, and only those two have hosts.
+MEASURED_SIZE, MEASURED_HOSTS = 324, 2
 #: Who may use the switch, by protocols with a login.
 USER, PASSWORD = "ann", "s3cr:t"
 START_S = 30.0

@@ -1,0 +1,325 @@
+"""One page on which switches can be compared: what they do of the conformance list, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.report.charts import chart, key, legend, named_rows, plain_ticks, prefixed, sheet, spans
+from experiments.report.drawing import INK, LIGHT, PALETTE, STYLE, save
+from experiments.report.page import NOTHING, header, hero, listing, mark, page, picture, table_of, text
+from testbed.acceptance.items import SECTIONS
+
+Switch = Mapping[str, Any]
+#: Of a quantity: what it is called, and what stands there of a switch, HTML.
+Row = tuple[str, Callable[[Switch], str]]
+_WORDS = {"green": mark("good", "ok"), "failed": mark("bad", "failed"), "skipped": NOTHING}
+_TO_LIGHT = "command_to_light_"
+
+
+def render(document: Mapping[str, Any], folder: Path) -> str:
+    """The page of an object of ``acceptance.json``; its figures also go into ``folder``, made if absent."""
+    folder.mkdir(parents=True, exist_ok=True)
+    switches = document["switches"]
+    with matplotlib.rc_context(STYLE):
+        pictures = _pictures(switches, folder)
+    parts = [
+        _header(document),
+        _hero(switches),
+        _side_by_side(switches),
+        *pictures,
+        _items(switches),
+        _told(switches, "failed", "What failed"),
+        _told(switches, "skipped", "What could not be tried"),
+        _method(switches),
+    ]
+    return page("Ringlight: acceptance of optical switches", parts)
+
+
+def milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    value = 1e3 * seconds
+    return f"{value:,.0f} ms" if value >= 1000 else f"{value:.3g} ms"
+
+
+def _count(switch: Switch, state: str) -> int:
+    return sum(one["state"] == state for one in switch["items"])
+
+
+def _measured(switch: Switch, name: str) -> Mapping[str, Any] | None:
+    """A measurement; None where there is none."""
+    found = (switch.get("measured") or {}).get(name)
+    return None if found is None or "lacks" in found or "failed" in found else found
+
+
+def _header(document: Mapping[str, Any]) -> str:
+    switches = document["switches"]
+    failed = sum(_count(switch, "failed") for switch in switches)
+    names = [switch["name"] for switch in switches]
+    what = names[0] if len(names) == 1 else f"{len(names)} optical switches"
+    verdict = "no item of the conformance list failed" if not failed else f"{failed} items failed"
+    lead = (
+        "What drivers and their switches do of the 45 items of the conformance list, and what frames that "
+        "pass them tell of dark time, speed and losses."
+    )
+    chips = [(key_, value) for key_, value in document["machine"].items() if value]
+    return header("Acceptance of optical switches", f"{what}: {verdict}", lead, chips, True)
+
+
+def _hero(switches: Sequence[Switch]) -> str:
+    if len(switches) > 1:
+        return ""
+    (switch,) = switches
+    cards = [
+        (
+            "Conformance",
+            f"{_count(switch, 'green')} <small>of {len(switch['items'])} items</small>",
+            f"{_count(switch, 'failed')} failed, {_count(switch, 'skipped')} could not be tried",
+        )
+    ]
+    if dark := _measured(switch, "dark_time"):
+        declared = dark["declared_s"]
+        cards.append(
+            (
+                "Dark time, median",
+                milliseconds(dark["measured"].get("p50_s")).replace(" ms", " <small>ms</small>"),
+                f"declared {milliseconds(declared['least'])} to {milliseconds(declared['most'])}",
+            )
+        )
+    if light := _measured(switch, f"{_TO_LIGHT}1"):
+        cards.append(
+            (
+                "Command to light, one circuit",
+                milliseconds(light["light"].get("p50_s")).replace(" ms", " <small>ms</small>"),
+                f"99th percentile {milliseconds(light['light'].get('p99_s'))}",
+            )
+        )
+    if kept := _measured(switch, "kept_circuits"):
+        cards.append(
+            (
+                "Lost on a kept circuit",
+                f"{kept['lost']} <small>frames</small>",
+                f"of {kept['sent']:,} at {kept['rate_bps'] / 1e9:.2f} Gbit/s",
+            )
+        )
+    return hero(cards)
+
+
+def _figure(name: str, write: Callable[[Mapping[str, Any]], str]) -> Callable[[Switch], str]:
+    def cell(switch: Switch) -> str:
+        if (found := _measured(switch, name)) is not None:
+            return write(found)
+        raw = (switch.get("measured") or {}).get(name) or {}
+        return mark("bad", "failed") if "failed" in raw else NOTHING
+
+    return cell
+
+
+def _lost(found: Mapping[str, Any]) -> str:
+    said = f"{found['lost']:,} of {found['sent']:,}"
+    return said if not found["lost"] else mark("bad", said)
+
+
+def _counts_of(switches: Sequence[Switch]) -> list[int]:
+    names = {name for switch in switches for name in switch.get("measured") or {}}
+    return sorted(int(name.removeprefix(_TO_LIGHT)) for name in names if name.startswith(_TO_LIGHT))
+
+
+def _side_by_side(switches: Sequence[Switch]) -> str:
+    rows: list[tuple[str, Row]] = []
+
+    def add(group: str, what: str, cell: Callable[[Switch], str]) -> None:
+        rows.append((group, (what, cell)))
+
+    who = ("vendor", "model", "version")
+    add("The switch", "says of itself", lambda s: text(" ".join(s["identity"][k] for k in who)))
+    add("The switch", "ports", lambda s: f"{s['ports']['ingress']} in, {s['ports']['egress']} out")
+    add("Conformance", "items green", lambda s: str(_count(s, "green")))
+    add("Conformance", "items failed", lambda s: mark("bad", str(n)) if (n := _count(s, "failed")) else "0")
+    add("Conformance", "items that could not be tried", lambda s: str(_count(s, "skipped")))
+    dark = "Dark time of a circuit that moves"
+    add(dark, "by traffic, median", _figure("dark_time", lambda d: milliseconds(d["measured"].get("p50_s"))))
+    add(dark, "by traffic, most", _figure("dark_time", lambda d: milliseconds(d["measured"].get("most_s"))))
+    add(
+        dark,
+        "declared",
+        _figure(
+            "dark_time",
+            lambda d: f"{1e3 * d['declared_s']['least']:.3g} to {milliseconds(d['declared_s']['most'])}",
+        ),
+    )
+    add(
+        dark,
+        "furthest outside of what is declared",
+        _figure("dark_time", lambda d: milliseconds(d["outside_declared"].get("most_s"))),
+    )
+    add(
+        dark,
+        "as the driver reports it, median",
+        _figure("dark_time", lambda d: milliseconds(d["driver"].get("p50_s"))),
+    )
+    for count in _counts_of(switches):
+        group, name = "From command to light, median and 99th percentile", f"{_TO_LIGHT}{count}"
+        add(
+            group,
+            "one circuit" if count == 1 else f"{count} circuits at once",
+            _figure(
+                name,
+                lambda d: f"{milliseconds(d['light'].get('p50_s'))}, {milliseconds(d['light'].get('p99_s'))}",
+            ),
+        )
+    kept = "A kept circuit while others move"
+    add(kept, "frames lost", _figure("kept_circuits", _lost))
+    add(
+        kept,
+        "others that moved",
+        _figure("kept_circuits", lambda d: f"{d['moving']} of {d['others']}, {d['changes']} times"),
+    )
+    add(kept, "stream", _figure("kept_circuits", lambda d: f"{d['rate_bps'] / 1e9:.3f} Gbit/s"))
+    flood = "Flood of commands"
+    add(flood, "sessions", _figure("flood", lambda d: str(d["sessions"])))
+    add(flood, "changes a second", _figure("flood", lambda d: f"{d['changes_per_s']:,.0f}"))
+    add(flood, "each, 99th percentile", _figure("flood", lambda d: milliseconds(d["each"].get("p99_s"))))
+    add(flood, "failed", _figure("flood", lambda d: text(_errors(d["errors"]))))
+    add(flood, "all stands in the end", _figure("flood", lambda d: "yes" if d["stands_in_the_end"] else "no"))
+    add(flood, "frames lost on a kept circuit", _figure("flood", _lost))
+    loss = "Insertion loss"
+    add(loss, "median", _figure("insertion_loss", lambda d: f"{d['median_db']:.2f} dB"))
+    add(loss, "most", _figure("insertion_loss", lambda d: f"{d['most_db']:.2f} dB"))
+    columns = [("", lambda row: text(row[1][0])), *(_column(switch) for switch in switches)]
+    filled = [row for row in rows if any(row[1][1](switch) not in ("", NOTHING) for switch in switches)]
+    return f"<h2>Side by side</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+
+
+def _errors(errors: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {name}" for name, count in errors.items()) or "none"
+
+
+def _column(switch: Switch) -> tuple[str, Callable[[tuple[str, Row]], str]]:
+    return text(switch["name"]), lambda row: row[1][1](switch)
+
+
+def _colours(switches: Sequence[Switch]) -> dict[str, str]:
+    return {switch["name"]: PALETTE[number % len(PALETTE)] for number, switch in enumerate(switches)}
+
+
+def _pictures(switches: Sequence[Switch], folder: Path) -> list[str]:
+    found = []
+    if dark := [(s, m) for s in switches if (m := _measured(s, "dark_time"))]:
+        caption = (
+            "Each dot is the dark time of one circuit in one change, from the frames that it lost. The band "
+            "is what is declared; the mark is the median of what the driver reports, which includes its own "
+            "reading."
+        )
+        found.append(
+            f"<h2>Dark time</h2>{picture(save(_dark(dark), folder, 'dark-time', caption, png=False))}"
+        )
+    if counts := [n for n in _counts_of(switches) if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)]:
+        caption = "Share of changes after which light was there, from the call on. One line for each switch."
+        drawn = save(_to_light(switches, counts), folder, "to-light", caption, png=False)
+        found.append(f"<h2>From command to light</h2>{picture(drawn)}")
+    return found
+
+
+def _dark(found: Sequence[tuple[Switch, Mapping[str, Any]]]) -> Figure:
+    figure, axis = chart(0.75 + 0.55 * len(found), left=2.2, top=0.1)
+    colours = _colours([switch for switch, _ in found])
+    rng = np.random.default_rng(1)
+    most = 0.0
+    for number, (switch, dark) in enumerate(found):
+        declared, samples = dark["declared_s"], dark["samples"]
+        spans(axis, LIGHT, [(number, 1e3 * declared["least"], 1e3 * declared["most"])], 0.72, alpha=0.25)
+        ends = [1e3 * declared["least"], 1e3 * declared["most"]]
+        axis.vlines(ends, number - 0.36, number + 0.36, color=LIGHT)
+        middles = [500 * (one["least_s"] + one["most_s"]) for one in samples]
+        spread = number + rng.uniform(-0.24, 0.24, len(middles))
+        axis.plot(middles, spread, "o", markersize=2.6, alpha=0.75, color=colours[switch["name"]])
+        reported = 1e3 * dark["driver"].get("p50_s", 0.0)
+        if reported:
+            axis.plot([reported], [number], "|", markersize=16, markeredgewidth=1.6, color=INK)
+        most = max([most, reported, 1e3 * declared["most"], *middles])
+    named_rows(axis, [switch["name"] for switch, _ in found])
+    axis.set(xlim=(0, 1.08 * most or 1), xlabel="ms without light")
+    return figure
+
+
+def _to_light(switches: Sequence[Switch], counts: Sequence[int]) -> Figure:
+    figure, axes = sheet(2.75, columns=len(counts), top=0.55)
+    colours = _colours(switches)
+    for axis, count in zip(axes[0], counts, strict=True):
+        every: list[float] = []
+        for switch in switches:
+            if (found := _measured(switch, f"{_TO_LIGHT}{count}")) and found["samples_s"]:
+                times = sorted(found["samples_s"])
+                share = np.arange(1, len(times) + 1) / len(times)
+                axis.step([times[0], *times], [0, *share], where="post", color=colours[switch["name"]])
+                every += times
+        axis.set(xscale="log", ylim=(0, 1.03), title="one circuit" if count == 1 else f"{count} circuits")
+        if every:
+            axis.set_xlim(0.8 * min(every), 1.25 * max(every))
+            plain_ticks(axis.xaxis, min(every), max(every), 4)
+            prefixed(axis.xaxis, "s")
+    axes[0][0].set_ylabel("share of changes")
+    legend(figure, [key(colours[switch["name"]], switch["name"]) for switch in switches])
+    return figure
+
+
+def _items(switches: Sequence[Switch]) -> str:
+    section_of = {number: section for section, items in SECTIONS.items() for number in items}
+    numbers = range(len(switches[0]["items"]))
+
+    def cell(switch: Switch) -> Callable[[int], str]:
+        return lambda number: _WORDS[switch["items"][number]["state"]]
+
+    first = switches[0]["items"]
+    columns = [
+        ("item", lambda number: str(first[number]["item"])),
+        ("", lambda number: text(first[number]["what"])),
+        *((text(switch["name"]), cell(switch)) for switch in switches),
+    ]
+    grouped = table_of(numbers, columns, 2, group=lambda number: text(section_of[first[number]["item"]]))
+    return f"<h2>The conformance list</h2>{grouped}"
+
+
+def _told(switches: Sequence[Switch], state: str, title: str) -> str:
+    points = []
+    for switch in switches:
+        told: dict[str, list[int]] = {}
+        for one in switch["items"]:
+            if one["state"] == state:
+                told.setdefault(one["text"], []).append(one["item"])
+        lacks = "lacks " if state == "skipped" else ""
+        for words, numbers in told.items():
+            which = ", ".join(map(str, numbers))
+            points.append(f"<b>{text(switch['name'])}</b> {lacks}{text(words)} (item {which})")
+        for name, found in (switch.get("measured") or {}).items():
+            words = found.get("lacks") if state == "skipped" else found.get("failed")
+            if words:
+                points.append(f"<b>{text(switch['name'])}</b> {text(name.replace('_', ' '))}: {text(words)}")
+    return f"<h2>{title}</h2>{listing(points)}" if points else ""
+
+
+def _method(switches: Sequence[Switch]) -> str:
+    if not any(switch.get("measured") for switch in switches):
+        return ""
+    points = [
+        "Frames with numbers go both ways between two ports of the switch, one every 0.1 ms each way. When "
+        "circuits move, the frames between the last that came through and the first that came through again "
+        "were lost; the clock at both ends of that gap bounds the dark time from below and above. The middle "
+        "is shown. A sample whose bounds are more than 0.5 ms apart is left out, and counted.",
+        "Command to light is from the call of the driver to the first frame at the new port, by the "
+        "receiver's kernel. All circuits of the change move; one of them carries the stream.",
+        "Frames on a kept circuit are counted where they are sent and where they arrive, while the others "
+        "move without a pause.",
+        "In the flood each session adds and removes a circuit of its own as fast as it is answered.",
+        "What the driver reports as dark begins when it sends the command and ends with the reading that "
+        "shows light, so it holds the time of both.",
+        "Insertion loss is the difference between the switch's own power meters.",
+    ]
+    return f"<h2>How it was measured</h2>{listing(map(text, points))}"
