@@ -83,7 +83,8 @@ def conformance(
     back. Exit code 1 when an item failed.
     """
     from testbed.acceptance.checks import CHECKS
-    from testbed.acceptance.runner import accept, measured
+    from testbed.acceptance.measure import measured
+    from testbed.acceptance.runner import accept
 
     known = {one.name: one for one in CHECKS}
     if strange := next((name for name in check or () if name not in known), None):

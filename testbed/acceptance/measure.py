@@ -397,3 +397,9 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
         except (OpticalError, OSError, RuntimeError) as error:
             found[name] = {"failed": f"{type(error).__name__}: {error}"}
     return found
+
+
+def measured(make_rig: Callable[[], Rig], progress: Progress) -> dict[str, Any]:
+    """:func:`measure` on a rig that is made for it."""
+    with contextlib.closing(make_rig()) as rig:
+        return measure(rig, progress)

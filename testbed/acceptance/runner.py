@@ -146,11 +146,3 @@ def identity(rig: Rig) -> dict[str, str]:
         return asdict(driver.open(timeout_s=30))
     finally:
         driver.close()
-
-
-def measured(make: Callable[[], Rig], progress: Callable[[str], None]) -> dict[str, Any]:
-    """What traffic tells of one switch; see :mod:`testbed.acceptance.measure`."""
-    from testbed.acceptance.measure import measure
-
-    with closing(make()) as rig:
-        return measure(rig, progress)
