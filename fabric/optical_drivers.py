@@ -72,7 +72,7 @@ EMULATED_OPTIONS = frozenset({"group", "bulk", "settle_s"})
 #: Keys of an inventory entry that no option may take the place of.
 RESERVED = frozenset(
     {
-        *("driver", "address", "profile", "dpid", "bridge", "pid", "restarts", "wavelengths"),
+        *("driver", "address", "profile", "dpid", "bridge", "pid", "rest", "restarts", "wavelengths"),
         *("username", "password", "password_env", "password_file"),
     }
 )

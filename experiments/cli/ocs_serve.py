@@ -41,12 +41,21 @@ def serve(
     idle_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds of silence after which a client is logged out.")
     ] = 3600.0,
+    rest: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="REST of the switch itself: what it really does, and faults."),
+    ] = None,
+    rest_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A token that every call of that REST then needs.")
+    ] = None,
     failed_port: Annotated[list[int] | None, typer.Option(help="A broken port; may be repeated.")] = None,
     name: Annotated[str, typer.Option(help="What it calls itself.")] = "ocs",
     seed: Annotated[int, typer.Option(help="Of losses and jitter.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""
+    from controller.errors import StartError
+    from controller.rest.access import read_tokens
     from fabric.optical_drivers import protocols_of
     from fabric.optical_profiles import PROFILES
     from testbed.emulation.optical import alone
@@ -70,7 +79,11 @@ def serve(
             idle_timeout_s=idle_timeout,
             seed=seed,
             failed_ports=failed_port or [],
+            rest=None if rest is None else alone.read_address(rest),
+            rest_tokens=None if rest_token_file is None else read_tokens(rest_token_file),
         )
+    except StartError as error:
+        fail(f"--rest-token-file {error}", 2)
     except ValueError as error:
         fail(f"ocs serve: {error}", 2)
     except OSError as error:
@@ -81,7 +94,8 @@ def serve(
     except (OSError, ValueError) as error:
         fail(f"ocs serve: {_line(error)}")
     server.stop_on_signals()
-    _tell(server.addresses, profile, ports, next(iter(settings.users), ""), server.resumed, as_json)
+    where = server.addresses | ({} if server.rest_address is None else {"rest": server.rest_address})
+    _tell(where, profile, ports, next(iter(settings.users), ""), server.resumed, as_json)
     try:
         server.run()
     except OSError as error:

@@ -120,7 +120,7 @@ class Testbed:
         self.agents: Supervisor | None = None
         self.switches: Supervisor | None = None
         self.averagers: Supervisor | None = None
-        #: Of optical switches: ``host:port`` of each of their management protocols, by name.
+        #: Of optical switches: ``host:port`` of each of their management protocols, and of their own REST.
         self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
@@ -279,7 +279,7 @@ class Testbed:
             *("--pins", str(settings.lab.bpf_dir / switch.name)),
             *("--time-dilation", str(settings.emulation.time_dilation)),
             *("--seed", str(settings.seed + index)),
-            *("--light", str(self._light_file)),
+            *("--light", str(self._light_file), "--rest", known.get("rest", _ANY_PORT)),
         ]
         if protocol != "scpi":
             command += ["--serve", f"{protocol}={known.get(protocol, _ANY_PORT)}"]
@@ -352,7 +352,8 @@ class Testbed:
         for name in self.switches.lives():
             ready = self.settings.state / f"{name}.ready"
             self._await(self.switches, name, ready.exists, self._optical_log(name), deadline)
-            self._addresses[name] = json.loads(ready.read_text())["addresses"]
+            told = json.loads(ready.read_text())
+            self._addresses[name] = {**told["addresses"], "rest": told["rest"]}
             self._identify(name, self._addresses[name]["scpi"], deadline)
 
     def _identify(self, name: str, address: str, deadline: float) -> None:
@@ -498,7 +499,7 @@ class Testbed:
                 **switch.access,
             }
             if switch.has_datapath:
-                entry["pid"] = switches[switch.name].pid
+                entry |= {"pid": switches[switch.name].pid, "rest": self._addresses[switch.name]["rest"]}
             elif not switch.is_elsewhere:
                 entry |= {"dpid": OPTICAL_DPID + index, "bridge": lab.bridge(switch.name)}
             if switch.wavelengths is not None:

@@ -88,8 +88,11 @@ def settings_of(
     idle_timeout_s: float = 3600.0,
     seed: int = 0,
     failed_ports: Sequence[int] = (),
+    rest: Address | None = None,
+    rest_tokens: Mapping[str, str] | None = None,
 ) -> Settings:
     """A switch with ``ports`` duplex ports. ``served``: none for all that such a switch speaks, on loopback.
+    ``rest``: where its own REST is, with tokens beyond loopback.
 
     Raises ValueError.
     """
@@ -99,6 +102,8 @@ def settings_of(
         if names.count(protocol) > 1:
             raise ValueError(f"{protocol} is named twice")
     check_reach(served, users)
+    if rest is not None and rest_tokens is None and not is_loopback(rest[0]):
+        raise ValueError(f"REST at {rest[0]}: beyond loopback it needs tokens (--rest-token-file FILE)")
     for port in failed_ports:
         if not 1 <= port <= 2 * ports:
             raise ValueError(f"there is no port {port} (1..{2 * ports})")
@@ -116,6 +121,8 @@ def settings_of(
         users=users,
         folder=folder,
         recovery=recovery,
+        rest=rest,
+        rest_tokens=rest_tokens,
     )
 
 
@@ -133,4 +140,5 @@ def example(protocol: str, address: str, user: str) -> str:
         "polatis-restconf": f"{login}http://{address}/api/data/optical-switch:cross-connects",
         "calient-rest": f"{login}'http://{address}/rest/crossconnects/?id=list'",
         "ocp-gnmi": f"gnmic -a {address} --insecure{f' -u {user}' if user else ''} get --path /connections",
+        "rest": f"ringlight ocs fault list {address}",
     }[protocol]
