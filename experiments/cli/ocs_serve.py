@@ -36,8 +36,12 @@ def serve(
         Path | None, typer.Option(metavar="FOLDER", help="What it is told is kept there, for its next start.")
     ] = None,
     recovery: Annotated[
-        str, typer.Option(help="What a start does to the light in FOLDER: maintain, restore or remove it.")
-    ] = "maintain",
+        str | None,
+        typer.Option(
+            help="What a start does to the light in FOLDER: maintain, restore or remove it. Without: what"
+            " its clients said last, at first maintain.",
+        ),
+    ] = None,
     idle_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds of silence after which a client is logged out.")
     ] = 3600.0,
@@ -59,13 +63,13 @@ def serve(
     from fabric.optical_drivers import protocols_of
     from fabric.optical_profiles import PROFILES
     from testbed.emulation.optical import alone
-    from testbed.emulation.optical.recovery import Recovery
+    from testbed.emulation.optical.device import Recovery
     from testbed.emulation.optical.server import OpticalSwitchServer
 
     if not protocols_of(profile):
         known = ", ".join(name for name in PROFILES if protocols_of(name))
         fail(f"--profile {profile}: there are {known}", 2)
-    if recovery not in {one.value for one in Recovery}:
+    if recovery is not None and recovery not in {one.value for one in Recovery}:
         fail(f"--recovery {recovery}: there are {', '.join(one.value for one in Recovery)}", 2)
     try:
         settings = alone.settings_of(
@@ -75,7 +79,7 @@ def serve(
             {} if users is None else alone.read_users(users),
             name=name,
             folder=state,
-            recovery=Recovery(recovery),
+            recovery=None if recovery is None else Recovery(recovery),
             idle_timeout_s=idle_timeout,
             seed=seed,
             failed_ports=failed_port or [],

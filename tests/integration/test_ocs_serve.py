@@ -254,6 +254,32 @@ def test_what_it_was_told_is_there_after_a_restart(tmp_path: Path, recovery: str
         assert "Traceback" not in second.errors
 
 
+def test_clients_say_what_a_restart_does(tmp_path: Path) -> None:
+    options = ["--profile", "polatis-7000", "--ports", "8", "--state", f"{tmp_path}/state"]
+    options += any_port("polatis-tl1", "polatis-restconf")
+    where = "/api/data/polatis-switch:system-config"
+    with serving(tmp_path, *options) as first, Lines(first.addresses["polatis-tl1"]) as telnet:
+        telnet.ask("ACT-USER::a:1::b;", b"\n;")
+        assert "COMPLD" in telnet.ask("ENT-PATCH::1,9:2:;", b"\n;")
+        assert "BOOT:MODE=RESTORE" in telnet.ask("RTRV-EQPT::BOOT:3:::PARAMETER=MODE;", b"\n;")
+        assert "DENY" in telnet.ask("ED-EQPT::BOOT:4:::MODE=COLD;", b"\n;")
+        assert "COMPLD" in telnet.ask("ED-EQPT::BOOT:5:::MODE=DARK;", b"\n;")
+        with httpx.Client(base_url=first.url("polatis-restconf"), trust_env=False, timeout=WAIT_S) as http:
+            told = {"polatis-switch:system-config": {"startup-mode": "MODE_VOLATILE"}}
+            assert http.get(where).json() == told
+            told["polatis-switch:system-config"]["startup-mode"] = "MODE_PRESERVE"
+            assert http.patch(where, json=told).status_code == 204
+            assert http.get(where).json() == told
+            assert http.put(where, json={"polatis-switch:system-config": {}}).status_code == 400
+            assert http.delete(where).status_code == 405
+        assert "BOOT:MODE=RESTORE" in telnet.ask("RTRV-EQPT::BOOT:6:::PARAMETER=MODE;", b"\n;")
+        assert "COMPLD" in telnet.ask("ED-EQPT::BOOT:7:::MODE=DARK;", b"\n;")
+    with serving(tmp_path, *options) as second, Lines(second.addresses["polatis-tl1"]) as telnet:
+        telnet.ask("ACT-USER::a:1::b;", b"\n;")
+        assert "1,9" not in telnet.ask("RTRV-PATCH:::2:;", b"\n;")
+        assert "BOOT:MODE=DARK" in telnet.ask("RTRV-EQPT::BOOT:3:::PARAMETER=MODE;", b"\n;")
+
+
 def test_a_silent_client_is_logged_out_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     with serving(tmp_path, "--ports", "8", "--idle-timeout", "1", *any_port("calient-tl1")) as one:
         with Lines(one.addresses["calient-tl1"]) as telnet:

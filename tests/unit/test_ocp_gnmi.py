@@ -539,7 +539,10 @@ def test_pygnmi_swaps_in_one_set_and_what_stays_is_untouched(client: Any, switch
         ({"update": [(f"{X}/config", {"name": "y"})]}, "its name is 'y' inside"),
         ({"update": [(f"{X}/state", {"status": "CONNECTED"})]}, "cannot be set"),
         ({"update": [("/optical-switch/config", {"bidirectional": True})]}, "can do False only"),
-        ({"update": [("/optical-switch/config", {"cold-boot-recovery": "REMOVE"})]}, "'MAINTAIN' only"),
+        (
+            {"update": [("/optical-switch/config", {"cold-boot-recovery": "COLD"})]},
+            "'COLD' is none of MAINTAIN",
+        ),
         ({"delete": ["/connections/port-connection[name=kept]/config"]}, "as a whole"),
         ({"delete": ["/components/component[name=port-1]"]}, "cannot be deleted"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,30 @@ from experiments.cli.ocs_serve import serve
 from fabric.optical_drivers import protocols_of
 from fabric.optical_profiles import PIEZO, PROFILES
 from testbed.emulation.optical.alone import PORTS, example, is_loopback, read_served, settings_of
-from testbed.emulation.optical.device import NS, Admin, Lit, Stored
-from testbed.emulation.optical.recovery import ModelledPaths, Recovery, booted
+from testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Stored
+from testbed.emulation.optical.recovery import ModelledPaths, booted
 
 LIT = {(1, None): Lit(9, 5 * NS), (2, None): Lit(10, 900 * NS)}
 STORED = Stored(LIT, {3: Admin.DISABLED}, {4: "spare"})
 
 
 def test_maintained_light_is_as_it_was() -> None:
-    found = booted(STORED, Recovery.MAINTAIN, PIEZO, 0, 1000 * NS)
-    assert found == STORED
+    found = booted(replace(STORED, recovery=Recovery.MAINTAIN), PIEZO, 0, 1000 * NS)
+    assert found == STORED  # MAINTAIN is what a switch does that was told nothing
     # The machine was started anew, and its clock with it.
-    found = booted(STORED, Recovery.MAINTAIN, PIEZO, 0, 10 * NS)
+    found = booted(replace(STORED, recovery=Recovery.MAINTAIN), PIEZO, 0, 10 * NS)
     assert found.cross_connects[1, None] == Lit(9, 5 * NS)
     assert 10 * NS < found.cross_connects[2, None].ready_ns <= 10 * NS + round(0.060 * NS)
 
 
 def test_restored_light_is_dark_first_and_removed_light_is_gone() -> None:
-    found = booted(STORED, Recovery.RESTORE, PIEZO, 0, 1000 * NS)
+    found = booted(replace(STORED, recovery=Recovery.RESTORE), PIEZO, 0, 1000 * NS)
     assert {spot: lit.egress for spot, lit in found.cross_connects.items()} == {(1, None): 9, (2, None): 10}
     for lit in found.cross_connects.values():
         assert 1000 * NS + round(0.055 * NS) <= lit.ready_ns <= 1000 * NS + round(0.060 * NS)
     assert (found.admin, found.labels) == (STORED.admin, STORED.labels)
-    found = booted(STORED, Recovery.REMOVE, PIEZO, 0, 1000 * NS)
-    assert found == Stored({}, STORED.admin, STORED.labels)
+    found = booted(replace(STORED, recovery=Recovery.REMOVE), PIEZO, 0, 1000 * NS)
+    assert found == Stored({}, STORED.admin, STORED.labels, Recovery.REMOVE)
 
 
 def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
@@ -48,6 +49,7 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     paths.set_admin(3, Admin.DISABLED)
     paths.set_admin(4, Admin.ENABLED)
     paths.set_label(5, "x")
+    paths.set_recovery(Recovery.RESTORE)
     paths.keep()
     paths.connect(3, 11, 7)
     with pytest.raises(ValueError, match="state: another switch that runs keeps its state there"):
@@ -56,6 +58,7 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     again = ModelledPaths(tmp_path / "state", "ocs", 8)
     assert again.resumed
     assert again.cross_connects() == {(1, None): Lit(9, 5)}
+    assert again.recovery() is Recovery.RESTORE
     assert (again.admin(), again.labels()) == ({3: Admin.DISABLED}, {5: "x"})
     again.close()
 

@@ -14,8 +14,8 @@ from controller.rest.access import is_loopback, read_tokens
 from fabric.optical_profiles import PROFILES
 from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
 from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
+from testbed.emulation.optical.device import Recovery
 from testbed.emulation.optical.far_light import LightPlan
-from testbed.emulation.optical.recovery import Recovery
 from testbed.emulation.optical.server import OpticalSwitchServer, Settings
 from testbed.emulation.optical.session import personality
 
@@ -99,9 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         "--recovery",
         type=Recovery,
         choices=list(Recovery),
-        default=Recovery.MAINTAIN,
         metavar="MODE",
-        help="what a restart does to light: maintain, restore or remove it",
+        help="what a start does to light: maintain, restore or remove it (as last told; maintain)",
     )
     parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that delays take")
     parser.add_argument("--seed", type=int, default=0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fabric.optical_drivers import DRIVERS, protocols_of
 from fabric.optical_profiles import PROFILES
-from testbed.emulation.optical.recovery import Recovery
+from testbed.emulation.optical.device import Recovery
 from testbed.emulation.optical.server import Settings
 from testbed.emulation.optical.session import personality
 
@@ -84,7 +84,7 @@ def settings_of(
     *,
     name: str = "ocs",
     folder: Path | None = None,
-    recovery: Recovery = Recovery.MAINTAIN,
+    recovery: Recovery | None = None,
     idle_timeout_s: float = 3600.0,
     seed: int = 0,
     failed_ports: Sequence[int] = (),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from testbed.emulation.optical import ebpf
 from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
-from testbed.emulation.optical.device import Admin, Lit, Spot
+from testbed.emulation.optical.device import Admin, Lit, Recovery, Spot
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
@@ -24,6 +24,9 @@ PROGRAM, SELECTIVE_PROGRAM, TAGGED_PROGRAM = "cross_connect_ingress", "wavelengt
 LAYOUT = 3
 #: Most faceplate ports of a WSS: the kernel program looks at each when light is newly tuned.
 MAX_SELECTIVE_PORTS = 128
+
+#: Ports begin at 1.
+_NO_PORT = 0
 
 _U32 = struct.Struct("=I")
 _LIGHT = struct.Struct("=II")
@@ -259,10 +262,19 @@ class Datapath:
             self._maps["labels"].delete(_U32.pack(port))
 
     def labels(self) -> dict[int, str]:
-        return {
+        found = {
             _U32.unpack(key)[0]: _LABEL.unpack(value)[0].rstrip(b"\0").decode(errors="replace")
             for key, value in self._maps["labels"].items()
         }
+        return {port: label for port, label in found.items() if port != _NO_PORT}
+
+    def set_recovery(self, recovery: Recovery) -> None:
+        """What the next start does with light is kept as the label of no port."""
+        self._maps["labels"].update(_U32.pack(_NO_PORT), _LABEL.pack(recovery.value.encode()))
+
+    def recovery(self) -> Recovery:
+        value = self._maps["labels"].lookup(_U32.pack(_NO_PORT))
+        return Recovery.MAINTAIN if value is None else Recovery(value.rstrip(b"\0").decode())
 
     # Faceplate
 

@@ -38,6 +38,18 @@ class Admin(Enum):
     FAILED = 2
 
 
+class Recovery(Enum):
+    """What a switch does with its light when it is switched on again; words of the Open Compute Project's
+    model (cold-boot-recovery)."""
+
+    #: The mirrors stood while the switch was away, and light with them.
+    MAINTAIN = "maintain"
+    #: What stood is made again: dark until the mirrors have found their paths.
+    RESTORE = "restore"
+    #: The switch starts without a cross-connect.
+    REMOVE = "remove"
+
+
 class Fault(Enum):
     """Why a command was refused."""
 
@@ -87,6 +99,7 @@ class Stored:
     cross_connects: Mapping[Spot, Lit] = field(default_factory=dict)
     admin: Mapping[int, Admin] = field(default_factory=dict)
     labels: Mapping[int, str] = field(default_factory=dict)
+    recovery: Recovery = Recovery.MAINTAIN
 
 
 # Commands
@@ -147,8 +160,21 @@ class SetLabel:
     label: str
 
 
+@dataclass(frozen=True)
+class SetRecovery:
+    recovery: Recovery
+
+
 Command = (
-    Connect | ConnectOnly | Disconnect | Exchange | DisconnectIngress | DisconnectAll | SetAdmin | SetLabel
+    Connect
+    | ConnectOnly
+    | Disconnect
+    | Exchange
+    | DisconnectIngress
+    | DisconnectAll
+    | SetAdmin
+    | SetLabel
+    | SetRecovery
 )
 
 # Effects, to be carried out in order
@@ -187,7 +213,14 @@ class Label:
     label: str
 
 
-Effect = Light | Dark | Gate | Label
+@dataclass(frozen=True)
+class Boot:
+    """What the next start does with light."""
+
+    recovery: Recovery
+
+
+Effect = Light | Dark | Gate | Label | Boot
 
 
 @dataclass(frozen=True)
@@ -278,6 +311,7 @@ class OpticalDevice:
         }
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
+        self.recovery = stored.recovery
         #: Grows whenever a port is enabled, disabled, labelled or breaks.
         self.ports_revision = 0
         self._received: dict[int, bool] = {}
@@ -344,7 +378,7 @@ class OpticalDevice:
     ) -> list[Effect]:
         """Raises DeviceError for a command that changes nothing; of one that broke off the ticket has it."""
         mishap = mishap or Mishap()
-        if isinstance(command, SetAdmin | SetLabel):
+        if isinstance(command, SetAdmin | SetLabel | SetRecovery):
             return self._set_up(command, now_ns, ticket, mishap)
         whole = self._change(command)
         change = whole.first(mishap.share)
@@ -367,7 +401,7 @@ class OpticalDevice:
         return effects
 
     def _set_up(
-        self, command: SetAdmin | SetLabel, now_ns: int, ticket: Ticket, mishap: Mishap
+        self, command: SetAdmin | SetLabel | SetRecovery, now_ns: int, ticket: Ticket, mishap: Mishap
     ) -> list[Effect]:
         ticket.tuned_ns = now_ns
         if mishap.share < 1.0:
@@ -380,6 +414,9 @@ class OpticalDevice:
             command = replace(command, ports=some)
         if isinstance(command, SetLabel):
             return self._set_label(command)
+        if isinstance(command, SetRecovery):
+            self.recovery = command.recovery
+            return [Boot(command.recovery)]
         effects, ticket.tuned_ns = self._set_admin(command, now_ns)
         return effects
 

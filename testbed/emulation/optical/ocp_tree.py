@@ -6,8 +6,8 @@ device.
 Port n (ingress 1..N, egress N+1..2N) is the component ``port-n`` with index n, of the group ``inputs`` or
 ``outputs``; a cross-connect is one direction of light (``bidirectional`` is false). Names of connections
 live in this process: after a restart, and where another protocol has made the light, a connection is
-called ``port-a:port-b``. Light survives restarts (``MAINTAIN``). Times of changes (``last-updated``) are
-not told.
+called ``port-a:port-b``. What a start does to light (``cold-boot-recovery``) can be set. Times of changes
+(``last-updated``) are not told.
 
 A change that the model does not let stand is refused as a whole, so no connection is ever ``INVALID``. One
 change is about connections or about ports, not both: the device does one command at a time.
@@ -27,8 +27,10 @@ from testbed.emulation.optical.device import (
     Command,
     Exchange,
     OpticalDevice,
+    Recovery,
     SetAdmin,
     SetLabel,
+    SetRecovery,
     Wire,
 )
 
@@ -135,14 +137,14 @@ def tree(device: OpticalDevice, name: str, model: str, now_ns: int, top: str | N
     """Everything that can be read, or only what is under ``top``."""
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "components": lambda: {"component": _components(device, name, model, now_ns)},
-        "optical-switch": _switch,
+        "optical-switch": lambda: _switch(device),
         "connections": lambda: {"port-connection": _connections(device, now_ns)},
     }
     return {key: make() for key, make in makers.items() if top in (None, "*", key)}
 
 
-def _switch() -> dict[str, Any]:
-    setting = {"bidirectional": False, "cold-boot-recovery": "MAINTAIN"}
+def _switch(device: OpticalDevice) -> dict[str, Any]:
+    setting = {"bidirectional": False, "cold-boot-recovery": device.recovery.name}
     groups = Entries()
     for group, direction, peer in (("inputs", "INPUT-ONLY", "outputs"), ("outputs", "OUTPUT-ONLY", "inputs")):
         peers = Entries({peer: {"peer-name": peer}}, key="peer-name")
@@ -302,6 +304,7 @@ class Change:
     connections: bool = False
     admin: dict[int, bool] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
+    recovery: Recovery | None = None
 
     def __post_init__(self) -> None:
         self._before = names_of(self.device).current()
@@ -344,8 +347,14 @@ class Change:
                 self._connection(name, [step.name for step in rest], value)
             case (Step("components", ()), Step("component", (("name", name),)), *rest):
                 self._component(name, [step.name for step in rest], value)
+            case (Step("optical-switch", ()), Step("config", ()), Step("cold-boot-recovery", ())):
+                if not isinstance(value, str) or value not in Recovery.__members__:
+                    raise TreeError(
+                        f"cold-boot-recovery: {value!r} is none of {', '.join(Recovery.__members__)}"
+                    )
+                self.recovery = Recovery[value]
             case (Step("optical-switch", ()), Step("config", ()), Step(leaf, ())):
-                allowed = _switch()["config"]
+                allowed = {"bidirectional": False}
                 if leaf not in allowed or allowed[leaf] != value or type(value) is not type(allowed[leaf]):
                     raise TreeError(f"{leaf}: the switch can do {allowed.get(leaf)!r} only")
             case _:
@@ -411,9 +420,12 @@ class Change:
             if ports:
                 found.append(SetAdmin(ports, enabled))
         found.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
+        if self.recovery not in (None, self.device.recovery):
+            found.append(SetRecovery(self.recovery))
         if len(found) > 1:
             raise TreeError(
-                "one change enables ports, disables ports or names one port, not several of these"
+                "one change is about connections, enables ports, disables ports, names one port or says what"
+                " a start does, not several of these"
             )
         new = {name: wire for name, wire in after.items() if self._before.get(name) != wire}
         return found, new, [name for name in self._before if name not in after]

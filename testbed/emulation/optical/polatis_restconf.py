@@ -7,6 +7,7 @@ Nodes, of the vendor's models ``optical-switch`` and ``polatis-switch``:
     /api/data/optical-switch:port-config[/port=N[/status|label]]     label can be written
     /api/data/optical-switch:opm-power[/port=N[/power]]      read only, dBm
     /api/data/polatis-switch:system-alarms                   read only
+    /api/data/polatis-switch:system-config                   startup-mode: MODE_VOLATILE, MODE_PRESERVE
     POST /api/operations/optical-switch:port-set-state       port-enab, port-disab
 
 GET, HEAD, OPTIONS, PUT, PATCH (merge), POST and DELETE mean what RFC 8040 says: 201 for what was created,
@@ -41,8 +42,10 @@ from testbed.emulation.optical.device import (
     ConnectOnly,
     DeviceError,
     Fault,
+    Recovery,
     SetAdmin,
     SetLabel,
+    SetRecovery,
     Wire,
 )
 from testbed.emulation.optical.http import (
@@ -99,8 +102,14 @@ _TREE: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "port-config": (OPTICAL, "port", "port-id", ("port-id", "status", "label")),
     "opm-power": (OPTICAL, "port", "port-id", ("port-id", "power")),
     "system-alarms": (POLATIS, "alarm", "", ()),
+    "system-config": (POLATIS, "", "", ()),
 }
-_ALLOWED = {"cross-connects": "GET, HEAD, OPTIONS, PUT, PATCH, POST, DELETE"}
+_ALLOWED = {
+    "cross-connects": "GET, HEAD, OPTIONS, PUT, PATCH, POST, DELETE",
+    "system-config": "GET, HEAD, OPTIONS, PUT, PATCH",
+}
+#: What a start does to light; the emulated switch can do a third thing, which is told as the second.
+_STARTUP = {"MODE_VOLATILE": Recovery.REMOVE, "MODE_PRESERVE": Recovery.RESTORE}
 _READ_ONLY = "GET, HEAD, OPTIONS"
 
 
@@ -210,6 +219,8 @@ class PolatisRestconfSession(HttpSession):
         if target.top == "port-config":
             assert target.key is not None
             command, status = self._labelled(request, target), 204
+        elif target.top == "system-config":
+            command, status = self._startup(request, target), 204
         else:
             pairs, status = self._change(request, target)
             command = ConnectOnly(tuple(Wire(*pair) for pair in pairs.items()))
@@ -272,6 +283,9 @@ class PolatisRestconfSession(HttpSession):
         if top == "opm-power":
             powers = [(port, device.power_dbm(port, now_ns)) for port in ports]
             return {"port": [{"port-id": port, "power": f"{power:.2f}"} for port, power in powers]}
+        if top == "system-config":
+            volatile = device.recovery is Recovery.REMOVE
+            return {"startup-mode": "MODE_VOLATILE" if volatile else "MODE_PRESERVE"}
         alarms = [
             {"alarm-type": alarm.kind, "alarm-message": f"port {alarm.port}: {alarm.reason}"}
             for alarm in device.alarms(now_ns)
@@ -479,6 +493,16 @@ class PolatisRestconfSession(HttpSession):
         if not isinstance(label, str):
             raise _bad("label: text is wanted")
         return SetLabel(target.key, label)
+
+    def _startup(self, request: Request, target: _Target) -> Command:
+        """What is to become of light at the next start. Raises RestconfError."""
+        value, _ = self._node(request, target.module, target.top)
+        if not isinstance(value, dict) or value.keys() != {"startup-mode"}:
+            raise _bad("system-config has startup-mode")
+        recovery = _STARTUP.get(str(value["startup-mode"]))
+        if recovery is None:
+            raise _bad(f"startup-mode: one of {', '.join(_STARTUP)}")
+        return SetRecovery(recovery)
 
     def _operate(self, request: Request, name: str, now_ns: int) -> Answer:
         if name.removeprefix(f"{OPTICAL}:") != "port-set-state":

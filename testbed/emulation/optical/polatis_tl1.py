@@ -13,6 +13,7 @@ Verbs in any case; ``123`` is the client's ctag; a list is ``1&2&&5``; nothing m
     ED-PORT-LABEL::2:123:::LABEL=text;   RTRV-PORT-LABEL::2:123:; "2:text"   DLT-PORT-LABEL::2:123:;
     RTRV-EQPT::SYSTEM:123:::PARAMETER=SIZE;   "SYSTEM:SIZE=16x16"
     RTRV-EQPT::PMON:123:::PARAMETER=CONFIG;   "PMON:CONFIG=1&&32"
+    ED-EQPT::BOOT:123:::MODE=DARK;      or RESTORE: what a start does;   RTRV-EQPT::BOOT:123:::PARAMETER=MODE;
     RTRV-NETYPE:::123:;   RTRV-INV::OCS:123:;   RTRV-HDR:::123:;
     ED-EQPT::TIMEOUT:123:::ADMIN=10;    minutes of silence after which this client is logged out, 0 for never
     OPR-ARC-EQPT::REPMGR:123::IND;  no reports to this client;   RLS-ARC-EQPT::REPMGR:123:; again
@@ -35,8 +36,10 @@ from testbed.emulation.optical.device import (
     Connect,
     DisconnectAll,
     DisconnectIngress,
+    Recovery,
     SetAdmin,
     SetLabel,
+    SetRecovery,
     Ticket,
     Wire,
 )
@@ -138,9 +141,18 @@ class PolatisTl1Session(Tl1Session):
                 return Answer((f"SYSTEM:SIZE={size}x{size}",))
             case "PMON", "CONFIG":
                 return Answer((f"PMON:CONFIG=1&&{2 * size}",))
+            case "BOOT", "MODE":
+                dark = self.device.recovery is Recovery.REMOVE
+                return Answer((f"BOOT:MODE={'DARK' if dark else 'RESTORE'}",))
         raise Denial("IIAC")
 
-    def _edit_equipment(self, command: Command, now_ns: int) -> Answer:
+    def _edit_equipment(self, command: Command, now_ns: int) -> Answer | Wait:
+        if command.aid.upper() == "BOOT":
+            modes = {"DARK": Recovery.REMOVE, "RESTORE": Recovery.RESTORE}
+            recovery = modes.get(values(command).get("MODE", "").upper())
+            if recovery is None:
+                raise Denial("IDNV")
+            return Wait(self.device.submit(now_ns, SetRecovery(recovery)))
         minutes = values(command).get("ADMIN", "")
         if command.aid.upper() != "TIMEOUT":
             raise Denial("IIAC")

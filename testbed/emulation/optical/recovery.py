@@ -12,41 +12,29 @@ import os
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 from fabric.optical_profiles import Profile
-from testbed.emulation.optical.device import NS, Admin, Lit, Spot, Stored
+from testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Spot, Stored
 
 #: Raise when the file's shape changes: a switch never goes on from a file that it would misread.
 LAYOUT = 1
 
 
-class Recovery(Enum):
-    """Words of the Open Compute Project's model (cold-boot-recovery)."""
-
-    #: The mirrors stand while the switch is away, and light with them.
-    MAINTAIN = "maintain"
-    #: What stood is made again: dark until the mirrors have found their paths.
-    RESTORE = "restore"
-    #: The switch starts without a cross-connect.
-    REMOVE = "remove"
-
-
-def booted(stored: Stored, recovery: Recovery, profile: Profile, seed: int, now_ns: int) -> Stored:
+def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
     """What a switch that was off has when it is on again, ``now_ns`` (CLOCK_MONOTONIC nanoseconds).
 
     Ports that were disabled or have failed stay so, and labels stay.
     """
-    if recovery is Recovery.REMOVE:
+    if stored.recovery is Recovery.REMOVE:
         return replace(stored, cross_connects={})
     dice = random.Random(f"{seed}/boot/{now_ns}")
     # The clock begins anew when the machine does: nothing that stood is dark for longer than new light is.
     latest_ns = now_ns + round((profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS)
 
     def ready_ns(lit: Lit) -> int:
-        if recovery is Recovery.MAINTAIN:
+        if stored.recovery is Recovery.MAINTAIN:
             return min(lit.ready_ns, latest_ns)
         return latest_ns - round(dice.uniform(0, profile.dark_jitter_s) * NS)
 
@@ -75,6 +63,10 @@ class LightPaths(Protocol):
 
     def labels(self) -> Mapping[int, str]: ...
 
+    def set_recovery(self, recovery: Recovery) -> None: ...
+
+    def recovery(self) -> Recovery: ...
+
     def keep(self) -> None:
         """What has been done so far outlives this process from now on. Raises OSError."""
 
@@ -92,6 +84,7 @@ class ModelledPaths:
         self._lit: dict[Spot, Lit] = {}
         self._admin: dict[int, Admin] = {}
         self._labels: dict[int, str] = {}
+        self._recovery = Recovery.MAINTAIN
         self._file = None if folder is None else folder / "state.json"
         self._lock: int | None = None
         self.resumed = False
@@ -126,6 +119,7 @@ class ModelledPaths:
                 for ingress, egress, ready_ns in found["cross_connects"]
             }
             self._admin = {int(port): Admin.DISABLED for port in found["disabled"]}
+            self._recovery = Recovery(found["recovery"])
             self._labels = {int(port): str(label) for port, label in found["labels"].items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError(f"{file}: is not the state of a switch") from None
@@ -161,6 +155,12 @@ class ModelledPaths:
     def labels(self) -> Mapping[int, str]:
         return {port: label for port, label in self._labels.items() if label}
 
+    def set_recovery(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+
+    def recovery(self) -> Recovery:
+        return self._recovery
+
     def keep(self) -> None:
         if self._file is None:
             return
@@ -171,6 +171,7 @@ class ModelledPaths:
             # What was broken is not known to be so when it starts again.
             "disabled": [port for port, admin in self._admin.items() if admin is Admin.DISABLED],
             "labels": dict(self.labels()),
+            "recovery": self._recovery.value,
         }
         temporary = self._file.with_name(".state.json")
         temporary.write_text(json.dumps(state) + "\n")

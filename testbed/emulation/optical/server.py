@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from testbed.emulation.optical.build import BUILD_DIRECTORY
 from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from testbed.emulation.optical.device import (
     NS,
+    Boot,
     Dark,
     DeviceError,
     Effect,
@@ -33,6 +34,7 @@ from testbed.emulation.optical.device import (
     Label,
     Light,
     OpticalDevice,
+    Recovery,
     Stored,
 )
 from testbed.emulation.optical.far_light import FarLight, LightPlan
@@ -40,7 +42,7 @@ from testbed.emulation.optical.faults import FaultError, Faults
 from testbed.emulation.optical.faulty_session import FaultySession
 from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
-from testbed.emulation.optical.recovery import LightPaths, ModelledPaths, Recovery, booted
+from testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
 from testbed.emulation.optical.rest_thread import RestThread, listen
 from testbed.emulation.optical.session import Personality, Session, Switch, personality
 
@@ -63,8 +65,8 @@ class Settings:
 
     ``serve``: other management protocols, each with its host and port; ``users``: passwords by user, for
     those with a login. ``rest``: host and port of the switch's own REST (:mod:`.rest`), ``rest_tokens``: the
-    name of each token that it takes, None where none is needed. ``recovery``: what a restart does to light
-    that stood.
+    name of each token that it takes, None where none is needed. ``recovery``: what a start does to light
+    that stood, None for what it was last told.
 
     Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
     faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1). ``light``:
@@ -90,7 +92,7 @@ class Settings:
     rest: tuple[str, int] | None = None
     rest_tokens: Mapping[str, str] | None = None
     folder: Path | None = None
-    recovery: Recovery = Recovery.MAINTAIN
+    recovery: Recovery | None = None
 
 
 def apply_effects(datapath: LightPaths, effects: Iterable[Effect]) -> None:
@@ -105,11 +107,13 @@ def apply_effects(datapath: LightPaths, effects: Iterable[Effect]) -> None:
                 datapath.set_admin(port, admin)
             case Label(port, label):
                 datapath.set_label(port, label)
+            case Boot(recovery):
+                datapath.set_recovery(recovery)
 
 
 def stored(datapath: LightPaths) -> Stored:
     """The memory of a device that was switched on before."""
-    return Stored(datapath.cross_connects(), datapath.admin(), datapath.labels())
+    return Stored(datapath.cross_connects(), datapath.admin(), datapath.labels(), datapath.recovery())
 
 
 def _open_datapath(settings: Settings, pins: Path) -> Datapath:
@@ -227,11 +231,13 @@ class OpticalSwitchServer:
             )
             undo.callback(self._datapath.close)
             before, now_ns = stored(self._datapath), time.monotonic_ns()
+            if settings.recovery is not None:
+                before = replace(before, recovery=settings.recovery)
             self.device = OpticalDevice(
                 settings.size,
                 settings.profile,
                 settings.seed,
-                booted(before, settings.recovery, settings.profile, settings.seed, now_ns),
+                booted(before, settings.profile, settings.seed, now_ns),
                 settings.wavelengths,
             )
             self._far = None
@@ -279,11 +285,12 @@ class OpticalSwitchServer:
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
         """What the light paths do not have yet of what the device has since it was started."""
-        if self._settings.recovery is Recovery.MAINTAIN:
-            return []
+        told: list[Effect] = [] if self._settings.recovery is None else [Boot(self._settings.recovery)]
+        if before.recovery is Recovery.MAINTAIN:
+            return told
         wires = self.device.cross_connects()
         gone = before.cross_connects.keys() - {(wire.ingress, wire.wavelength) for wire in wires}
-        return [*(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
+        return [*told, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
 
     @property
     def addresses(self) -> dict[str, str]:
