@@ -69,6 +69,7 @@ def test_a_regroup_over_switches_of_two_vendors_moves_packets() -> None:
 ELSEWHERE = """
 name: elsewhere
 description: Two GPUs.
+scale: {time: 1, payload: 400}
 fabric:
   servers: {s0: {gpus: {g0: test, g1: test}}}
   packet_switches: {tor0: {ports: 2}}

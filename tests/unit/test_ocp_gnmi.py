@@ -527,6 +527,14 @@ def test_pygnmi_swaps_in_one_set_and_what_stays_is_untouched(client: Any, switch
     assert switch.cross_connects() == set()
 
 
+def test_pygnmi_says_what_a_start_does(client: Any, switch: ModelSwitch) -> None:
+    for recovery in ("REMOVE", "RESTORE", "MAINTAIN"):
+        client.set(update=[("/optical-switch/config", {"cold-boot-recovery": recovery})])
+        assert switch.device.recovery.name == recovery
+        answer = client.get(path=["/optical-switch/state/cold-boot-recovery"], encoding="json")
+        assert answer["notification"][0]["update"][0]["val"] == recovery
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
