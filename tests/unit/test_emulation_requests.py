@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.backends.emulation.backend import EmulationBackend
 from experiments.backends.emulation.lab import goes_on
 from experiments.backends.emulation.requests import job_request, peer_timeout_s
+from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import parse
 from experiments.language.plan import RunPlan
 from experiments.runner.timeline import READY_S
@@ -81,3 +83,36 @@ def test_a_jobs_ranks_after_losses() -> None:
     # Lost again before its first new state, it goes on from the one before.
     assert goes_on([(4, 0), (3, 5)], 2, 5) == [(4, 0), (2, 5)]
     assert goes_on(begun, 3, 0) == [(3, 0)]
+
+
+ELSEWHERE = """
+fabric:
+  servers: {s0: {gpus: {g0: t, g1: t}}}
+  packet_switches: {tor0: {ports: 2}}
+  optical_switches: {ocs0: {size: 4, driver: DRIVER, address: "10.0.0.5:3083"}}
+  links: [{ends: [g0, "tor0:1"], rate: 4 Gbit/s}, {ends: [g1, "tor0:2"], rate: 4 Gbit/s}LINK]
+jobs: {red: {ranks: [g0, g1]}}
+"""
+PLUGGED = ', {ends: ["tor0:2", "ocs0:1"], rate: 4 Gbit/s}'
+
+
+@pytest.mark.parametrize(
+    ("driver", "link", "why"),
+    [
+        ("calient-tl1", "", None),
+        ("calient-tl9", "", "fabric.optical_switches.ocs0.driver: there is no driver 'calient-tl9'"),
+        (
+            "calient-tl1",
+            PLUGGED,
+            "fabric.optical_switches.ocs0.address: the testbed's packets do not get to a switch that is "
+            "elsewhere; ringlight up drives its light",
+        ),
+    ],
+)
+def test_a_switch_that_is_elsewhere_passes_no_packets(driver: str, link: str, why: str | None) -> None:
+    text = HEAD + ELSEWHERE.replace("DRIVER", driver).replace("LINK", link)
+    text = text.replace("tor0: {ports: 2}", "tor0: {ports: 3}").replace('"tor0:2", "ocs0', '"tor0:3", "ocs0')
+    (plan,) = parse(text, "small.yaml").plans
+    assert EmulationBackend("namespace").refuses(plan) == why
+    # Nothing is sent over it in virtual time but what its profile says.
+    assert SimulationBackend().refuses(plan) is None
