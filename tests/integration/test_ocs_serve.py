@@ -161,6 +161,10 @@ def test_scpi_by_telnet(polatis: Served) -> None:
         telnet.write(":oxc:swit:conn:add (@1),(@99)\r\n")
         assert telnet.ask(":syst:err?\r\n", b"\n").startswith("-222")
         telnet.write(":oxc:swit:disc:all;*cls\r\n")
+        # As the telnet program sends the end of a line that has a CR already.
+        telnet.write(":oxc:swit:conn:add (@7),(@23)\r\0\r\n")
+        assert telnet.ask(":oxc:swit:conn:stat?\r\0\r\n", b"\n").strip() == "(@7),(@23)"
+        telnet.write(":oxc:swit:disc:all\r\n")
 
 
 def test_polatis_tl1_line_by_line(polatis: Served) -> None:

@@ -244,7 +244,8 @@ class ScpiSession:
             self._record(ScpiError(-363, f"a message is at most {MAX_MESSAGE_BYTES} bytes"))
             return True
         try:
-            text = message.decode("ascii")
+            # What a telnet client makes of a CR is CR and NUL.
+            text = message.replace(b"\0", b"").decode("ascii")
         except UnicodeDecodeError:
             self._record(ScpiError(-101))
             return True
