@@ -128,7 +128,8 @@ def lacking(raw: dict[str, Any]) -> Iterator[Mistake]:
             yield changed(raw, ("training", key), None), f"training.{key}"
     else:
         (job,) = raw["jobs"]
-        yield changed(raw, ("jobs", job, "workload"), None), f"jobs.{job}"
+        does = "image" if "image" in raw["jobs"][job] else "workload"
+        yield changed(raw, ("jobs", job, does), None), f"jobs.{job}"
     for key in ("fabric", "fabrics"):
         if key in raw:
             yield {other: value for other, value in raw.items() if other != key}, "fabric"
