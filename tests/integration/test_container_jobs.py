@@ -191,5 +191,8 @@ def test_open_mpi_reduces_over_two_packet_switches(tmp_path: Path) -> None:
         pytest.skip("no image ringlight-mpi: ./ringlight image ringlight-mpi openmpi-bin python3-mpi4py")
     _, figures, folder, failures = carried_out(changed("mpi", {}), tmp_path)
     assert not failures
-    assert len(re.findall(r"rank \d of 4: 1600000 bytes in .* s, exact", said(folder, "base", "mpi-0"))) == 4
+    assert (
+        len(re.findall(r"rank \d of 4 on g\d: 1600000 bytes in .* s, exact", said(folder, "base", "mpi-0")))
+        == 4
+    )
     assert figures.number("base", "traffic mpi tor0:3 > tor1:3", "link_bytes") > 1_600_000

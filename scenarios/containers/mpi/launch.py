@@ -33,7 +33,9 @@ def first(program: list[str]) -> int:
         "OMPI_MCA_plm_rsh_agent": f"{sys.executable} {__file__}",
     }
     environment["OMPI_MCA_plm_rsh_no_tree_spawn"] = "1"
-    command = ["mpirun", "--host", ",".join(hosts), "-np", str(len(hosts)), "--map-by", "node", *program]
+    where = ["--host", ",".join(["localhost", *hosts[1:]]), "-np", str(len(hosts)), "--map-by", "node"]
+    # Else a daemon leaves its session, and its container would end with that.
+    command = ["mpirun", "--leave-session-attached", *where, *program]
     return subprocess.run(command, env=environment, check=False).returncode
 
 
