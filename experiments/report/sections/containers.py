@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.report.page import table_of, tag, text
 from experiments.report.view import Draw, Figures, View, cell
 
-ORDER = 22
+ORDER = 23
 TITLE = "Containers"
 NEEDS = ("commands_failed",)
 
