@@ -131,6 +131,7 @@ class GnmiRig(ScpiRig):
     """The model of the Open Compute Project."""
 
     protocol = "ocp-gnmi"
+    profile = "ocp"
     proxy_of = GnmiProxy
     more: ClassVar[Mapping[str, Any]] = {"tls": False}
 
