@@ -113,7 +113,9 @@ def told(
             if runs:
                 entry["namespace"] = f"/proc/{host.pid}/ns/net"
                 if isinstance(host, DockerHost):
-                    entry["container"] = prefix + place.id
+                    # A container of the job's own image shares the worker's network.
+                    guest = host.guest is not None and host.guest.pidfd is not None
+                    entry["container"] = f"{prefix}{place.id}{'.guest' if guest else ''}"
         elif gpu.name in idle:
             entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
         found.append(entry)
