@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from testbed.emulation.console.attached import Attached
 
 PANEL = "Hands in a lab"
-#: tcpdump begins within this, and ends within this after it was told to, seconds.
-BEGIN_S, END_S = 10.0, 10.0
+#: tcpdump ends within this after it was told to, seconds.
+END_S = 10.0
+#: tcpdump is let run on for so long, which takes from the kernel what came before, seconds.
+LAG_S = 0.3
 
 LabId = Annotated[
     str | None, typer.Option("--lab", metavar="LAB", help="Lab id; without it, the only lab that is up.")
@@ -125,6 +127,9 @@ def _run_capture(command: list[str], lab: Attached, what: str, seconds: float | 
             if error.number != signal.SIGINT:
                 raise
     finally:
+        with suppress(subprocess.TimeoutExpired):
+            # What has passed by now is still on its way to the file.
+            process.wait(LAG_S)
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:

@@ -73,6 +73,8 @@ def command(tap: Tap, direction: Direction, write: str | None, count: int | None
     if shutil.which("tcpdump") is None:
         raise LabError("tcpdump is not there; install it with: apt-get install tcpdump")
     words = ["tcpdump", "-i", tap.interface, "-n", "-e", "-s", str(SNAP_BYTES), "-B", str(BUFFER_KIB)]
+    # Else the kernel hands packets over once a second, and those of the last one are lost when it ends.
+    words += ["--immediate-mode"]
     # Root of its own accord: it would become a user that may not write where the file is to be.
     words += ["-Z", "root", "-Q", direction]
     words += ["-w", write, "-U"] if write is not None else ["-l"]
