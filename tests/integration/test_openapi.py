@@ -46,10 +46,7 @@ MAY_NOT_SUCCEED = {
     # A fabric that is an interconnect has nothing else.
     "GET /v1/interconnect",
     "GET /v1/interconnect/decisions",
-    # The lab's optical switches have no REST of their own, by which faults are injected.
-    "GET /v1/optical-switches/{name}/faults",
-    "POST /v1/optical-switches/{name}/faults",
-    "DELETE /v1/optical-switches/{name}/faults",
+    # Of this number there is a fault only by chance.
     "DELETE /v1/optical-switches/{name}/faults/{fault}",
     # A workload's SHA-256 is not guessed.
     "GET /v1/workloads/{sha256}",
@@ -136,6 +133,29 @@ def test_every_operation_answers_as_described(run: Run, tmp_path: Path, options:
     assert [reason for reason in reasons if not reason.endswith("is down")] == []
     log = (run.state / "controller.log").read_text()
     assert "Traceback" not in log, log[log.index("Traceback") :][:3000]
+
+
+def test_faults_are_injected_into_the_labs_optical_switches(run: Run) -> None:
+    path = "/v1/optical-switches/ocs0"
+    assert run.api.delete(f"{path}/faults").status_code == 200
+    made = run.api.post(f"{path}/faults", json={"kind": "deny", "count": 1})
+    assert made.status_code == 200, made.text
+    before = run.api.get(f"{path}/cross-connects").json()
+    taken = {port for one in before for port in (one["ingress"], one["egress"])}
+    size = run.api.get(path).json()["size"]
+    ingress = next(port for port in range(size, 0, -1) if port not in taken)
+    egress = next(port for port in range(2 * size, size, -1) if port not in taken | {20})
+    refused = run.api.put(f"{path}/cross-connects/{ingress}", json={"egress": egress})
+    assert refused.status_code == 502, refused.text
+    (fault,) = run.api.get(f"{path}/faults").json()
+    assert (fault["kind"], fault["hits"], fault["left"]) == ("deny", 1, 0)
+    assert run.api.put(f"{path}/cross-connects/{ingress}", json={"egress": egress}).status_code == 200
+    assert run.api.delete(f"{path}/cross-connects/{ingress}").status_code == 200
+    assert run.api.delete(f"{path}/faults/{fault['id']}").json() == {"cleared": [fault["id"]]}
+    wrong = run.api.post(f"{path}/faults", json={"kind": "port-failed"})
+    assert wrong.status_code == 422
+    assert wrong.json()["detail"].startswith("optical switch ocs0: port: ")
+    assert run.api.get("/v1/optical-switches/nothing/faults").status_code == 404
 
 
 def test_what_is_not_described_answers_in_the_same_shape(run: Run) -> None:

@@ -157,6 +157,16 @@ def test_slow_and_never_tuned_light() -> None:
     assert bench.device.port_state(10, bench.now_ns) is PortState.TUNED
 
 
+def test_whose_reply_waits_for_light_that_never_comes_has_it_when_the_fault_is_cleared() -> None:
+    bench = Bench()
+    never = bench.inject("never-tunes", count=1)
+    assert bench.say(":oxc:swit:conn:add (@2),(@10);*opc?") == b""
+    assert bench.work(10**6 * S) == b""
+    bench.clear(never)
+    assert bench.work() == b"1\n"
+    assert bench.session.idle
+
+
 def test_a_ghost_is_shown_and_dark_until_the_fault_is_cleared() -> None:
     bench = Bench()
     ghost = bench.inject("ghost", count=1)

@@ -610,6 +610,12 @@ class OpticalDevice:
         lit = self._lit.get((wire.ingress, wire.wavelength))
         return lit.ready_ns if lit is not None and lit.egress == wire.egress else None
 
+    def tuned_ns(self, wires: Iterable[Wire], now_ns: int) -> int:
+        """When the mirrors of all these stand; of those that are not there, now."""
+        ready = [self.since_ns(wire) for wire in wires]
+        retrain_ns = round(self.profile.retrain_s * NS)
+        return max((at - retrain_ns for at in ready if at is not None), default=now_ns)
+
     def is_ghost(self, wire: Wire) -> bool:
         """Whether it is shown and has no light."""
         return self._exists(wire) and (wire.ingress, wire.wavelength) in self._ghosts

@@ -134,8 +134,8 @@ class Injected:
     spec: FaultSpec
     dice: random.Random
     hits: int = 0
-    #: What it has left without light.
-    stuck: list[Wire] = field(default_factory=list)
+    #: The commands that it has left without light.
+    stuck: list[Ticket] = field(default_factory=list)
 
     @property
     def left(self) -> int | None:
@@ -195,9 +195,12 @@ class Faults:
             others = [one.spec.port for one in self._faults.values() if one.spec.kind is Kind.PORT_FAILED]
             if gone.spec.port not in others:
                 effects += self._device.repair(now_ns, gone.spec.port)
-        for wire in gone.stuck:
-            if self._device.is_ghost(wire) or not self._device.is_tuned(wire, now_ns):
-                effects += self._device.realign(now_ns, wire)
+        for ticket in gone.stuck:
+            for wire in ticket.made:
+                if self._device.is_ghost(wire) or not self._device.is_tuned(wire, now_ns):
+                    effects += self._device.realign(now_ns, wire)
+            # Whose reply waits for the light has it now.
+            ticket.tuned_ns = min(ticket.tuned_ns, self._device.tuned_ns(ticket.made, now_ns))
         self._watched = [(fault, ticket) for fault, ticket in self._watched if fault is not gone]
         self._writers = [fault for fault in self._writers if fault is not gone]
         return effects
@@ -276,7 +279,7 @@ class Faults:
                 at = ticket.tuned_ns + fault.delay_ns
                 self._vanishing += [(at, wire, self._device.since_ns(wire)) for wire in ticket.made]
             else:
-                fault.stuck += ticket.made
+                fault.stuck.append(ticket)
         due = [one for one in self._vanishing if one[0] <= now_ns]
         self._vanishing = [one for one in self._vanishing if one[0] > now_ns]
         for _, wire, since in due:

@@ -162,7 +162,8 @@ class ScpiSession:
         self._path: tuple[str, ...] = ()
         self._replies: list[str] = []
         self._ticket: Ticket | None = None
-        self._tuned_ns = 0
+        #: Commands whose light is not tuned yet.
+        self._tuning: list[Ticket] = []
         self._wake_ns: int | None = None
         self._errors: deque[ScpiError] = deque()
 
@@ -213,8 +214,9 @@ class ScpiSession:
                     return bytes(out)
                 if self._ticket.error is not None:
                     self._record(_from_device(self._ticket.error))
-                self._tuned_ns = max(self._tuned_ns, self._ticket.tuned_ns)
+                self._tuning.append(self._ticket)
                 self._ticket = None
+                self._tuning = [ticket for ticket in self._tuning if ticket.tuned_ns > now_ns]
             if self._units is None and not self._next_message():
                 return bytes(out)
             if not self._units:
@@ -223,9 +225,11 @@ class ScpiSession:
                 self._units, self._replies = None, []
                 continue
             text = self._units[0]
-            if text.upper() == "*OPC?" and now_ns < self._tuned_ns:
-                self._wake_ns = self._tuned_ns
-                return bytes(out)
+            if text.upper() == "*OPC?":
+                tuned_ns = max((ticket.tuned_ns for ticket in self._tuning), default=0)
+                if now_ns < tuned_ns:
+                    self._wake_ns = tuned_ns
+                    return bytes(out)
             self._units.popleft()
             try:
                 self._do(self._parse(text), now_ns)

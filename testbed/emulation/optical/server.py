@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 MAX_CLIENTS = 64
 #: A client that does not read its replies is dropped when this much waits for it.
 MAX_UNREAD_BYTES = 1 << 22
+#: A client that says no more gets replies for so long yet, seconds, and the dark time of a new cross-connect:
+#: it may have gone, which cannot be told from here.
+ENDED_S = 10.0
 #: Longest that another thread waits for the switch to come to it, seconds.
 ASK_S = 5.0
 Answer = TypeVar("Answer")
@@ -424,8 +427,7 @@ class OpticalSwitchServer:
         due = [at for at in times if at is not None]
         limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
         limits += [
-            client.heard_s + self._settings.idle_timeout_s - time.monotonic()
-            for client in self._clients.values()
+            client.heard_s + self._patience_s(client) - time.monotonic() for client in self._clients.values()
         ]
         return max(0.0, min(limits)) if limits else None
 
@@ -528,11 +530,19 @@ class OpticalSwitchServer:
         client.events = events
 
     def _expire(self) -> None:
-        limit = time.monotonic() - self._settings.idle_timeout_s
         for client in list(self._clients.values()):
-            if client.heard_s < limit:
-                log.info("a client was idle for %g s and is dropped", self._settings.idle_timeout_s)
+            limit_s = self._patience_s(client)
+            if client.heard_s + limit_s < time.monotonic():
+                log.info("a client was idle for %g s and is dropped", limit_s)
                 self._drop(client)
+
+    def _patience_s(self, client: _Client) -> float:
+        """Longest silence of a client."""
+        if not client.ended:
+            return self._settings.idle_timeout_s
+        profile = self._settings.profile
+        dark_s = profile.dark_s + profile.dark_jitter_s
+        return min(self._settings.idle_timeout_s, ENDED_S + dark_s)
 
     def _drop(self, client: _Client) -> None:
         self._clients.pop(client.connection, None)
