@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,15 @@ import pytest
 
 #: Every process that the tests start inherits this: the process id of the test run that it belongs to.
 RUN = "RINGLIGHT_TESTS"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fuzz",
+        type=float,
+        metavar="MINUTES",
+        help="run the tests marked fuzz alone, again and again, until so long has passed, shared out evenly",
+    )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -22,6 +32,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if os.geteuid() == 0:
         remove_what_killed_runs_left()
     os.environ[RUN] = str(os.getpid())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """With --fuzz the test again and again, with other examples each time, for its share of the time."""
+    minutes = pyfuncitem.config.getoption("--fuzz")
+    if minutes is not None:
+        ends = time.monotonic() + 60 * minutes / len(pyfuncitem.session.items)
+        arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        while time.monotonic() < ends:
+            pyfuncitem.obj(**arguments)
+    return (yield)
 
 
 def remove_what_killed_runs_left() -> None:
@@ -66,7 +88,13 @@ def lives(pid: str) -> bool:
         return False
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fuzz") is not None:
+        others = [item for item in items if not item.get_closest_marker("fuzz")]
+        items[:] = [item for item in items if item.get_closest_marker("fuzz")]
+        config.hook.pytest_deselected(items=others)
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0))
     if os.geteuid() == 0:
         return
     for item in items:

@@ -81,6 +81,7 @@ def test_a_wrong_circuit_is_an_error(row: str) -> None:
         parse_circuit(row)
 
 
+@pytest.mark.fuzz
 @given(
     st.text()
     | st.sampled_from([CIRCUIT, PORT, SUM]).flatmap(lambda t: st.integers(0, 99).map(lambda n: t[:n]))

@@ -155,6 +155,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.fuzz
 @given(st.dictionaries(st.sampled_from(["port-connection", "component", "state", "config"]), _JSON))
 def test_any_json_is_values_or_a_protocol_error(value: dict[str, Any]) -> None:
     for parse in (parse_ports, parse_groups, parse_connections, parse_identity):
@@ -162,6 +163,7 @@ def test_any_json_is_values_or_a_protocol_error(value: dict[str, Any]) -> None:
             parse(value)
 
 
+@pytest.mark.fuzz
 @given(st.binary(), st.booleans())
 def test_any_answer_is_a_tree_or_a_protocol_error(value: bytes, path: bool) -> None:
     update = gnmi.Update(val=gnmi.TypedValue(json_ietf_val=value))
@@ -665,6 +667,7 @@ def conversation() -> bytes:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@pytest.mark.fuzz
 @given(data=st.data())
 def test_how_bytes_are_split_makes_no_difference(conversation: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(conversation)), max_size=6)))
@@ -674,6 +677,7 @@ def test_how_bytes_are_split_makes_no_difference(conversation: bytes, data: st.D
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@pytest.mark.fuzz
 @given(data=st.data())
 def test_damaged_bytes_end_in_an_answer_or_the_connection(conversation: bytes, data: st.DataObject) -> None:
     damaged = bytearray(conversation)
@@ -684,6 +688,7 @@ def test_damaged_bytes_end_in_an_answer_or_the_connection(conversation: bytes, d
     assert isinstance(session.over, bool)
 
 
+@pytest.mark.fuzz
 @given(st.binary(max_size=400))
 def test_garbage_ends_the_connection(data: bytes) -> None:
     calls = Calls()
@@ -692,6 +697,7 @@ def test_garbage_ends_the_connection(data: bytes) -> None:
     assert not Calls().feed(b"")
 
 
+@pytest.mark.fuzz
 @given(
     st.lists(
         st.tuples(

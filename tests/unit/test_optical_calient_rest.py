@@ -342,6 +342,7 @@ ITEM = st.dictionaries(st.sampled_from(WORDS), PORT | JSON, max_size=5)
 VERBS = ("list", "detail", "add", "badd", "bdel", "delete", "activate", "deactivate", "deleteall", "config")
 
 
+@pytest.mark.fuzz
 @given(data=st.data())
 def test_whatever_is_asked_is_answered(data: st.DataObject) -> None:
     talk = Calient(OpticalDevice(16, IDEAL))
@@ -574,6 +575,7 @@ def test_what_other_switches_might_say_is_understood() -> None:
     assert (there.received, there.sent) == (-1.0, None)
 
 
+@pytest.mark.fuzz
 @given(
     st.lists(
         st.dictionaries(

@@ -141,6 +141,7 @@ def test_a_status_means_one_thing(
             check("GET /x")
 
 
+@pytest.mark.fuzz
 @given(st.binary())
 def test_any_body_is_json_or_an_error(body: bytes) -> None:
     with contextlib.suppress(ProtocolError):
@@ -152,6 +153,7 @@ def test_nesting_without_end_is_an_error() -> None:
         Reply(200, (), b"[" * 200_000).json()
 
 
+@pytest.mark.fuzz
 @given(said=st.binary(max_size=200))
 def test_any_bytes_are_a_reply_or_an_error(switch_saying: Any, said: bytes) -> None:
     switch_saying.said = said
@@ -298,6 +300,7 @@ def replies(data: bytes, *methods: str) -> list[tuple[int, bytes]]:
     return found
 
 
+@pytest.mark.fuzz
 @given(cuts=st.lists(st.integers(0, 400)))
 def test_however_the_bytes_are_cut_the_answers_are_the_same(cuts: list[int]) -> None:
     data = request("POST", "/a", b"one") + request("HEAD", "/b") + request("PUT", "/c", b"x" * 100)
@@ -372,6 +375,7 @@ def test_memory_is_bounded() -> None:
     assert fed < 10_000
 
 
+@pytest.mark.fuzz
 @given(
     st.lists(st.binary(max_size=50) | st.sampled_from([request("GET", "/"), b"GET / HTTP/1.1\r\n", b"\r\n"]))
 )

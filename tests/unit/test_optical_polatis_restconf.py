@@ -248,6 +248,7 @@ def test_xml_that_is_none_or_a_trap_is_refused(talk: Polatis, document: bytes) -
     assert talk.pairs() == {}
 
 
+@pytest.mark.fuzz
 @given(st.binary() | st.text("<>/&;!?[]ab \"'=").map(str.encode))
 def test_any_bytes_are_xml_or_refused(data: bytes) -> None:
     with contextlib.suppress(XmlError):
@@ -423,6 +424,7 @@ PATHS += [
 ]
 
 
+@pytest.mark.fuzz
 @given(data=st.data())
 def test_whatever_is_asked_is_answered_and_the_pairs_stay_a_matching(data: st.DataObject) -> None:
     talk = Polatis(OpticalDevice(16, IDEAL))
@@ -695,6 +697,7 @@ def test_what_other_revisions_say_is_understood() -> None:
     }
 
 
+@pytest.mark.fuzz
 @given(
     st.sampled_from(["cross-connects", "port-config", "opm-power", "product-information"]).flatmap(
         lambda name: st.fixed_dictionaries(

@@ -64,6 +64,7 @@ def test_lines_as_a_polatis_switch_writes_them() -> None:
     assert format_ports([]) == "(@)"
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.tuples(st.integers(1, 9999), st.integers(1, 9999))))
 def test_pairs_survive_the_way_there_and_back(pairs: list[tuple[int, int]]) -> None:
     wanted = tuple(XC(a, b) for a, b in pairs)
@@ -95,6 +96,7 @@ def test_a_wrong_line_is_an_error_that_shows_it(parse: Callable[[str], object], 
     assert caught.value.raw or not text
 
 
+@pytest.mark.fuzz
 @given(st.text())
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     for parse in (parse_pairs, parse_ports, parse_port_states, parse_powers, parse_size, parse_error):
@@ -104,6 +106,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
             continue
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"))), st.integers(1, 7))
 def test_lines_come_out_however_the_bytes_are_cut(lines: list[str], step: int) -> None:
     data = "".join(f"{line}\r\n" for line in lines).encode()

@@ -84,6 +84,7 @@ _TREE = st.recursive(
 )
 
 
+@pytest.mark.fuzz
 @given(
     st.lists(
         st.tuples(st.integers(1, 999), st.integers(1000, 9999)), unique_by=(lambda p: p[0], lambda p: p[1])
@@ -126,6 +127,7 @@ def test_what_is_no_answer_is_never_taken_for_an_empty_switch(text: str) -> None
         parse_pairs(text, NEW)
 
 
+@pytest.mark.fuzz
 @given(st.one_of(st.text(), st.binary().map(lambda raw: crossed(raw.decode("latin-1")))))
 def test_garbage_is_a_protocol_error(text: str) -> None:
     for parse in (
@@ -141,6 +143,7 @@ def test_garbage_is_a_protocol_error(text: str) -> None:
             assert "\n" not in str(error)  # noqa: PT017
 
 
+@pytest.mark.fuzz
 @given(_TREE)
 def test_wrong_trees_are_a_protocol_error(tree: Any) -> None:
     def built(element: Any, node: Any) -> Any:

@@ -251,6 +251,7 @@ def test_port_lists(text: str, ports: tuple[int, ...]) -> None:
     assert parse_ports(text) == ports
 
 
+@pytest.mark.fuzz
 @given(st.text(max_size=40))
 def test_port_lists_never_crash(text: str) -> None:
     try:
@@ -281,6 +282,7 @@ streams = st.lists(
 ).map(b"".join)
 
 
+@pytest.mark.fuzz
 @given(streams, st.lists(st.integers(0, 400), max_size=12))
 def test_how_the_stream_is_cut_makes_no_difference(stream: bytes, cuts: list[int]) -> None:
     whole, cut = Wire(), Wire()
@@ -296,6 +298,7 @@ def test_how_the_stream_is_cut_makes_no_difference(stream: bytes, cuts: list[int
     assert cut.errors() == whole.errors()
 
 
+@pytest.mark.fuzz
 @given(streams)
 def test_whatever_is_sent_the_switch_holds_a_partial_matching(stream: bytes) -> None:
     wire = Wire()

@@ -81,3 +81,34 @@ def test_an_error_of_pytest_itself_is_none_of_a_test(tmp_path: Path) -> None:
 
     assert suite.whole(run, tmp_path, lambda _: None) == 4
     assert len(ran) == 4
+
+
+FUZZ = """
+import time
+from pathlib import Path
+import pytest
+from hypothesis import given, strategies as st
+
+@pytest.mark.fuzz
+@given(number=st.integers())
+def test_of_a_parser(number):
+    with Path(__file__).with_name("calls").open("a") as file:
+        file.write("x")
+    time.sleep(0.001)
+    assert number != {wrong}
+
+def test_other():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(("wrong", "code"), [("None", 0), ("number", 1)])
+def test_the_long_form_runs_fuzz_tests_alone_and_over_again(tmp_path: Path, wrong: str, code: int) -> None:
+    (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(FUZZ.format(wrong=wrong))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--fuzz", "0.03"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stdout
+    assert "test_other" not in done.stdout
+    # Once is a hundred examples.
+    assert code or len((tmp_path / "calls").read_text()) > 200

@@ -97,6 +97,7 @@ def test_a_denial_has_its_code_first() -> None:
     assert reply.complaint == "PLNA Login not active"
 
 
+@pytest.mark.fuzz
 @given(st.lists(TEXT, max_size=5), st.lists(st.integers(1, 60), max_size=20), st.booleans())
 def test_messages_come_out_however_the_bytes_are_cut(rows: list[str], cuts: list[int], more: bool) -> None:
     reply = Reply("7", "COMPLD", tuple(rows), (), more, "ocs0")
@@ -111,6 +112,7 @@ def test_messages_come_out_however_the_bytes_are_cut(rows: list[str], cuts: list
     assert framer.empty
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.integers(1, 5), max_size=20))
 def test_what_a_telnet_server_says_to_a_terminal_is_passed_over(cuts: list[int]) -> None:
     terminal = b"\xff\xfb\x01\xff\xfd\x03\xff\xfa\x18\x01\n;\xff\xf0"
@@ -123,6 +125,7 @@ def test_what_a_telnet_server_says_to_a_terminal_is_passed_over(cuts: list[int])
     assert found == [Reply("7", "COMPLD", ("a",), sid="ocs0")]
 
 
+@pytest.mark.fuzz
 @given(
     st.binary()
     | st.from_regex(rb'(\r\n\n   ocs0 26-11-23 08:45:20\r\nM  1 COMPLD\r\n|"a"\r\n|;|>|/\*|"){0,9}')
@@ -172,6 +175,7 @@ def test_commands(text: str, command: Command) -> None:
     assert CommandFramer().feed(f"{text};".encode()) == [text]
 
 
+@pytest.mark.fuzz
 @given(WORD, TEXT.map(quoted), st.lists(TEXT.map(quoted), min_size=1, max_size=4))
 def test_commands_survive_the_way_there_and_back(ctag: str, aid: str, blocks: list[str]) -> None:
     command = Command("ENT-X", aid, tuple(blocks), ctag)
@@ -194,6 +198,7 @@ def test_no_password_shows() -> None:
     assert PASSWORD not in str(caught.value) + caught.value.raw
 
 
+@pytest.mark.fuzz
 @given(st.binary())
 def test_any_bytes_are_commands_or_refused(data: bytes) -> None:
     for text in CommandFramer(limit=50).feed(data + b"\n;"):
@@ -209,6 +214,7 @@ def test_a_command_that_is_too_long_is_one_refusal() -> None:
     assert framer.feed(b"0123456789;RTRV-NE;") == [None, "RTRV-NE"]
 
 
+@pytest.mark.fuzz
 @given(st.lists(st.integers(0, 999_999), max_size=30))
 def test_numbers_survive_the_way_there_and_back(numbers: list[int]) -> None:
     assert list(parse_numbers(format_numbers(numbers))) == numbers
@@ -225,6 +231,7 @@ def test_lists_of_numbers() -> None:
         parse_values("A")
 
 
+@pytest.mark.fuzz
 @given(st.text())
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     for parse in (parse_command, parse_numbers, parse_values):

@@ -44,6 +44,7 @@ commands = st.builds(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.fuzz
 @given(
     login=st.booleans(),
     said=st.lists(
@@ -122,6 +123,7 @@ whole = st.tuples(st.integers(1, 6), st.lists(st.sampled_from(PIECES[9:13]), max
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.fuzz
 @given(sayings=st.lists(whole | st.lists(st.sampled_from(PIECES)).map(b"".join) | st.binary(), max_size=6))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_driver_bears_anything(noise: Noise, dialect: str, sayings: list[bytes]) -> None:
