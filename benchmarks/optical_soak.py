@@ -19,7 +19,6 @@ import os
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from sys import path as import_path
 
@@ -89,7 +88,7 @@ def main() -> int:
         )
     _write(report)
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
+        chosen.json.write_text(json.dumps(vars(report), indent=1) + "\n")
     misses = _misses(report)
     for miss in misses:
         print(f"MISSED: {miss}")

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from controller.packets.forwarding import Forwarding
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.optical_profiles import IDEAL
 from fabric.schema import FabricSpec, build_fabric
+from testbed.emulation.optical.device import SetAdmin
 from testbed.emulation.optical.faults import FaultSpec, Kind
 from testbed.emulation.optical.server import ENDED_S, OpticalSwitchServer, Settings
 from tests.unit.test_controller_rules import FakeTables
@@ -298,7 +300,10 @@ class Soak:
 
     def _port(self, names: Sequence[str]) -> str:
         port = self.dice.randint(1, 2 * SIZE)
-        self.site.set_port_enabled(names[0], port, self.dice.random() < 0.5, who="soak")
+        # Most that are disabled are soon enabled again, or all changes would meet one.
+        disabled = [p for p, status in self.site.look(names[0]).ports.items() if not status.enabled]
+        enable = bool(disabled) and self.dice.random() < 0.8
+        self.site.set_port_enabled(names[0], disabled[0] if enable else port, enable, who="soak")
         return "done"
 
     def _power(self, names: Sequence[str]) -> str:
@@ -345,7 +350,7 @@ class Soak:
         for name, driver in self.site.drivers.items():
             if driver.capabilities().port_admin:
                 for port in sorted(driver.capabilities().ports):
-                    self.switches[name].server.ask(lambda name=name, port=port: self._enable(name, port))
+                    self.switches[name].server.ask(partial(self._enable, name, port))
         while wrong := self.differences():
             if time.monotonic() - began > SETTLE_S:
                 self.report.wrong += wrong
@@ -354,8 +359,6 @@ class Soak:
         self.report.settled_s.append(time.monotonic() - began)
 
     def _enable(self, name: str, port: int) -> None:
-        from testbed.emulation.optical.device import SetAdmin
-
         server = self.switches[name].server
         server.apply(server.device.do(time.monotonic_ns(), SetAdmin((port,), True)))
 
