@@ -174,6 +174,17 @@ class Rig(ABC):
         """Every session with the switch ends; a new one can be made."""
         lacks("a wire that can be cut")
 
+    def idle(self) -> None:
+        """Nothing is said to the switch for longer than it lets a session be idle."""
+        lacks("a short time until an idle session is ended")
+
+    def fault(
+        self, kind: str, *, count: int | None = None, seconds: float | None = None
+    ) -> AbstractContextManager[None]:
+        """The switch itself misbehaves meanwhile, towards this rig's drivers: a kind of fault of the emulated
+        switch (docs/optical-management.md); ``count``: so often at most."""
+        lacks("faults that can be injected into the switch")
+
     def plug(self, faceplate: int, plugged: bool) -> None:
         """A host's fibre is put in or taken out."""
         lacks("a fibre that can be unplugged")

@@ -1,12 +1,24 @@
-"""Faults: items 25, 26, 33 and what others of 25 to 34 a rig can bring about."""
+"""Faults: items 23 and 25 to 34."""
 
 from __future__ import annotations
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import Indeterminate, StaleRevision
-from testbed.acceptance.checking import Check, collecting, raises, same
+import contextlib
+import time
+from collections.abc import Iterator
+
+from controller.optical.base import CrossConnectResult, OpticalSwitchDriver
+from controller.optical.errors import (
+    Indeterminate,
+    OpticalError,
+    PartialApply,
+    ReadBackMismatch,
+    Refused,
+    StaleRevision,
+)
+from fabric.crossconnect import CrossConnect
+from testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
 from testbed.acceptance.checks.writing import stands
-from testbed.acceptance.rig import Rig
+from testbed.acceptance.rig import Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)
@@ -66,3 +78,131 @@ def another_writer_makes_a_plan_stale(rig: Rig, driver: OpticalSwitchDriver) -> 
     same(rig.truth(), {rig.xc(2, 1)}, "there stands")
     rig.change(driver, [rig.xc(1, 2)])
     stands(rig, driver, rig.cycle(1, 2))
+
+
+# Below, the switch itself misbehaves.
+
+
+@contextlib.contextmanager
+def straight(rig: Rig) -> Iterator[OpticalSwitchDriver]:
+    """A driver with nothing between it and the switch, that could stumble over what the switch says."""
+    driver = rig.driver(direct=True)
+    try:
+        driver.open()
+        driver.snapshot()
+        yield driver
+    finally:
+        driver.close()
+
+
+@check(23)
+def half_of_a_batch_is_reported_circuit_by_circuit(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    wanted = [rig.xc(p, p) for p in range(1, min(4, rig.pairs) + 1)]
+    plan = driver.plan(wanted)
+    with rig.fault("half", count=1):
+        try:
+            driver.apply(plan)
+        except PartialApply as error:
+            said = error.result.results if error.result is not None else ()
+            done = {subject(r) for r in said if r.action == "add" and not r.reason}
+            same(done, rig.truth(), "reported as done, and what stands")
+            same(len(said), len(wanted), "circuits in the report")
+            missing = [r for r in said if subject(r) not in done]
+            expect(all(r.reason for r in missing), "a circuit is missing without a reason")
+        except Refused:
+            same(rig.truth(), set(), "after a refusal of all, there stands")
+        else:
+            raise CheckFailed("half of a batch was refused, and it is called done")
+    rig.change(driver, wanted)
+    stands(rig, driver, set(wanted))
+
+
+def subject(result: CrossConnectResult) -> CrossConnect:
+    """The cross-connect that a result is about."""
+    return CrossConnect(result.ingress, result.egress or 0, result.wavelength)
+
+
+@check(27)
+def an_idle_session_that_was_ended_is_made_anew(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 2)])
+    rig.idle()
+    same(rig.standing(driver), {rig.xc(1, 2)}, "the driver reads")
+    rig.change(driver, [rig.xc(1, 1)])
+    stands(rig, driver, {rig.xc(1, 1)})
+
+
+@check(28)
+def reports_in_between_are_no_replies(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    with straight(rig) as one, rig.fault("autonomous"):
+        rig.change(one, rig.cycle(1, 2))
+        rig.change(one, [rig.xc(1, 1), rig.xc(2, 2)])
+        stands(rig, one, {rig.xc(1, 1), rig.xc(2, 2)})
+        one.alarms()
+
+
+@check(29)
+def a_refusal_is_a_failure(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 1)])
+    for wanted, delete in (([rig.xc(2, 2)], ()), ([], [rig.inputs[0]])):
+        plan = driver.plan(wanted, delete=delete)
+        with rig.fault("deny", count=1), raises(Refused, "a write that the switch refuses"):
+            driver.apply(plan)
+        stands(rig, driver, {rig.xc(1, 1)})
+
+
+@check(30)
+def what_cannot_be_understood_is_no_answer(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 1)])
+    for kind in ("garbage", "truncate"):
+        with straight(rig) as one:
+            with rig.fault(kind):
+                with raises(OpticalError, f"a reading of {kind} bytes"):
+                    one.snapshot(timeout_s=0.5)
+                with raises(OpticalError, f"a change on {kind} bytes"):
+                    rig.change(one, [rig.xc(2, 2)], timeout_s=0.5)
+            same(rig.standing(one), rig.truth(), f"after {kind} bytes, the driver reads")
+            rig.change(one, [rig.xc(2, 2)])
+            stands(rig, one, {rig.xc(1, 1), rig.xc(2, 2)})
+            rig.change(one, (), delete=[rig.inputs[1]])
+
+
+@check(30, 36)
+def a_reply_that_drips_ends_at_the_deadline(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 1)])
+    with straight(rig) as one:
+        with rig.fault("slow-drip", seconds=0.2):
+            started = time.monotonic()
+            with raises(OpticalError, "a reply of a byte every 0.2 s"):
+                one.snapshot(timeout_s=0.6)
+            took_s = time.monotonic() - started
+        expect(took_s < 3.0, f"a timeout of 0.6 s took {took_s:.1f} s")
+        same(rig.standing(one), {rig.xc(1, 1)}, "afterwards the driver reads")
+
+
+@check(31)
+def what_is_said_to_be_done_and_is_not_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    plan = driver.plan([rig.xc(1, 2)])
+    with rig.fault("vanish", seconds=0.0, count=1):
+        with raises(ReadBackMismatch, "a circuit that vanished when it was tuned"):
+            driver.apply(plan)
+        same(rig.truth(), set(), "there stands")
+    rig.change(driver, [rig.xc(1, 2)])
+    stands(rig, driver, {rig.xc(1, 2)})
+
+
+@check(32)
+def a_circuit_that_never_tunes_is_told(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    plan = driver.plan([rig.xc(1, 2)])
+    with rig.fault("never-tunes", count=1):
+        try:
+            driver.apply(plan, timeout_s=driver.capabilities().timing.lit_after_s(1) + 0.5)
+        except ReadBackMismatch as error:
+            results = error.result.results if error.result is not None else ()
+            expect(any(r.reason for r in results), "the reason is not told")
+        except Indeterminate:
+            pass  # it answers when the mirrors stand, which they do not
+        else:
+            lacks("a protocol that tells a circuit whose mirrors still move")
+    rig.change(driver, (), delete=[rig.inputs[0]])
+    rig.change(driver, [rig.xc(1, 2)])
+    stands(rig, driver, {rig.xc(1, 2)})

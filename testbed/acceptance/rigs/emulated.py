@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Protocol
 
+import httpx
+
 from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
@@ -37,6 +39,8 @@ MEASURED_SIZE, MEASURED_HOSTS = 324, 2
 #: Who may use the switch, by protocols with a login.
 USER, PASSWORD = "ann", "s3cr:t"
 START_S = 30.0
+#: A session that says nothing for so long is ended, seconds.
+IDLE_S = 0.8
 _NICENESS = -15
 
 
@@ -198,6 +202,7 @@ class ScpiRig(Rig):
                 *("--lab", self._lab.id, "--size", str(self.size), "--listen", "127.0.0.1:0"),
                 *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
                 *("--failed-port", str(2 * self.size), "--ready", str(self._ready), "--seed", "1"),
+                *("--rest", "127.0.0.1:0", "--idle-timeout", str(IDLE_S)),
                 *self._arguments(),
                 *self._more,
             ]
@@ -223,7 +228,9 @@ class ScpiRig(Rig):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
             time.sleep(0.01)
-        self.addresses: dict[str, str] = json.loads(self._ready.read_text())["addresses"]
+        ready = json.loads(self._ready.read_text())
+        self.rest: str = ready["rest"]
+        self.addresses: dict[str, str] = ready["addresses"]
         self.address = self.addresses[self.protocol]
 
     def close(self) -> None:
@@ -319,6 +326,23 @@ class ScpiRig(Rig):
     def drop_sessions(self) -> None:
         self.proxy.drop()
 
+    def idle(self) -> None:
+        time.sleep(1.3 * IDLE_S)
+
+    @contextmanager
+    def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
+        asked = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
+        body = {key: value for key, value in asked.items() if value is not None}
+        with httpx.Client(base_url=f"http://{self.rest}", trust_env=False, timeout=10) as switch:
+            made = switch.post("/v1/faults", json=body)
+            if made.status_code == 422:
+                lacks(f"{kind}: {made.json()['detail']}")
+            number = made.raise_for_status().json()["id"]
+            try:
+                yield
+            finally:
+                switch.delete(f"/v1/faults/{number}").raise_for_status()
+
     def plug(self, faceplate: int, plugged: bool) -> None:
         self.hosts[faceplate].plug(plugged)
 
@@ -327,9 +351,9 @@ class ScpiRig(Rig):
         self._process.kill()
         self._process.wait(5)
         self._ready.unlink()
-        own = f"{self.protocol}=127.0.0.1:0"
-        there = {"127.0.0.1:0": self.addresses["scpi"], own: f"{self.protocol}={self.address}"}
-        self._launch([there.get(word, word) for word in self._command])
+        own, command = f"{self.protocol}=127.0.0.1:0", list(self._command)
+        command[command.index("--listen") + 1] = self.addresses["scpi"]
+        self._launch([f"{self.protocol}={self.address}" if word == own else word for word in command])
 
 
 class WssRig(ScpiRig):
