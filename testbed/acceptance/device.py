@@ -19,7 +19,7 @@ from typing import Any
 
 from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
+from fabric.crossconnect import CrossConnect, Mode, PortState
 from testbed.acceptance.changing import converge
 from testbed.acceptance.checks.reading import WRONG_PASSWORD
 from testbed.acceptance.network import Host
@@ -99,10 +99,14 @@ class DeviceRig(Rig):
         chosen = set(ports) or set(can.ports)
         if strange := sorted(chosen - can.ports):
             raise DeviceError(f"--ports: the switch has no port {strange[0]}")
-        self.inputs, self.outputs = sorted(chosen & can.ingress), sorted(chosen & can.egress)
+        reading = self._second.snapshot(timeout_s=_ANSWER_S)
+        failed = sorted(p for p in chosen if reading.ports[p].state is PortState.FAILED)
+        self.failed_port = next((p for p in failed if p in can.egress), None)
+        usable = chosen - set(failed)
+        self.inputs, self.outputs = sorted(usable & can.ingress), sorted(usable & can.egress)
         if min(len(self.inputs), len(self.outputs)) < 2:
             raise DeviceError("--ports: at least two ingress and two egress ports are needed")
-        here = set(self._second.snapshot(timeout_s=_ANSWER_S).cross_connects)
+        here = set(reading.cross_connects)
         ours = {xc for xc in here if xc.ingress in self.inputs or xc.egress in self.outputs}
         for xc in sorted(ours):
             if not (xc.ingress in self.inputs and xc.egress in self.outputs):

@@ -36,7 +36,7 @@ class Rig(ABC):
     #: Where light enters and leaves, by faceplate.
     inputs: Sequence[int]
     outputs: Sequence[int]
-    #: A port that the switch says has failed; it is in neither of them.
+    #: An egress that the switch says has failed; it is in neither of them.
     failed_port: int | None = None
     #: The channel that all light of the checks has, on a switch that tells wavelengths apart.
     wavelength: int | None = None
