@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from controller.optical.base import OpticalSwitchDriver
 from controller.optical.errors import (
     AuthFailed,
+    Indeterminate,
     PartialApply,
+    PermissionDenied,
     ProtocolError,
     ReadBackMismatch,
     Refused,
@@ -36,7 +38,7 @@ from controller.optical.polatis_restconf import (
 )
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import Mode
+from fabric.crossconnect import Mode, PortState
 from fabric.optical_profiles import IDEAL, MEMS
 from testbed.emulation.optical.device import NS, Admin, Connect, OpticalDevice
 from testbed.emulation.optical.xml_body import MAX_DEPTH, Element, XmlError, parse_xml
@@ -51,6 +53,8 @@ PAIRS = f"{DATA}cross-connects"
 OPERATION = "/api/operations/optical-switch:port-set-state"
 INVALID = "invalid-value"
 SPACE = "http://www.polatis.com/yang/optical-switch"
+#: What is no port's number.
+BAD_PORTS = (0, -1, 65536, True, "1", 1.0, None, [])
 JSON, XML = "application/yang-data+json", "application/yang-data+xml"
 
 
@@ -601,8 +605,11 @@ class Wrong:
     def __init__(self, device: OpticalDevice) -> None:
         self.talk = Polatis(device)
         self.change: dict[tuple[str, str], bytes] = {}
+        #: Method and target of every request.
+        self.asked: list[tuple[str, str]] = []
 
     def reply(self, asked: Asked) -> bytes:
+        self.asked.append((asked.method, asked.target))
         if changed := self.change.get((asked.method, asked.target.removeprefix(DATA))):
             return changed
         headers = {
@@ -678,6 +685,81 @@ def test_a_switch_of_another_size_or_without_meters_is_told(
             driver.open()
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, Refused),
+        (401, AuthFailed),
+        (403, PermissionDenied),
+        (404, Refused),
+        (408, Indeterminate),
+        (409, Refused),
+        (412, StaleRevision),
+        (500, Indeterminate),
+        (502, Indeterminate),
+    ],
+)
+@pytest.mark.parametrize("said", [{}, {"ietf-restconf:errors": {"error": [{"error-tag": "in-use"}]}}])
+def test_what_each_status_of_a_write_means(
+    wrong: tuple[Wrong, OpticalSwitchDriver], status: int, error: type[Exception], said: object
+) -> None:
+    switch, driver = wrong
+    switch.change["PATCH", "cross-connects"] = answer(status, said)
+    with pytest.raises(error) as caught:
+        driver.apply(driver.plan([XC(1, 18)]))
+    assert type(caught.value) is error
+    if said and error is Refused:
+        assert "cross-connects: in-use: " in str(caught.value), "the switch's own word"
+
+
+def test_the_name_of_the_list_is_that_of_the_switch(wrong: tuple[Wrong, OpticalSwitchDriver]) -> None:
+    switch, driver = wrong
+    converge(driver, [XC(1, 18)])
+    switch.change["GET", "cross-connects"] = answer(200, one("cross-connects", "pairs", pair(1, 18)))
+    driver.snapshot()
+    switch.change.clear()
+    seen = switch.asked
+    seen.clear()
+    converge(driver, [XC(2, 19)], delete=[1])
+    assert ("DELETE", f"{PAIRS}/pairs=1") not in seen, "the reading before it said pair again"
+    switch.change["GET", "cross-connects"] = answer(200, one("cross-connects", "pairs", pair(2, 19)))
+    seen.clear()
+    with pytest.raises(ReadBackMismatch):
+        driver.apply(driver.plan((), delete=[2]))
+    assert ("DELETE", f"{PAIRS}/pairs=2") in seen
+
+
+def test_ports_are_asked_for_again_when_a_session_begins_and_a_port_is_set(
+    wrong: tuple[Wrong, OpticalSwitchDriver],
+) -> None:
+    switch, driver = wrong
+    rows = [{"port-id": port, "status": "ENABLED"} for port in range(1, 31)]
+    switch.change["GET", "port-config"] = answer(200, one("port-config", "port", *rows))
+    with pytest.raises(ProtocolError, match=r"other ports than the fabric says: \[31, 32\]"):
+        driver.open()
+    switch.change["GET", "port-config"] = answer(304)
+    with pytest.raises(ProtocolError, match="status 304"):
+        driver.open()
+    with pytest.raises(ProtocolError, match="status 304"):
+        driver.set_port_enabled(3, False)
+    switch.change.clear()
+    assert driver.snapshot().ports[3].enabled is False
+
+
+def test_powers_that_cannot_be_read_are_an_error(wrong: tuple[Wrong, OpticalSwitchDriver]) -> None:
+    switch, driver = wrong
+    for status in (204, 403, 500):
+        switch.change["GET", "opm-power"] = answer(
+            status, one("opm-power", "port") if status != 204 else None
+        )
+        with pytest.raises(PermissionDenied if status == 403 else ProtocolError):
+            driver.power_dbm([1])
+    switch.change["GET", "opm-power"] = answer(
+        200, one("opm-power", "port", {"port-id": 2, "power": "-3.00"})
+    )
+    assert driver.power_dbm([1, 2]) == {1: None, 2: -3.0}
+
+
 # The driver's parsers
 
 
@@ -695,6 +777,97 @@ def test_what_other_revisions_say_is_understood() -> None:
     assert parse_port_states({"port-config": {"port": [{"port-id": 1, "status": "UNSUPPORTED"}]}}) == {
         1: "UNSUPPORTED"
     }
+
+
+def one(container: str, entry: str, *rows: object) -> dict[str, Any]:
+    return {f"optical-switch:{container}": {entry: list(rows)}}
+
+
+def pair(ingress: object, egress: object = 17) -> dict[str, object]:
+    return {"ingress": ingress, "egress": egress}
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "complaint"),
+    [
+        *(
+            (parse_pairs, one("cross-connects", "pair", pair(port)), "ingress: not a port")
+            for port in BAD_PORTS
+        ),
+        *(
+            (parse_pairs, one("cross-connects", "pair", pair(1, port)), "egress: not a port")
+            for port in BAD_PORTS
+        ),
+        (parse_pairs, one("cross-connects", "pair", pair(1), pair(1, 18)), "a port is connected twice"),
+        (parse_pairs, one("cross-connects", "pair", pair(1), pair(2)), "a port is connected twice"),
+        (parse_pairs, one("cross-connects", "pair", pair(1), "x"), "pair: not a list of objects"),
+        (parse_pairs, {"optical-switch:port-config": {}}, "an answer without cross-connects"),
+        (parse_pairs, [], "an answer without cross-connects"),
+        (parse_pairs, {"cross-connects": []}, "not a container of pair"),
+        *(
+            (
+                parse_port_states,
+                one("port-config", "port", {"port-id": 1, "status": status}),
+                "not a port's status",
+            )
+            for status in ("", "enabled", "BROKEN", None, 1, ["ENABLED"])
+        ),
+        (parse_port_states, one("port-config", "port", {"status": "ENABLED"}), "port-id: not a port"),
+        (
+            parse_port_states,
+            one("port-config", "port", *2 * [{"port-id": 1, "status": "ENABLED"}]),
+            "a port is listed twice",
+        ),
+        *(
+            (parse_powers, one("opm-power", "port", {"port-id": 1, "power": power}), "not an optical power")
+            for power in (None, True, "", "dark", "nan", "-inf", "-200", 100, 1e400, [], {})
+        ),
+        (parse_powers, one("opm-power", "port", {"port-id": 0, "power": "1.0"}), "port-id: not a port"),
+        (parse_identity, {"product-information": []}, "not a product's description"),
+        (parse_identity, {}, "an answer without product-information"),
+    ],
+)
+def test_what_no_switch_says_is_refused_with_what_is_wrong(
+    parse: Callable[[object], object], value: object, complaint: str
+) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        parse(value)
+
+
+def test_what_is_at_the_edge_is_understood() -> None:
+    assert parse_pairs(one("cross-connects", "pair", pair(1, 65535)))[1] == (XC(1, 65535),)
+    rows = [{"port-id": 1, "power": "-199.99"}, {"port-id": 2, "power": 99.9}]
+    assert parse_powers(one("opm-power", "port", *rows)) == {1: -199.99, 2: 99.9}
+    assert parse_error(b'{"ietf-restconf:errors": {"error": [{"error-tag": "in-use"}]}}') == "in-use: "
+    assert parse_error(b"nothing") == ""
+
+
+def test_a_port_is_what_its_status_and_its_cross_connect_say(
+    wrong: tuple[Wrong, OpticalSwitchDriver],
+) -> None:
+    switch, driver = wrong
+    converge(driver, [XC(1, 18), XC(2, 19), XC(3, 20), XC(4, 21)])
+    statuses = {1: "ENABLED", 2: "DISABLED", 3: "FAILED", 4: "UNSUPPORTED", 5: "ENABLED", 6: "DISABLED"}
+    statuses |= {7: "FAILED", 8: "UNSUPPORTED"}
+    rows = [{"port-id": port, "status": statuses.get(port, "ENABLED")} for port in range(1, 33)]
+    switch.change["GET", "port-config"] = answer(200, one("port-config", "port", *rows))
+    ports = driver.snapshot().ports
+    assert {port: (ports[port].state, ports[port].enabled) for port in statuses} == {
+        1: (PortState.TUNED, True),
+        2: (PortState.BLOCKED, False),
+        3: (PortState.FAILED, True),
+        4: (PortState.TUNED, True),
+        5: (PortState.BLOCKED, True),
+        6: (PortState.BLOCKED, False),
+        7: (PortState.FAILED, True),
+        8: (PortState.BLOCKED, True),
+    }
+
+
+def test_what_pairs_were_seen_to_do_is_waited_for_unless_it_is_said_otherwise() -> None:
+    entry = {"driver": "polatis-restconf", "address": "127.0.0.1:1"}
+    assert make_driver("ocs0", entry, 16).capabilities().timing.settle_s > 5.0
+    assert make_driver("ocs0", {**entry, "settle_s": 60}, 16).capabilities().timing.settle_s == 60.0
 
 
 @pytest.mark.fuzz
