@@ -294,7 +294,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _finish(self, ports: Iterable[Port]) -> None:
         """Bring up, shape and read back the ports that are in this namespace."""
+        ports = list(ports)
         here = [port for port in ports if isinstance(self._nodes[port.node], PacketSwitch)]
+        for port in ports:
+            self._end_fibre(port)
         with self._lock, IPRoute() as root:
             for port in here:
                 if port not in self._held:
@@ -303,6 +306,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
+
+    def _end_fibre(self, port: Port) -> None:
+        """What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
+        this lab brings its end up."""
+        switch = self.fabric.optical_switches.get(port.node)
+        if switch is not None and switch.is_elsewhere:
+            with self._lock:
+                self._set_state(port)
 
     def _shape(self, ports: Iterable[Port]) -> None:
         """Ports of packet switches."""
@@ -429,6 +440,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._cables[near] = cable
         if onic:
             onic.plug_host()
+        else:
+            self._end_fibre(far)
         emulation = self.emulation
         rate, queue_s = emulation.rate_bps(link.rate_bps), self._queue_s[link]
         others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]

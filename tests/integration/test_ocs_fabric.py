@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 from pathlib import Path
 
 import httpx
@@ -15,7 +14,7 @@ from experiments.record.events import ActionEnded, Circuits
 from testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces
-from tests.integration.test_emulation_backend import lab_of, runs_of
+from tests.integration.test_emulation_backend import runs_of
 from tests.integration.test_ocs_serve import PASSWORD, USER, Lines, any_port, serving
 
 pytestmark = pytest.mark.root
@@ -120,16 +119,3 @@ def test_a_lab_drives_a_switch_that_is_elsewhere(tmp_path: Path) -> None:
             telnet.ask(f'ACT-USER::{USER}:1::"{PASSWORD}";', b"agent> ")
             told = telnet.ask("RTRV-CRS:::2::ALL;", b"\n;")
             assert {"1.1.1>1.1.3", "1.1.3>1.1.1"} <= set(re.findall(r"[\d.]+>[\d.]+", told))
-
-
-def test_only_its_owner_may_read_who_may_use_an_emulated_switch() -> None:
-    text = TWO_VENDORS.replace("link_test: {duration: 300 ms}", "link_test: {duration: 50 ms}")
-    with lab_of(text) as (lab, _):
-        state = lab.processes.state
-        for name in ("ocs0", "ocs1"):
-            for kind in ("users", "password"):
-                assert stat.S_IMODE((state / f"{name}.{kind}").stat().st_mode) == 0o600
-            entry = lab.processes.inventory["optical_switches"][name]
-            password = (state / f"{name}.password").read_text().strip()
-            assert password not in str(lab.processes.inventory)
-            assert entry["password_file"] == str(state / f"{name}.password")

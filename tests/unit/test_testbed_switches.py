@@ -1,0 +1,71 @@
+"""What a testbed tells an emulated optical switch and its driver, before anything of a lab is made."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from controller.optical.registry import make_driver
+from fabric.optical_drivers import DRIVERS
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Fabric
+from testbed.emulation import testbed as emulated
+from testbed.emulation.fault_targets import FaultRequest, TargetError, find_target
+from testbed.emulation.testbed import USER, protocol_of
+from testbed.lab import Lab
+
+EMULATED = [name for name, kind in DRIVERS.items() if kind.protocol is not None]
+
+
+def fabric(**switch: object) -> Fabric:
+    raw = {
+        "servers": {"s0": {"gpus": {"g0": "m"}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "optical_switches": {"ocs0": {"size": 8, **switch}},
+        "links": [],
+    }
+    return build_fabric(FabricSpec.model_validate(raw))
+
+
+def lab_with(made: Fabric, state: Path) -> emulated.Testbed:
+    return emulated.Testbed(emulated.Settings(lab=Lab("abc"), fabric=made, state=state))
+
+
+@pytest.mark.parametrize("driver", EMULATED)
+def test_only_the_owner_may_read_who_may_use_a_switch(driver: str, tmp_path: Path) -> None:
+    testbed = lab_with(fabric(driver=driver), tmp_path)
+    testbed._make_user("ocs0")
+    files = {path.name: path for path in tmp_path.iterdir()}
+    if not DRIVERS[driver].login:
+        assert not files
+        return
+    assert files.keys() == {"ocs0.users", "ocs0.password"}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files.values())
+    password = files["ocs0.password"].read_text().strip()
+    assert len(password) >= 32
+    assert files["ocs0.users"].read_text() == f"{USER}:{password}\n"
+    # Another lab has another one.
+    testbed._make_user("ocs0")
+    assert files["ocs0.password"].read_text().strip() != password
+
+
+@pytest.mark.parametrize("driver", EMULATED)
+def test_the_inventory_is_what_the_driver_needs(driver: str, tmp_path: Path) -> None:
+    switch = fabric(driver=driver).optical_switches["ocs0"]
+    testbed = lab_with(fabric(driver=driver), tmp_path)
+    testbed._make_user("ocs0")
+    testbed._addresses["ocs0"] = {protocol_of(switch): "127.0.0.1:7", "rest": "127.0.0.1:8"}
+    entry = {"driver": driver, "profile": switch.device.declared(), **testbed._login(switch)}
+    made = make_driver("ocs0", entry, switch.size)
+    assert made.capabilities().timing.settle_s == 0
+    for path in tmp_path.glob("*.password"):
+        assert path.read_text().strip() not in str(entry)
+
+
+def test_a_switch_that_is_elsewhere_cannot_be_killed() -> None:
+    request = FaultRequest(do="kill", target="switch ocs0")
+    assert find_target(fabric(), request).names == ("ocs0",)
+    with pytest.raises(TargetError, match="optical switch ocs0 has an address in the fabric"):
+        find_target(fabric(driver="calient-tl1", address="10.0.0.5:3083"), request)
