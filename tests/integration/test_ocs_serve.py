@@ -256,6 +256,10 @@ def test_what_it_was_told_is_there_after_a_restart(tmp_path: Path, recovery: str
         assert telnet.ask(":oxc:swit:port:stat? (@4,5)\n", b"\n") == "(E,D)\n"
         assert second.end() == 0
         assert "Traceback" not in second.errors
+    # What the second start did is what the third one finds.
+    again = serving(tmp_path, *options, "--recovery", "maintain")
+    with again as third, Lines(third.addresses["scpi"]) as telnet:
+        assert telnet.ask(":oxc:swit:conn:stat?\n", b"\n") == ("(@1,2),(@10,9)\n" if kept else "(@),(@)\n")
 
 
 def test_clients_say_what_a_restart_does(tmp_path: Path) -> None:
