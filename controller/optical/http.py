@@ -194,7 +194,7 @@ class HttpClient:
 
     def _receive(self, connection: socket.socket, limit: Deadline) -> Reply:
         head: h11.Response | None = None
-        body = bytearray()
+        body, start = bytearray(), b""
         while True:
             event = self._http.next_event()
             match event:
@@ -203,6 +203,10 @@ class HttpClient:
                     data = connection.recv(1 << 16)
                     if not data and head is None and not self._http.trailing_data[0]:
                         raise Unreachable("the switch closed the connection")
+                    # Of anything else the package would wait for a line's end.
+                    start = (start + data[:16]).lstrip(b"\r\n")[:16]
+                    if head is None and start[:5] != b"HTTP/"[: len(start)]:
+                        raise ProtocolError("not an HTTP reply", repr(start))
                     self._http.receive_data(data)
                 case h11.Response():
                     head = event

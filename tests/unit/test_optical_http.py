@@ -176,6 +176,23 @@ def switch_saying() -> Iterator[Any]:
         yield made
 
 
+def test_garbage_is_no_reply_though_the_connection_stays() -> None:
+    held = threading.Event()
+
+    def say(asked: Asked) -> None:
+        script._open[-1].sendall(b"no line and no end of it")
+        held.wait(10)
+
+    with Script(say) as script:
+        started = time.monotonic()
+        try:
+            with pytest.raises(ProtocolError, match="not an HTTP reply"):
+                ask(script.port, timeout_s=9.0)
+            assert time.monotonic() - started < 5.0, "it does not wait for more of it"
+        finally:
+            held.set()
+
+
 # Where it connects to
 
 
