@@ -751,6 +751,18 @@ def test_ports_are_asked_for_again_when_a_session_begins_and_a_port_is_set(
     assert driver.snapshot().ports[3].enabled is False
 
 
+def test_closed_it_has_no_connection_and_opened_again_it_has_one(switch: ModelSwitch) -> None:
+    made = driver_of(switch.address)
+    for _ in range(2):
+        with pytest.raises(AuthFailed):
+            made.open()
+        made.close()
+        deadline = time.monotonic() + 5
+        while any(client.fileno() >= 0 for client in switch._clients) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [client.fileno() for client in switch._clients if client.fileno() >= 0] == []
+
+
 def test_powers_that_cannot_be_read_are_an_error(wrong: tuple[Wrong, OpticalSwitchDriver]) -> None:
     switch, driver = wrong
     for status in (204, 403, 500):
