@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,8 @@ def _side_by_side(switches: Sequence[Switch]) -> str:
     def add(group: str, what: str, cell: Callable[[Switch], str]) -> None:
         rows.append((group, (what, cell)))
 
-    who = ("vendor", "model", "version")
-    add("The switch", "says of itself", lambda s: text(" ".join(s["identity"][k] for k in who)))
+    for key_ in ("vendor", "model", "version"):
+        add("The switch", key_, partial(_said, key_))
     add("The switch", "ports", lambda s: f"{s['ports']['ingress']} in, {s['ports']['egress']} out")
     add("Conformance", "items green", lambda s: str(_count(s, "green")))
     add("Conformance", "items failed", lambda s: mark("bad", str(n)) if (n := _count(s, "failed")) else "0")
@@ -192,9 +193,18 @@ def _side_by_side(switches: Sequence[Switch]) -> str:
     loss = "Insertion loss"
     add(loss, "median", _figure("insertion_loss", lambda d: f"{d['median_db']:.2f} dB"))
     add(loss, "most", _figure("insertion_loss", lambda d: f"{d['most_db']:.2f} dB"))
-    columns = [("", lambda row: text(row[1][0])), *(_column(switch) for switch in switches)]
+    columns = [("", _label), *(_column(switch) for switch in switches)]
     filled = [row for row in rows if any(row[1][1](switch) not in ("", NOTHING) for switch in switches)]
     return f"<h2>Side by side</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+
+
+def _label(row: tuple[str, Row]) -> str:
+    return text(row[1][0]).replace(" ", "&nbsp;")
+
+
+def _said(key_: str, switch: Switch) -> str:
+    """What it says of itself."""
+    return text(switch["identity"].get(key_, ""))
 
 
 def _errors(errors: Mapping[str, int]) -> str:

@@ -109,7 +109,7 @@ class Stream:
 
 def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnect]]:
     """Two sets of ``count`` circuits; from one to the other every one of them moves. In the first, 1 goes to
-    2 and (from two on) 2 to 1; in the second both come back to where they are from."""
+    2 and (of an even number) 2 to 1; in the second both come back to where they are from."""
     if count > rig.pairs:
         lacks(f"{count} pairs of ports (there are {rig.pairs})")
     if count == 1:

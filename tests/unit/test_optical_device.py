@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,10 @@ from testbed.emulation.optical.device import (
     SetLabel,
     Stored,
     Ticket,
+    Wire,
 )
+from testbed.emulation.optical.recovery import ModelledPaths
+from testbed.emulation.optical.server import apply_effects
 
 SIZE = 8
 LATER = 10 * NS
@@ -147,6 +151,31 @@ def test_the_profile_times_the_light() -> None:
         -device.insertion_loss_db(1, 9), abs=MEMS.repeatability_db
     )
     assert MEMS.loss_min_db <= device.insertion_loss_db(1, 9) <= MEMS.loss_max_db
+
+
+def test_light_that_was_taken_away_late_comes_back_late() -> None:
+    """A process that is held up between the decision and its effect makes no dark time shorter."""
+    device, paths = OpticalDevice(SIZE, MEMS, seed=3), ModelledPaths(None, "ocs0", SIZE)
+    do(device, ConnectOnly(((1, 9),)), 0)
+    ticket = device.submit(LATER, ConnectOnly(((1, 10),)))
+    device.advance(LATER)
+    assert device.next_ns is not None
+    decided = device.next_ns
+    effects = device.advance(decided)
+    (light,) = [effect for effect in effects if isinstance(effect, Light)]
+    tuned = ticket.tuned_ns
+    # The clock of the test runs on from here; for the device it is the time of the decision.
+    began = time.monotonic_ns()
+    late = apply_effects(paths, effects, began - NS)
+    assert NS <= late <= NS + time.monotonic_ns() - began
+    device.put_off(late)
+    assert paths.cross_connects()[1, None].ready_ns == light.ready_ns + late
+    assert device.since_ns(Wire(1, 10)) == light.ready_ns + late
+    assert ticket.tuned_ns == tuned + late
+    assert device.port_state(10, tuned + late - 1) is PortState.TUNING
+    # What darkens nothing is as late as it is.
+    new = do(device, Connect(((2, 11),)), 2 * LATER)[1]
+    assert apply_effects(paths, new, time.monotonic_ns() - NS) == 0
 
 
 def test_commands_are_done_one_after_the_other() -> None:

@@ -80,6 +80,19 @@ def another_writer_makes_a_plan_stale(rig: Rig, driver: OpticalSwitchDriver) -> 
     stands(rig, driver, rig.cycle(1, 2))
 
 
+@check(34)
+def another_sessions_lock_is_respected(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 1)])
+    plan = driver.plan([rig.xc(1, 2)])
+    with rig.locked():
+        with raises(OpticalError, "a change under another session's lock"):
+            driver.apply(plan)
+        same(rig.truth(), {rig.xc(1, 1)}, "there stands")
+        same(rig.standing(driver), {rig.xc(1, 1)}, "the driver reads")
+    rig.change(driver, [rig.xc(1, 2)])
+    stands(rig, driver, {rig.xc(1, 2)})
+
+
 # Below, the switch itself misbehaves.
 
 
@@ -181,6 +194,8 @@ def a_reply_that_drips_ends_at_the_deadline(rig: Rig, driver: OpticalSwitchDrive
 
 @check(31)
 def what_is_said_to_be_done_and_is_not_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    if not driver.capabilities().timing.lit_after_s(1):
+        lacks("a declared dark time, after which it is read back")
     plan = driver.plan([rig.xc(1, 2)])
     with rig.fault("vanish", seconds=0.0, count=1):
         with raises(ReadBackMismatch, "a circuit that vanished when it was tuned"):

@@ -105,7 +105,8 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
     expect(sorted(after_report)[1] <= 0.05, "it was dark on the wire when the driver said that it was lit")
     least_s, median_s = min(dark), sorted(dark)[1]
     expect(least_s >= timing.dark.least_s * 0.98, f"dark for {least_s * 1e3:.1f} ms, less than declared")
-    expect(median_s <= 3 * most_s, f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} ms declared")
+    # And what a machine needs for two commands to a switch that needs no time.
+    expect(median_s <= 3 * most_s + 0.02, f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} declared")
 
 
 @check(38)

@@ -320,6 +320,7 @@ class OpticalDevice:
         #: Least power (dBm) that must leave an egress which leads to a receiver.
         self.least_dbm: Mapping[int, float] = {}
         self._queue: deque[_Turn] = deque()
+        self._carried_out: list[Ticket] = []
         self._free_ns = 0
         #: Asked of each command, when it comes, what will go wrong with it.
         self.mishap: Callable[[int, Ticket], Mishap | None] = lambda *_: None
@@ -350,6 +351,7 @@ class OpticalDevice:
     def advance(self, now_ns: int) -> list[Effect]:
         """Carries out every command whose time has come; the effects, in order."""
         effects: list[Effect] = []
+        self._carried_out = []
         while self._queue:
             turn = self._queue[0]
             if turn.due_ns is None:
@@ -364,7 +366,18 @@ class OpticalDevice:
             except DeviceError as error:
                 turn.ticket.error = error
             turn.ticket.done = True
+            self._carried_out.append(turn.ticket)
         return effects
+
+    def put_off(self, late_ns: int) -> None:
+        """What the last :meth:`advance` made is tuned so much later: its ports went dark that late."""
+        for ticket in self._carried_out:
+            if ticket.made:
+                ticket.tuned_ns += late_ns
+            for wire in ticket.made:
+                lit = self._lit.get((wire.ingress, wire.wavelength))
+                if lit is not None and lit.egress == wire.egress:
+                    self._lit[wire.ingress, wire.wavelength] = Lit(lit.egress, lit.ready_ns + late_ns)
 
     def _duration_ns(self, command: Command) -> int:
         try:

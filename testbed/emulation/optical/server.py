@@ -98,20 +98,29 @@ class Settings:
     recovery: Recovery | None = None
 
 
-def apply_effects(datapath: LightPaths, effects: Iterable[Effect]) -> None:
-    """Makes the kernel do what the device decided."""
+def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: int | None = None) -> int:
+    """Makes the kernel do what the device decided, at ``decided_ns`` if that is known.
+
+    A process that is held up between the two takes light away late. Then what is lit in its place is lit so
+    much later, too: how long ports are dark is the device's to say, not the machine's. Gives by how much,
+    nanoseconds.
+    """
+    late_ns = 0
     for effect in effects:
         match effect:
             case Light(ingress, egress, ready_ns, wavelength, loss_db):
-                datapath.connect(ingress, egress, ready_ns, wavelength, loss_db)
+                datapath.connect(ingress, egress, ready_ns + late_ns, wavelength, loss_db)
             case Dark(ingress, wavelength):
                 datapath.disconnect(ingress, wavelength)
+                if decided_ns is not None:
+                    late_ns = max(late_ns, time.monotonic_ns() - decided_ns)
             case Gate(port, admin):
                 datapath.set_admin(port, admin)
             case Label(port, label):
                 datapath.set_label(port, label)
             case Boot(recovery):
                 datapath.set_recovery(recovery)
+    return late_ns
 
 
 def stored(datapath: LightPaths) -> Stored:
@@ -436,8 +445,8 @@ class OpticalSwitchServer:
         while True:
             now_ns = time.monotonic_ns()
             # Effects reach the kernel before any reply that speaks of them reaches a client.
-            self.apply(self.faults.advance(now_ns))
-            self.apply(self.device.advance(now_ns))
+            self.apply(self.faults.advance(now_ns), now_ns)
+            self.device.put_off(self.apply(self.device.advance(now_ns), now_ns))
             for client in self._clients.values():
                 client.unread += client.session.advance(now_ns)
             due = [at for at in (self.device.next_ns, self.faults.next_ns) if at is not None]
@@ -446,18 +455,20 @@ class OpticalSwitchServer:
         for client in list(self._clients.values()):
             self._write(client)
 
-    def apply(self, effects: Sequence[Effect]) -> None:
-        """Makes the kernel do what the device decided. Only for the switch's own thread."""
+    def apply(self, effects: Sequence[Effect], decided_ns: int | None = None) -> int:
+        """Makes the kernel do what the device decided; how much later, nanoseconds. Only for the switch's own
+        thread."""
         if not effects:
-            return
+            return 0
         if self._far is not None:
             # Before, so that no packet slips through on light that is too weak; and again after, because
             # another switch that changes at the same time has not seen this one's change until then.
             self._far.follow()
-        apply_effects(self._datapath, effects)
+        late_ns = apply_effects(self._datapath, effects, decided_ns)
         self._datapath.keep()
         if self._far is not None:
             self._far.follow()
+        return late_ns
 
     def _accept(self, listener: socket.socket) -> None:
         try:

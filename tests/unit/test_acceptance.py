@@ -1,0 +1,168 @@
+"""The acceptance kit without a switch: how items are summed up, gaps told from frames, and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.acceptance.page import render
+from fabric.crossconnect import CrossConnect, check_matching
+from testbed.acceptance.checks import CHECKS
+from testbed.acceptance.items import ITEMS
+from testbed.acceptance.measure import Stream, summary, two_states
+from testbed.acceptance.rig import Lacks, Rig
+from testbed.acceptance.runner import Outcome, as_document, by_item
+from testbed.acceptance.traffic import Arrived, Sent, gaps, interval_of
+from tests.unit.test_cli import ringlight
+
+
+class Ports(Rig):
+    """A rig of so many pairs of ports and nothing else."""
+
+    def __init__(self, pairs: int) -> None:
+        self.inputs, self.outputs = range(1, pairs + 1), range(pairs + 1, 2 * pairs + 1)
+        self.hosts = {}
+
+    close = driver = truth = external_connect = wipe = writes = None  # type: ignore[assignment]
+
+
+Ports.__abstractmethods__ = frozenset()
+
+
+def test_every_item_has_a_check() -> None:
+    assert list(ITEMS) == list(range(1, 46))
+    assert {item for check in CHECKS for item in check.items} == ITEMS.keys()
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+def test_an_item_is_as_bad_as_its_worst_check() -> None:
+    found = by_item(
+        [
+            Outcome("a", (1, 2), "green"),
+            Outcome("b", (2, 3), "failed", "it did not"),
+            Outcome("c", (1, 4), "skipped", "lasers"),
+        ]
+    )
+    assert [found[n].state for n in (1, 2, 3, 4)] == ["green", "failed", "failed", "skipped"]
+    assert [found[n].text for n in (1, 2, 4, 5)] == ["lasers", "it did not", "lasers", "a check"]
+
+
+def sent(count: int, pace: int = 100, took: int = 5) -> Sent:
+    before = np.arange(1, count + 1, dtype=np.int64) * pace
+    return Sent(before, before + took, 60)
+
+
+def arrived(numbers: list[int], sent: Sent, delay: int = 20) -> Arrived:
+    chosen = np.array(numbers, dtype=np.int64)
+    return Arrived(chosen, sent.before[chosen] + delay)
+
+
+@given(st.integers(3, 40), st.data())
+def test_a_gap_holds_the_dark_time(count: int, data: st.DataObject) -> None:
+    """Light goes and comes back at any moment between frames; what arrives bounds both."""
+    stream = sent(count)
+    first = data.draw(st.integers(1, count - 2))
+    last = data.draw(st.integers(first, count - 2))
+    gone = data.draw(st.integers(int(stream.after[first - 1]), int(stream.before[first])))
+    back = data.draw(st.integers(int(stream.after[last]), int(stream.before[last + 1])))
+    through = [n for n in range(count) if not first <= n <= last]
+    (gap,) = gaps(stream, arrived(data.draw(st.permutations(through)), stream))
+    assert (gap.first, gap.last) == (first, last)
+    assert gap.least_s * 1e9 <= back - gone + 0.5
+    assert back - gone <= gap.most_s * 1e9 + 0.5
+    assert gap.gone[0] <= gone <= gap.gone[1]
+    assert gap.back[0] <= back <= gap.back[1]
+
+
+def test_what_is_lost_at_the_ends_is_no_gap() -> None:
+    stream = sent(10)
+    assert gaps(stream, arrived([2, 3, 4], stream)) == []
+    assert gaps(stream, arrived([], stream)) == []
+
+
+def test_the_first_frame_at_a_new_port_tells_when_light_came() -> None:
+    stream = sent(10)
+    there = Stream(stream, {1: arrived([0, 1, 2], stream), 2: arrived([6, 7, 8, 9], stream)})
+    # Frame 5 was lost, frame 6 came: light was there after 5 had left and before 6 arrived.
+    assert there.first_at(2, since=350) == (600, 720)
+    assert there.first_at(1, since=400) is None
+    (gap,) = there.gaps()
+    assert (gap.first, gap.last) == (3, 5)
+
+
+@given(st.integers(1, 50))
+def test_from_one_state_to_the_other_every_circuit_moves(count: int) -> None:
+    rig = Ports(50)
+    first, second = two_states(rig, count)
+    assert len(check_matching(first)) == len(check_matching(second)) == count
+    assert not first & second
+    assert CrossConnect(1, 52) in first
+    assert CrossConnect(1, 51) in second
+    assert count in (1, 3) or CrossConnect(2, 51) in first
+
+
+def test_more_circuits_than_ports_are_lacked() -> None:
+    with pytest.raises(Lacks, match="160 pairs of ports"):
+        two_states(Ports(8), 160)
+
+
+def test_a_gigabit_has_so_many_frames() -> None:
+    assert interval_of(1476, 1e9) == pytest.approx(12e-6)
+
+
+DARK: dict[str, Any] = {
+    "declared_s": {"least": 0.03, "typical": 0.0325, "most": 0.035},
+    "measured": summary([0.031, 0.033]),
+    "outside_declared": summary([0.0, 0.0]),
+    "driver": summary([0.05]),
+    "samples": [{"change": 0, "way": 1, "least_s": 0.0309, "most_s": 0.0311, "driver_s": 0.05}],
+}
+LIGHT = {"light": summary([0.04, 0.05]), "answer": summary([0.06]), "samples_s": [0.04, 0.05]}
+
+
+def document(*names: str, failed: bool = False) -> dict[str, Any]:
+    outcomes = [
+        Outcome("adding", (7, 9), "failed" if failed else "green", "not <done>" if failed else ""),
+        Outcome("power", (39,), "skipped", "power meters"),
+    ]
+    switch = {"identity": {"vendor": "ACME & Sons"}, "ports": {"ingress": 8, "egress": 7}, "seconds": 1.0}
+    measured = {"dark_time": DARK, "command_to_light_1": LIGHT, "insertion_loss": {"lacks": "power meters"}}
+    switches = [{"name": name, **switch, **as_document(outcomes), "measured": measured} for name in names]
+    return {"acceptance": 1, "at": "2026-11-23T13:00:00Z", "machine": {"kernel": "6"}, "switches": switches}
+
+
+def test_the_page_says_what_is_in_the_document(tmp_path: Path) -> None:
+    page = render(document("one"), tmp_path)
+    for words in ("one: no item of the conformance list failed", "ACME &amp; Sons", "30 to 35 ms", "32 ms"):
+        assert words in page, words
+    assert "lacks power meters (item 39)" in page
+    assert page.count("<svg") == 2
+    page = render(document("one", "two", failed=True), tmp_path)
+    assert "2 optical switches: 4 items failed" in page
+    assert "not &lt;done&gt; (item 7, 9)" in page
+
+
+def test_two_folders_are_compared_on_one_page(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "acceptance.json").write_text(json.dumps(document(name)))
+    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert ringlight("ocs", "compare", *folders, "--out", str(tmp_path / "both")).returncode == 0
+    both = json.loads((tmp_path / "both" / "acceptance.json").read_text())
+    assert [switch["name"] for switch in both["switches"]] == ["one", "two"]
+    assert "2 optical switches" in (tmp_path / "both" / "index.html").read_text()
+    for words, said in (
+        ([folders[0], folders[0]], "two of them are called one"),
+        ([str(tmp_path / "none")], "none: No such file or directory"),
+        ([str(tmp_path / "both" / "index.html")], "is not what conformance --out writes"),
+    ):
+        done = ringlight("ocs", "compare", *words, "--out", str(tmp_path / "out"))
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert not (tmp_path / "out").exists()
