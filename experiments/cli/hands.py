@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import calls, options, rest
-from experiments.cli.common import Column, fail, listing, say
+from experiments.cli.common import Column, fail, listing, say, table
 from experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
@@ -21,9 +21,31 @@ if TYPE_CHECKING:
 
 
 class _Asked:
-    """What the prompt asks the controller."""
+    """What the prompt asks the controller of a lab."""
+
+    def __init__(self, lab: Attached) -> None:
+        self._fabric = lab.fabric
 
     def light(self) -> None:
+        from fabric.topology import circuit_switches
+
+        fabric = self._fabric
+        of_circuits = circuit_switches(fabric)
+        if of_circuits or not fabric.optical_switches:
+            self._circuits()
+        rows = []
+        for switch in fabric.optical_switches.values():
+            if switch.name not in of_circuits:
+                for lit in calls.get(f"/v1/optical-switches/{switch.name}/cross-connects"):
+                    colour = "" if lit["wavelength"] is None else f"λ{lit['wavelength']}"
+                    ends = f"{switch.name}:{lit['ingress']}", f"{switch.name}:{lit['egress'] - switch.size}"
+                    rows.append([*ends, colour, lit["state"]])
+        if rows:
+            table(["in", "out", "on", "state"], rows)
+        elif not of_circuits and fabric.optical_switches:
+            typer.echo("all optical switches are dark: light here belongs to jobs")
+
+    def _circuits(self) -> None:
         found = calls.get("/v1/circuits")["circuits"]
         if found:
             columns: list[Column] = [
@@ -127,7 +149,7 @@ def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
         # Ctrl-C ends what is going on, and the prompt comes back, as Mininet's does.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return Prompt(view, _Asked(), lines).said.errors
+        return Prompt(view, _Asked(lab), lines).said.errors
     finally:
         signal.signal(signal.SIGINT, previous)
         view.stop()
@@ -189,7 +211,7 @@ def ping(
             typer.echo(f"{source} -> {target}: {said}")
             lost += one.rtt_s is None
             if one.rtt_s is None and number == count - 1:
-                say(_Asked().why_not(source, target))
+                say(_Asked(lab).why_not(source, target))
         if lost:
             raise typer.Exit(1)
         return
