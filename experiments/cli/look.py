@@ -124,7 +124,8 @@ def _run_capture(command: list[str], lab: Attached, what: str, seconds: float | 
         except subprocess.TimeoutExpired:
             say(f"{seconds:g} s are over")
         except Interrupted as error:
-            if error.number != signal.SIGINT:
+            # As tcpdump: who is told to end has had what was wanted.
+            if error.number not in (signal.SIGINT, signal.SIGTERM):
                 raise
     finally:
         with suppress(subprocess.TimeoutExpired):

@@ -335,9 +335,9 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
     with connection() as api:
         while state not in ("SUCCEEDED", "FAILED", "CANCELLED"):
             found = api.get(f"/v1/jobs/{job_id}")
-            answer = api.get(f"/v1/jobs/{job_id}/events", cursor=cursor)
-            cursor = answer["cursor"]
-            for event in answer["events"]:
+            news = api.get(f"/v1/jobs/{job_id}/events", cursor=cursor)
+            cursor = news["cursor"]
+            for event in news["events"]:
                 # Rank 0 speaks for all: the ranks go in step.
                 if not as_json and event["event"] == "iteration" and event["rank"] == 0:
                     seconds = event["allreduce_end"] - event["compute_start"]
