@@ -139,7 +139,7 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
 @metric("s", of="event")
 def tcp_stall_usual(context: Context, action: Action) -> float | None:
     """The same without moving light: median over earlier iterations of their worst."""
-    if not moves_light(context, action):
+    if not moves_light(context, action) or not any(job.iterations for job in context.run.jobs.values()):
         return None
     begin, _ = window(action)
     groups = (group for job in context.run.jobs.values() for group in job.by_index)
