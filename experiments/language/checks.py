@@ -223,7 +223,7 @@ def _check_container(run: Draft, job: JobPlan) -> None:
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
     if job.ranks:
-        _check_joined(run, job, all_pairs=True)
+        _check_joined(run, job)
 
 
 def _check_fits(run: Draft, job: JobPlan) -> None:
@@ -281,8 +281,8 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         _check_joined(run, job)
 
 
-def _check_joined(run: Draft, job: JobPlan, *, all_pairs: bool = False) -> None:
-    """Whether packets get from each rank of a job to the next, or to every other."""
+def _check_joined(run: Draft, job: JobPlan) -> None:
+    """Whether packets get from each rank of a job to the next, and so to every other."""
     fabric = run.fabric
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
@@ -291,8 +291,7 @@ def _check_joined(run: Draft, job: JobPlan, *, all_pairs: bool = False) -> None:
         return
     router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
     try:
-        around = itertools.pairwise((*job.ranks, job.ranks[0]))
-        for a, b in itertools.permutations(job.ranks, 2) if all_pairs else around:
+        for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
             router.path(a, b)
     except ValueError as error:
         raise ValueError(f"{run.where}.links: {error}") from None

@@ -149,7 +149,6 @@ def test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
 
 def test_a_fat_tree_takes_one_and_dark_pairs_are_named() -> None:
     assert plan_of(TREE + "jobs: {own: {ranks: all, image: a}}\n").job("own").gpus == 16
-    # Two islands: neighbours in rank order need not be the only ones that talk.
     islands = SWITCH.replace("{tor0: {ports: 4}}", "{tor0: {ports: 4}, tor1: {ports: 4}}").replace(
         '[g3, "tor0:4"]', '[g3, "tor1:1"]'
     )

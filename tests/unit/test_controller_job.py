@@ -725,11 +725,11 @@ def container_job() -> Job:
 def test_exit_codes_of_somebody_elses_command_mean_nothing_to_us() -> None:
     """3 is that of our worker when it lost a peer, which is never the cause."""
     job = container_job()
-    say(job, 2, "command_ended", 4.0, exit_code=1)
-    say(job, 1, "command_ended", 3.0, exit_code=3)
-    note_workers(job, workers(job, r1={"exit_code": 3, "stderr_tail": "no\nfile"}, r2={"exit_code": 1}))
+    say(job, 1, "command_ended", 4.0, exit_code=1)
+    say(job, 2, "command_ended", 3.0, exit_code=3)
+    note_workers(job, workers(job, r2={"exit_code": 3, "stderr_tail": "no\nfile"}, r1={"exit_code": 1}))
     assert progress(job, 5.0) is JobState.FAILED
-    assert job.error == "rank 1 on GPU g1 ended with exit code 3: file"
+    assert job.error == "rank 2 on GPU g2 ended with exit code 3: file"
 
 
 def test_a_holder_is_not_told_of_the_container_but_of_its_deadline() -> None:
