@@ -121,6 +121,11 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
                     "jobs.pair.deadline": "1 s",
                     "jobs.pair.may_fail": True,
                 },
+                "killed": {
+                    "jobs.pair.command": ["sleep", "60"],
+                    "jobs.pair.may_fail": True,
+                    "events": [{"when": {"at": "300 ms"}, "do": "kill", "target": "worker pair 1"}],
+                },
                 "unknown": {"jobs.pair.command": ["no-such-program"], "jobs.pair.may_fail": True},
             },
         },
@@ -129,7 +134,7 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     assert not failures
     assert {arm: run.jobs["pair"].state for arm, run in runs.items()} == {
         **dict.fromkeys(("whole", "moved"), "SUCCEEDED"),
-        **dict.fromkeys(("falls", "hangs", "unknown"), "FAILED"),
+        **dict.fromkeys(("falls", "hangs", "killed", "unknown"), "FAILED"),
     }
 
     # What it sent is on the links, and in both directions.
@@ -149,6 +154,7 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     assert figures.number("falls", "job pair", "commands_failed") == 1
     assert said(folder, "falls", "pair-1", "stderr") == "out of luck\n"
     assert "its command had not ended 1 s after the start" in str(hangs.reason)
+    assert runs["killed"].jobs["pair"].reason == "rank 1 on GPU g2 was killed by SIGKILL"
     assert "no-such-program" in str(runs["unknown"].jobs["pair"].reason)
 
     told = said(folder, "whole", "rights-0").splitlines()

@@ -25,7 +25,7 @@ def render(view: View, draw: Draw) -> str:
         ("job, link", lambda at: text(at.subject.removeprefix("traffic "))),
         ("bytes", cell("link_bytes")),
     ]
-    shown = table_of(ran, columns, group=lambda at: text(at.title))
+    shown = table_of(ran, columns, 2, group=lambda at: text(at.title))
     over = table_of(list(view.each("traffic")), links, group=lambda at: text(at.title))
     return (
         f'{shown}{over}<p class="quiet">All {tag(view.label)}. Bytes are those of frames, by the counters of '
