@@ -28,19 +28,20 @@ def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     others = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
     with listen(spec, time.monotonic() + spec.connect_timeout_s) as listener:
         connections = connect_all(spec, dict.fromkeys(others, False), listener)
-    held = [(line.peer, connection) for line, connection in connections.items()]
+    told = describe([(line.peer, connection) for line, connection in connections.items()])
     with Beacons(spec) as beacons:
-        events.write("ready", local=spec.address, connections=describe(held))
-        started = wait_for_release(directory / "go", held, spec.go_timeout_s)
+        events.write("ready", local=spec.address, connections=told)
+        # Not watched: who is released first may have ended before this rank hears of it.
+        started = wait_for_release(directory / "go", [], spec.go_timeout_s)
         before = carried()
-        for _, connection in held:
-            connection.close()
         events.write("started", at=started)
         _until_ended(directory / ENDED, started, spec.deadline_s)
         wire = {
             name: [after - first for after, first in zip(now, before[name], strict=True)]
             for name, now in carried().items()
         }
+    for connection in connections.values():
+        connection.close()
     events.write("done", wire_bytes=wire, max_beacon_gap_s=beacons.max_gap_s, beacon_gaps=beacons.gaps)
 
 

@@ -380,7 +380,9 @@ class Workers:
         try:
             started = guest.start()
         except DockerFailures as error:
-            why = GuestEnd(time.monotonic(), NOT_STARTED, None, False, docker_reason(error))
+            # Before the cause Docker names each program that it went through.
+            cause = docker_reason(error).rpartition("unable to start container process: ")[2]
+            why = GuestEnd(time.monotonic(), NOT_STARTED, None, False, cause)
             self._note_guest_end(worker, why)
             return
         if started is None:
