@@ -24,7 +24,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -283,43 +283,48 @@ class NetconfServer:
             transport.close()
 
     def ask(self, *operations: str) -> list[str]:
-        """The answers to these in a session of its own, past SSH and all that is counted and hurt here.
-        Raises RuntimeError if one is an error."""
-        rpcs = [
-            f'<rpc xmlns="{BASE}" message-id="{number}">{one}</rpc>'
-            for number, one in enumerate(operations, start=1)
-        ]
-        hello = (
-            f'<hello xmlns="{BASE}"><capabilities><capability>urn:ietf:params:netconf:base:1.0</capability>'
-            "</capabilities></hello>"
-        )
-        framing, answers = Framing(), []
+        """The answers to these in a session of their own. Raises as what :meth:`session` gives."""
+        with self.session() as ask:
+            return [ask(one) for one in operations]
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Callable[[str], str]]:
+        """A session past SSH and all that is counted and hurt here: a function that has one operation done
+        and gives its answer. It raises RuntimeError if that is an error."""
+        framing = Framing()
         with subprocess.Popen(
             self._subsystem(), env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as inside:
-            alarm = threading.Timer(START_S, inside.kill)
-            alarm.start()
-            try:
+
+            def exchange(message: str) -> str:
                 assert inside.stdin is not None
                 assert inside.stdout is not None
-                for one in (hello, *rpcs):
-                    asked = len(answers)
-                    inside.stdin.write(framing.pack(one.encode()))
-                    inside.stdin.flush()
-                    while len(answers) == asked:
-                        if not _has_more(inside):
-                            inside.stdin.write(b"\n")
-                            inside.stdin.flush()
-                        elif data := os.read(inside.stdout.fileno(), 1 << 16):
-                            answers += [told.decode() for told in framing.feed(data)]
-                        else:
-                            break
+                inside.stdin.write(framing.pack(message.encode()))
+                inside.stdin.flush()
+                deadline = time.monotonic() + START_S
+                while time.monotonic() < deadline:
+                    if not _has_more(inside):
+                        inside.stdin.write(b"\n")
+                        inside.stdin.flush()
+                    elif data := os.read(inside.stdout.fileno(), 1 << 16):
+                        for answer in framing.feed(data):
+                            return answer.decode()
+                    else:
+                        break
+                raise RuntimeError(f"netconfd has not answered: {message}")
+
+            def ask(operation: str) -> str:
+                answer = exchange(f'<rpc xmlns="{BASE}" message-id="1">{operation}</rpc>')
+                if "<rpc-error>" in answer:
+                    raise RuntimeError(f"netconfd: {operation}: {answer}")
+                return answer
+
+            try:
+                capability = "<capability>urn:ietf:params:netconf:base:1.0</capability>"
+                exchange(f'<hello xmlns="{BASE}"><capabilities>{capability}</capabilities></hello>')
+                yield ask
             finally:
-                alarm.cancel()
                 inside.kill()
-        if len(answers) <= len(rpcs) or any("<rpc-error>" in one for one in answers):
-            raise RuntimeError(f"netconfd: {operations}: {answers[1:]}")
-        return answers[1:]
 
     def _subsystem(self) -> list[str]:
         return [

@@ -17,6 +17,9 @@ from fabric.crossconnect import CrossConnect, Mode
 from testbed.acceptance.changing import converge
 from testbed.acceptance.network import Host
 
+#: What a start does to cross-connects (Open Compute Project): nothing, make them anew, remove them.
+Recovery = Literal["MAINTAIN", "RESTORE", "REMOVE"]
+
 
 class Lacks(Exception):
     """A check needs what this switch or its rig does not have; the message names that."""
@@ -48,8 +51,8 @@ class Rig(ABC):
     read_only: bool = False
     #: Whether ``truth`` comes from elsewhere than a driver's reading.
     out_of_band: bool = True
-    #: What becomes of cross-connects when the switch starts again (Open Compute Project's words).
-    recovery: ClassVar[Literal["MAINTAIN", "RESTORE", "REMOVE"]] = "MAINTAIN"
+    #: What can be made to become of cross-connects when the switch starts again.
+    recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN",)
     #: Which of the writes on the wire add, and which only remove.
     ADDITION: ClassVar[re.Pattern[str]] = re.compile(
         r"conn\w*:(add|only)|ENT-|ACT-|\APUT |\APATCH |id=b?add|'add'|'modify|\bmerge\b|\bcreate\b|\Aadd ",
@@ -189,10 +192,14 @@ class Rig(ABC):
         switch (docs/optical-management.md); ``count``: so often at most."""
         lacks("faults that can be injected into the switch")
 
+    def locked_by_another(self) -> AbstractContextManager[None]:
+        """Another session has locked the switch meanwhile, which fails where the driver has kept a lock."""
+        lacks("sessions that lock each other out")
+
     def plug(self, faceplate: int, plugged: bool) -> None:
         """A host's fibre is put in or taken out."""
         lacks("a fibre that can be unplugged")
 
-    def restart(self) -> None:
-        """The switch's control ends without warning and starts again."""
+    def restart(self, recovery: Recovery) -> None:
+        """The switch's control ends without warning and starts again, in one of the ``recoveries``."""
         lacks("a switch that may be restarted")

@@ -14,7 +14,7 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
 from testbed.acceptance.checks.reading import WRONG_PASSWORD
-from testbed.acceptance.rig import Rig
+from testbed.acceptance.rig import Recovery, Rig
 from testbed.acceptance.rigs.emulated import HOSTS, SIZE
 from tests import netconf_server
 from tests.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
@@ -37,7 +37,7 @@ class NetconfRig(Rig):
 
     inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE)
     failed_port = 2 * SIZE
-    recovery = "RESTORE"
+    recoveries = ("RESTORE",)
 
     @classmethod
     def missing(cls) -> str:
@@ -118,11 +118,19 @@ class NetconfRig(Rig):
     def drop_sessions(self) -> None:
         self._server.drop()
 
+    @contextmanager
+    def locked_by_another(self) -> Iterator[None]:
+        target = "<target><candidate/></target>"
+        with self._server.session() as ask:
+            ask(f"<lock>{target}</lock>")
+            yield
+            ask(f"<unlock>{target}</unlock>")
+
     def plug(self, faceplate: int, plugged: bool) -> None:
         """Its meter is set by hand."""
         power = POWERS[faceplate] if plugged else DARK_DBM
         leaves = f"<port-id>{faceplate}</port-id><power>{power:.2f}</power>"
         self._edit(f'<opm-power xmlns="{MODEL}"><port>{leaves}</port></opm-power>')
 
-    def restart(self) -> None:
+    def restart(self, recovery: Recovery) -> None:
         self._server.restart()

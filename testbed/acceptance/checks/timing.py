@@ -1,4 +1,4 @@
-"""Concurrency and time: items 35 to 38."""
+"""Concurrency and time: items 34 to 38."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import DeadlineExceeded, PortBusy
+from controller.optical.errors import DeadlineExceeded, OpticalError, PortBusy
 from fabric.crossconnect import CrossConnect, Mode
 from testbed.acceptance.checking import Check, collecting, expect, raises, same
 from testbed.acceptance.checks.safety import wait_for_light
@@ -26,6 +26,19 @@ log = logging.getLogger(__name__)
 THREADS = 100
 #: Random sequences of changes that are held against a model, and most changes of one.
 SEQUENCES, LONGEST = 12, 4
+
+
+@check(34)
+def a_lock_of_another_session_is_respected(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    rig.change(driver, [rig.xc(1, 2)])
+    with rig.locked_by_another():
+        with raises(OpticalError, "a change while another session has the lock"):
+            rig.change(driver, [rig.xc(2, 1)], timeout_s=2)
+        stands(rig, driver, {rig.xc(1, 2)})
+    rig.change(driver, [rig.xc(2, 1)])
+    stands(rig, driver, rig.cycle(1, 2))
+    with rig.locked_by_another():
+        pass  # The driver has given its own back.
 
 
 @check(36)

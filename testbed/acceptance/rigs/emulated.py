@@ -25,7 +25,7 @@ from fabric.crossconnect import CrossConnect
 from fabric.optical_profiles import PROFILES
 from testbed.acceptance.checks.reading import WRONG_PASSWORD
 from testbed.acceptance.network import Network
-from testbed.acceptance.rig import Rig, lacks
+from testbed.acceptance.rig import Recovery, Rig, lacks
 from testbed.emulation.optical.datapath import Datapath, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
@@ -148,6 +148,8 @@ class ScpiRig(Rig):
     A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
     """
 
+    #: All; the subclasses, whose switch is the same, have one each.
+    recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN", "RESTORE", "REMOVE")
     #: Whether the dialect tells that a port has failed; the last egress has.
     shows_failed: ClassVar[bool] = True
     profile: str = PROFILE
@@ -346,14 +348,16 @@ class ScpiRig(Rig):
     def plug(self, faceplate: int, plugged: bool) -> None:
         self.hosts[faceplate].plug(plugged)
 
-    def restart(self) -> None:
+    def restart(self, recovery: Recovery) -> None:
         assert self._process is not None
         self._process.kill()
         self._process.wait(5)
         self._ready.unlink()
         own, command = f"{self.protocol}=127.0.0.1:0", list(self._command)
         command[command.index("--listen") + 1] = self.addresses["scpi"]
-        self._launch([f"{self.protocol}={self.address}" if word == own else word for word in command])
+        command = [f"{self.protocol}={self.address}" if word == own else word for word in command]
+        # Of several the last one counts.
+        self._launch([*command, "--recovery", recovery.lower()])
 
 
 class WssRig(ScpiRig):
@@ -363,6 +367,7 @@ class WssRig(ScpiRig):
     without wavelengths.
     """
 
+    recoveries = ("RESTORE",)
     wavelength = 2
     wavelengths = SIZE
     profile = "lcos"

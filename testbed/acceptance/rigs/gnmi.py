@@ -131,6 +131,7 @@ class GnmiProxy(Proxy):
 class GnmiRig(ScpiRig):
     """The model of the Open Compute Project."""
 
+    recoveries = ("RESTORE",)
     protocol = "ocp-gnmi"
     profile = "ocp"
     proxy_of = GnmiProxy

@@ -128,6 +128,7 @@ class CalientProxy(Tl1Proxy):
 
 
 class PolatisTl1Rig(ScpiRig):
+    recoveries = ("RESTORE",)
     protocol = "polatis-tl1"
     profile = "polatis-7000"
     proxy_of = PolatisProxy
@@ -136,6 +137,7 @@ class PolatisTl1Rig(ScpiRig):
 
 
 class CalientTl1Rig(ScpiRig):
+    recoveries = ("REMOVE",)
     protocol = "calient-tl1"
     profile = "calient-s320"
     proxy_of = CalientProxy

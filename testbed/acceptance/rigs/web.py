@@ -30,6 +30,7 @@ class CalientRestRig(ScpiRig):
     """Calient's REST, which shows neither failed nor disabled ports."""
 
     shows_failed = False
+    recoveries = ("MAINTAIN",)
     protocol = "calient-rest"
     proxy_of = HttpProxy
 
@@ -37,6 +38,7 @@ class CalientRestRig(ScpiRig):
 class PolatisRestconfRig(ScpiRig):
     """Polatis' RESTCONF, of a switch that is known to keep what it has shown."""
 
+    recoveries = ("REMOVE",)
     protocol = "polatis-restconf"
     proxy_of = HttpProxy
     more: ClassVar[Mapping[str, Any]] = {"settle_s": 0}
