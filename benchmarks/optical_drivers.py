@@ -1,9 +1,10 @@
 """Control time through each driver: prints one JSON object.
 
 One emulated optical switch (a process of its own, eBPF datapath, no fibres), `ideal` profile, speaks every
-management protocol; the drivers take turns. ``permutation``: from a random permutation of all ports to
-another, reading, plan, writes and read-back included, by REPLACE and by UPDATE (which may only remove what
-is in the way). ``one``: moving one circuit, likewise. Seconds.
+management protocol but NETCONF, for which there is Debian's netconfd where it is installed; the drivers take
+turns. ``permutation``: from a random permutation of all ports to another, reading, plan, writes and
+read-back included, by REPLACE and by UPDATE (which may only remove what is in the way). ``one``: moving one
+circuit, likewise. Seconds.
 
     python benchmarks/optical_drivers.py [--ports N] [--rounds N] [--moves N] [--driver NAME]
 """
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from sys import path as import_path
 
@@ -33,9 +34,11 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, Mode
 from testbed.emulation.optical.datapath import remove_pins
+from tests import netconf_server
 
 ROOT = Path(__file__).resolve().parents[1]
-DRIVERS = ("scpi", "polatis-tl1", "calient-tl1", "polatis-restconf", "calient-rest")
+EMULATED = ("scpi", "polatis-tl1", "calient-tl1", "polatis-restconf", "calient-rest", "ocp-gnmi")
+DRIVERS = (*EMULATED, "polatis-netconf")
 PASSWORD = "benchmark"
 
 
@@ -47,7 +50,7 @@ def optical_switch(ports: int) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory() as directory:
         ready, users = Path(directory, "ready"), Path(directory, "users")
         users.write_text(f"ann:{PASSWORD}\n")
-        serve = [word for one in DRIVERS[1:] for word in ("--serve", f"{one}=127.0.0.1:0")]
+        serve = [word for one in EMULATED[1:] for word in ("--serve", f"{one}=127.0.0.1:0")]
         command = [sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--profile", "ideal"]
         command += ["--size", str(ports), "--listen", "127.0.0.1:0", "--pins", str(pins)]
         command += [*serve, "--users", str(users), "--ready", str(ready)]
@@ -115,12 +118,29 @@ def main() -> int:
     chosen = parser.parse_args()
     os.environ["OPTICAL_BENCHMARK"] = PASSWORD
     login = {"username": "ann", "password_env": "OPTICAL_BENCHMARK"}
-    drivers = {}
+    more: dict[str, dict[str, object]] = {kind: dict(login) for kind in EMULATED} | {"scpi": {}}
+    more["polatis-restconf"]["settle_s"] = 0
+    more["ocp-gnmi"]["tls"] = False
+    drivers: dict[str, object] = {}
+
+    def turn(kind: str, address: str, entry: Mapping[str, object]) -> None:
+        driver = make_driver("ocs0", {"driver": kind, "address": address, **entry}, chosen.ports)
+        drivers[kind] = measure(driver, chosen.ports, chosen.rounds, chosen.moves, len(drivers))
+
+    kinds = chosen.driver or [*DRIVERS]
     with optical_switch(chosen.ports) as addresses:
-        for seed, kind in enumerate(chosen.driver or DRIVERS):
-            entry = {"driver": kind, "address": addresses[kind], "settle_s": 0}
-            driver = make_driver("ocs0", entry if kind == "scpi" else entry | login, chosen.ports)
-            drivers[kind] = measure(driver, chosen.ports, chosen.rounds, chosen.moves, seed)
+        for kind in [kind for kind in kinds if kind in EMULATED]:
+            turn(kind, addresses[kind], more[kind])
+    if "polatis-netconf" in kinds and (why := netconf_server.missing()):
+        drivers["polatis-netconf"] = f"not measured: {why}"
+    elif "polatis-netconf" in kinds:
+        server = netconf_server.NetconfServer(2 * chosen.ports)
+        try:
+            os.environ["OPTICAL_BENCHMARK"] = netconf_server.PASSWORD
+            key = {"username": netconf_server.USER, "host_key": server.host_key}
+            turn("polatis-netconf", server.address, login | key)
+        finally:
+            server.close()
     machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "load": os.getloadavg()[0]}
     print(json.dumps({"ports": chosen.ports, "machine": machine, "drivers": drivers}, indent=1))
     return 0
