@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from sys import path as import_path
+from typing import Any
 
 import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -118,12 +119,13 @@ def main() -> int:
     chosen = parser.parse_args()
     os.environ["OPTICAL_BENCHMARK"] = PASSWORD
     login = {"username": "ann", "password_env": "OPTICAL_BENCHMARK"}
-    more: dict[str, dict[str, object]] = {kind: dict(login) for kind in EMULATED} | {"scpi": {}}
+    more: dict[str, dict[str, Any]] = {kind: dict(login) for kind in EMULATED}
+    more["scpi"] = {}
     more["polatis-restconf"]["settle_s"] = 0
     more["ocp-gnmi"]["tls"] = False
     drivers: dict[str, object] = {}
 
-    def turn(kind: str, address: str, entry: Mapping[str, object]) -> None:
+    def turn(kind: str, address: str, entry: Mapping[str, Any]) -> None:
         driver = make_driver("ocs0", {"driver": kind, "address": address, **entry}, chosen.ports)
         drivers[kind] = measure(driver, chosen.ports, chosen.rounds, chosen.moves, len(drivers))
 

@@ -97,7 +97,8 @@ class Framing:
                 return None
             self._bytes = bytearray(rest)
             return head
-        at, parts = 0, []
+        at = 0
+        parts: list[bytes] = []
         while True:
             if self._bytes.startswith(b"\n##\n", at):
                 del self._bytes[: at + 4]
@@ -112,7 +113,7 @@ class Framing:
         return b"\n#%d\n%s\n##\n" % (len(message), message) if self.chunked else message + _END
 
 
-class _Session(paramiko.ServerInterface):
+class _Session(paramiko.ServerInterface):  # type: ignore[misc]  # paramiko has no types
     """Who may come in, and that all they get is NETCONF."""
 
     def __init__(self) -> None:
@@ -122,10 +123,12 @@ class _Session(paramiko.ServerInterface):
         return "password"
 
     def check_auth_password(self, username: str, password: str) -> int:
-        return paramiko.AUTH_SUCCESSFUL if (username, password) == (USER, PASSWORD) else paramiko.AUTH_FAILED
+        known = (username, password) == (USER, PASSWORD)
+        return int(paramiko.AUTH_SUCCESSFUL if known else paramiko.AUTH_FAILED)
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
+        unknown = paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
+        return int(paramiko.OPEN_SUCCEEDED if kind == "session" else unknown)
 
     def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
         if name == "netconf":
@@ -235,7 +238,7 @@ class NetconfServer:
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env=_environment() | environment,
+                env={**_environment(), **environment},
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
