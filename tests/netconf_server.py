@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import random
 import re
 import select
 import shutil
@@ -36,6 +37,7 @@ SYSTEM = "http://www.polatis.com/yang/polatis-switch"
 BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 STAND_IN = Path(__file__).parent / "data/yang"
 START_S = 20.0
+DRIP_S = 0.2
 #: Silence after which netconfd is nudged, seconds.
 NUDGE_S = 0.3
 _END = b"]]>]]>"
@@ -143,7 +145,9 @@ class NetconfServer:
     ``powers``: what the ports' meters read, dBm.
     ``seen``: the edits that clients have sent. ``lose``: the next edit does not reach it (False), or its
     answer does not come back (True), and the session ends. ``garble``: answers to readings are cut off.
-    ``chatter``: a notification goes out before every answer.
+    ``chatter``: a notification goes out before every answer. ``mishap``: what becomes of answers, `garbage`
+    (as many other bytes), `truncate` (half of it, and the session's end) or `slow-drip` (byte by byte,
+    ``DRIP_S`` apart); or `deny`: the next edit is refused and does not reach it.
     """
 
     def __init__(
@@ -159,6 +163,7 @@ class NetconfServer:
         self.lose: bool | None = None
         self.garble = False
         self.chatter = False
+        self.mishap = ""
         self._directory = Path(tempfile.mkdtemp(prefix="ringlight-netconfd-"))
         self._transports: set[paramiko.Transport] = set()
         self._threads: list[threading.Thread] = []
@@ -451,6 +456,10 @@ class _Conversation:
             server.seen.append(message.decode())
         # What decides is the commit, where there is a candidate; a port's state is edited at once.
         decides = commit or (edit is not None and (server.target == "running" or edit[1] != b"edit-config"))
+        if decides and server.mishap == "deny":
+            server.mishap = ""
+            self._refuse(message)
+            return True
         if decides and server.lose is not None:
             lose, server.lose = server.lose, None
             if not lose:
@@ -491,6 +500,16 @@ class _Conversation:
             for one, rpc in zip(numbers, rpcs, strict=True)
         ]
 
+    def _refuse(self, message: bytes) -> None:
+        number = re.search(rb'message-id="([^"]*)"', message)
+        assert number is not None
+        reason = (
+            "<error-type>application</error-type><error-tag>operation-failed</error-tag>"
+            "<error-severity>error</error-severity><error-message>not today</error-message>"
+        )
+        told = f'<rpc-reply xmlns="{BASE}" message-id="{number[1].decode()}"><rpc-error>{reason}</rpc-error>'
+        self._channel.sendall(self._down.pack(f"{told}</rpc-reply>".encode()))
+
     def answers(self) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             self._pass_answers()
@@ -527,5 +546,21 @@ class _Conversation:
                 f'<eventTime>2026-11-23T09:00:00Z</eventTime><system-error xmlns="{SYSTEM}"/></notification>'
             )
             self._channel.sendall(self._down.pack(note.encode()))
-        self._channel.sendall(self._down.pack(message))
+        return self._deliver(self._down.pack(message))
+
+    def _deliver(self, data: bytes) -> bool:
+        """Whether the session goes on."""
+        match self._server.mishap:
+            case "garbage":
+                data = random.Random(1).randbytes(len(data))
+            case "truncate":
+                self._channel.sendall(data[: len(data) // 2])
+                return False
+            case "slow-drip":
+                for at in range(len(data)):
+                    if self._server.mishap:
+                        time.sleep(DRIP_S)
+                    self._channel.sendall(data[at : at + 1])
+                return True
+        self._channel.sendall(data)
         return True

@@ -394,7 +394,7 @@ class NetconfClient:
             return
         session = ended._session
         ended.timeout = CLOSE_S
-        with contextlib.suppress(NCClientError, etree.LxmlError, OSError, EOFError):
+        with contextlib.suppress(NCClientError, etree.LxmlError, UnicodeError, OSError, EOFError):
             if session.connected:
                 ended.close_session()
         with contextlib.suppress(NCClientError, OSError, EOFError):
@@ -518,10 +518,10 @@ class NetconfClient:
         except TimeoutExpiredError:
             self._abandon()
             raise DeadlineExceeded("no reply in time") from None
-        except etree.LxmlError as error:
+        except (etree.LxmlError, UnicodeError) as error:
             self._abandon()
             raise ProtocolError(f"a reply that is not XML: {_line(error)}") from None
-        except (NCClientError, OSError, EOFError) as error:
+        except (NCClientError, paramiko.SSHException, OSError, EOFError) as error:
             self._abandon()
             raise Unreachable(f"session lost: {_line(error)}") from None
 

@@ -14,7 +14,7 @@ from controller.optical.base import OpticalSwitchDriver
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect
 from testbed.acceptance.checks.reading import WRONG_PASSWORD
-from testbed.acceptance.rig import Recovery, Rig
+from testbed.acceptance.rig import Recovery, Rig, lacks
 from testbed.acceptance.rigs.emulated import HOSTS, SIZE
 from tests import netconf_server
 from tests.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
@@ -117,6 +117,19 @@ class NetconfRig(Rig):
 
     def drop_sessions(self) -> None:
         self._server.drop()
+
+    @contextmanager
+    def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
+        if kind == "half":
+            lacks("batches that can be half done: an edit is done whole or not at all")
+        if kind not in ("autonomous", "deny", "garbage", "truncate", "slow-drip"):
+            lacks("light behind its datastore")
+        self._server.chatter = kind == "autonomous"
+        self._server.mishap = "" if kind == "autonomous" else kind
+        try:
+            yield
+        finally:
+            self._server.chatter, self._server.mishap = False, ""
 
     @contextmanager
     def locked_by_another(self) -> Iterator[None]:
