@@ -288,6 +288,24 @@ def test_clients_say_what_a_restart_does(tmp_path: Path) -> None:
         assert "BOOT:MODE=DARK" in telnet.ask("RTRV-EQPT::BOOT:3:::PARAMETER=MODE;", b"\n;")
 
 
+def test_light_that_is_lost_and_returns_is_reported(tmp_path: Path) -> None:
+    options = ["--profile", "polatis-7000", "--ports", "8", "--rest", "127.0.0.1:0", *any_port("polatis-tl1")]
+    with serving(tmp_path, *options) as one, Lines(one.addresses["polatis-tl1"]) as telnet:
+        telnet.ask("ACT-USER::a:1::b;", b"\n;")
+        assert "COMPLD" in telnet.ask("ENT-PATCH::1,9:2:;", b"\n;")
+        with httpx.Client(base_url=one.url("rest"), trust_env=False, timeout=WAIT_S) as http:
+            dark = http.put("/v1/ports/1/light", json={"light": False})
+            assert (dark.status_code, dark.json()["light"]) == (200, False)
+            assert "LOS" in telnet.until(b"\n;")
+            assert "LOS" in telnet.until(b"\n;")
+            assert {alarm["port"] for alarm in http.get("/v1/alarms").json()} == {1, 9}
+            assert http.put("/v1/ports/1/light", json={"light": True}).json()["light"] is True
+            assert "CL" in telnet.until(b"\n;")
+            assert http.put("/v1/ports/9/light", json={"light": True}).status_code == 409
+            assert http.put("/v1/ports/17/light", json={"light": True}).status_code == 404
+            assert http.put("/v1/ports/1/light", json={"light": 1}).status_code == 422
+
+
 def test_a_silent_client_is_logged_out_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     with serving(tmp_path, "--ports", "8", "--idle-timeout", "1", *any_port("calient-tl1")) as one:
         with Lines(one.addresses["calient-tl1"]) as telnet:

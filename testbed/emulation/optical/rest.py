@@ -67,6 +67,11 @@ class PortDocument(BaseModel):
     mirror_moves: int
 
 
+class LightRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    light: bool = Field(description="Whether the fibre at this ingress brings light in")
+
+
 class CircuitDocument(BaseModel):
     """A cross-connect that is reported, that is in the light paths, or both."""
 
@@ -161,7 +166,7 @@ _MEANINGS = {
     401: "The call needs the header `Authorization: Bearer TOKEN`",
     403: "`Host` or `Origin` is that of a stranger",
     404: "There is no such thing",
-    409: "There are too many faults already",
+    409: "There are too many faults already, or this switch cannot do it",
     415: "The body is not declared to be `application/json`",
     422: "The request names or holds what is not valid here",
     503: "The switch is ending, or did not come to it in time",
@@ -211,6 +216,22 @@ def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
         if port not in _ports(device):
             raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
         return switch.ask(lambda: _port(device, port, switch.now_ns))
+
+    @app.put("/v1/ports/{port}/light", tags=["switch"], responses=_errors(404, 409, 415, 422))
+    def set_light(port: PortNumber, body: LightRequest) -> PortDocument:
+        """Have light come in at an ingress, or none. Only where no packets pass: there fibres say it."""
+        if port not in _ports(device):
+            raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
+        if port > device.size:
+            raise HTTPException(409, f"port {port} is an egress; light comes in at 1..{device.size}")
+        if isinstance(switch.light_paths, Datapath):
+            raise HTTPException(409, f"port {port}: its fibre says whether there is light")
+
+        def receive() -> PortDocument:
+            device.receive(port, body.light)
+            return _port(device, port, switch.now_ns)
+
+        return switch.ask(receive)
 
     @app.get("/v1/circuits", tags=["switch"])
     def get_circuits() -> list[CircuitDocument]:
