@@ -262,6 +262,32 @@ def test_what_it_was_told_is_there_after_a_restart(tmp_path: Path, recovery: str
         assert telnet.ask(":oxc:swit:conn:stat?\n", b"\n") == ("(@1,2),(@10,9)\n" if kept else "(@),(@)\n")
 
 
+def test_circuits_have_their_names_after_a_restart(tmp_path: Path) -> None:
+    options = ["--ports", "16", "--state", f"{tmp_path}/state", *any_port("calient-tl1")]
+    with serving(tmp_path, *options) as first, Lines(first.addresses["calient-tl1"]) as telnet:
+        telnet.until(b"agent> ")
+        telnet.ask("ACT-USER::a:1::b;", b"agent> ")
+        telnet.ask("ENT-CRS::1.1.1,1.1.2:2::LAB,2WAY,red;", b"agent> ")
+        telnet.ask("ACT-CRS::1.1.1,1.1.2:3::1.1.1-1.1.2,LAB;", b"agent> ")
+        assert "COMPLD" in telnet.ask("ENT-CRS::1.1.3,1.1.4:4::LAB,1WAY,blue;", b"agent> ")
+        first.end(signal.SIGKILL)
+    with serving(tmp_path, *options) as second, Lines(second.addresses["calient-tl1"]) as telnet:
+        telnet.until(b"agent> ")
+        telnet.ask("ACT-USER::a:1::b;", b"agent> ")
+        told = telnet.ask("RTRV-CRS:::2::ALL;", b"agent> ")
+        assert "GRPNAME=LAB,CONNNAME=red,CONNTYPE=2WAY,AS=IS" in told
+        assert "GRPNAME=LAB,CONNNAME=blue,CONNTYPE=1WAY,AS=UMA,OS=RDY" in told
+        assert told.count("SRCPORT") == 2
+        second.end(signal.SIGKILL)
+    file = tmp_path / "state" / "state.json"
+    file.write_text(file.read_text().replace('"source": 1,', '"source": 99,'))
+    code, said = refused(*options)
+    assert (code, said) == (
+        1,
+        "ringlight: ocs serve: what it remembers of calient-tl1 is spoilt: there is no circuit 99>2\n",
+    )
+
+
 def test_clients_say_what_a_restart_does(tmp_path: Path) -> None:
     options = ["--profile", "polatis-7000", "--ports", "8", "--state", f"{tmp_path}/state"]
     options += any_port("polatis-tl1", "polatis-restconf")

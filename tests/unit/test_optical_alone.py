@@ -14,7 +14,8 @@ from experiments.cli.ocs_serve import serve
 from fabric.optical_drivers import protocols_of
 from fabric.optical_profiles import PIEZO, PROFILES
 from testbed.emulation.optical.alone import PORTS, example, is_loopback, read_served, settings_of
-from testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Stored
+from testbed.emulation.optical.device import NS, Admin, Lit, OpticalDevice, Recovery, Stored, Wire
+from testbed.emulation.optical.ocp_tree import names_of
 from testbed.emulation.optical.recovery import ModelledPaths, booted
 
 LIT = {(1, None): Lit(9, 5 * NS), (2, None): Lit(10, 900 * NS)}
@@ -61,6 +62,19 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     assert again.recovery() is Recovery.RESTORE
     assert (again.admin(), again.labels()) == ({3: Admin.DISABLED}, {5: "x"})
     again.close()
+
+
+def test_connections_keep_their_names() -> None:
+    device = OpticalDevice(8, PIEZO, 0, Stored(LIT))
+    names_of(device).give({"red": Wire(1, 9)}, [])
+    noted = json.loads(json.dumps(device.remembered()))
+    again = OpticalDevice(8, PIEZO, 0, Stored(LIT, notes=noted | {"other": [1]}))
+    # Nobody has asked for names yet; what nobody knows is kept.
+    assert again.remembered() == noted | {"other": [1]}
+    assert names_of(again).current() == {"red": Wire(1, 9), "port-2:port-10": Wire(2, 10)}
+    assert again.remembered() == noted | {"other": [1]}
+    assert booted(again_stored := Stored(LIT, notes=noted), PIEZO, 0, 0).notes == noted
+    assert booted(replace(again_stored, recovery=Recovery.REMOVE), PIEZO, 0, 0).notes == {}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ is first provisioned (it holds its ports) and then activated (it has light); bot
 of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two cross-connects.
 
 Light that another protocol has set shows up as a one-way circuit of the group ``SYSTEM``, and a circuit
-whose light another protocol takes away is gone. Names and groups live in this process: after a restart all
-that has light is such a one-way circuit.
+whose light another protocol takes away is gone. Names and groups live in this process, and in the folder of
+a switch that runs alone: after another restart all that has light is such a one-way circuit.
 
 Unverified, so chosen here: which shelf a port is in (the profile's ``port_names``); a port that is busy,
 unknown, disabled or broken is refused with the one text ``Invalid Connection`` that public client code looks
@@ -19,7 +19,7 @@ import re
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fabric.optical_profiles import PortNames
 from testbed.emulation.optical.device import (
@@ -35,6 +35,8 @@ from testbed.emulation.optical.device import (
 PORTS_PER_MODULE = 8
 MODULES_PER_SHELF = 8
 GROUP = "SYSTEM"
+#: Whose circuits are among what a switch remembers.
+NOTES = "calient"
 MAX_NAME = 80
 INVALID = "Invalid Connection"
 _TRIPLET = re.compile(r"([1-9]\d{0,3})\.([1-9]\d{0,3})\.([1-8])")
@@ -126,6 +128,12 @@ class Circuit:
 _of_device: weakref.WeakKeyDictionary[OpticalDevice, Circuits] = weakref.WeakKeyDictionary()
 
 
+def _row(circuit: Circuit) -> dict[str, Any]:
+    """A circuit as it is remembered."""
+    keys = ("source", "destination", "two_way", "group", "name", "nolight", "active")
+    return {key: getattr(circuit, key) for key in keys}
+
+
 class Circuits:
     """The circuits of one switch."""
 
@@ -133,7 +141,24 @@ class Circuits:
         self._device = weakref.proxy(device)
         self._size = device.size
         self.names = device.profile.port_names
-        self._known: list[Circuit] = []
+        self._known = [self._circuit(**row) for row in device.notes.get(NOTES, [])]
+        device.memories[NOTES] = lambda: [_row(circuit) for circuit in self.all() if circuit.ticket is None]
+
+    def _circuit(
+        self,
+        source: int,
+        destination: int,
+        two_way: bool,
+        group: str,
+        name: str,
+        nolight: bool,
+        active: bool,
+    ) -> Circuit:
+        """One that was remembered. Raises ValueError and, for what it does not know, TypeError."""
+        if not 1 <= source <= self._size or not 1 <= destination <= self._size:
+            raise ValueError(f"there is no circuit {source}>{destination}")
+        named = self.names
+        return Circuit(source, destination, two_way, str(group), str(name), nolight, active, names=named)
 
     @classmethod
     def of(cls, device: OpticalDevice) -> Circuits:

@@ -391,5 +391,10 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
+def recall(device: OpticalDevice) -> None:
+    """Takes up circuits, their names and groups. Raises ValueError or TypeError."""
+    Circuits.of(device)
+
+
 def session(switch: Switch) -> CalientRestSession:
     return CalientRestSession(switch)

@@ -283,5 +283,10 @@ class CalientTl1Session(Tl1Session):
         return Answer((f"{self.sid}:{told},PLATFORM=VERSION2",))
 
 
+def recall(device: OpticalDevice) -> None:
+    """Takes up circuits, their names and groups. Raises ValueError or TypeError."""
+    Circuits.of(device)
+
+
 def session(switch: Switch) -> CalientTl1Session:
     return CalientTl1Session(switch, time.time_ns() - time.monotonic_ns())

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from testbed.emulation.optical import ebpf
 from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
@@ -190,6 +191,12 @@ class Datapath:
         for item in self._maps.values():
             item.close()
         os.close(self._program)
+
+    def set_notes(self, notes: Mapping[str, Any]) -> None:
+        """They live in the device's process; the kernel has light."""
+
+    def notes(self) -> Mapping[str, Any]:
+        return {}
 
     def keep(self) -> None:
         """Nothing to do: the kernel has it."""

@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fabric.crossconnect import PortState
 from fabric.light import received_dbm
@@ -100,6 +100,7 @@ class Stored:
     admin: Mapping[int, Admin] = field(default_factory=dict)
     labels: Mapping[int, str] = field(default_factory=dict)
     recovery: Recovery = Recovery.MAINTAIN
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Commands
@@ -312,6 +313,10 @@ class OpticalDevice:
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
         self.recovery = stored.recovery
+        #: What is remembered besides light, as JSON, by whose it is: names and groups, say. ``memories`` give
+        #: what it is now; of those who have none it is as it was.
+        self.notes: dict[str, Any] = dict(stored.notes)
+        self.memories: dict[str, Callable[[], Any]] = {}
         #: Grows whenever a port is enabled, disabled, labelled or breaks.
         self.ports_revision = 0
         self._received: dict[int, bool] = {}
@@ -612,6 +617,11 @@ class OpticalDevice:
         return [self._tune(wire, now_ns)[0]] if self._exists(wire) else []
 
     # Reading
+
+    def remembered(self) -> dict[str, Any]:
+        """Its notes as they are now."""
+        self.notes |= {whose: memory() for whose, memory in self.memories.items()}
+        return dict(self.notes)
 
     def cross_connects(self) -> tuple[Wire, ...]:
         """Every cross-connect, tuned or not, in order of ingress and wavelength."""

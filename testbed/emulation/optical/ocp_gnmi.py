@@ -19,7 +19,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from testbed.emulation.optical.device import NS, DeviceError, Fault, Ticket, Wire
+from testbed.emulation.optical.device import NS, DeviceError, Fault, OpticalDevice, Ticket, Wire
 from testbed.emulation.optical.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
 from testbed.emulation.optical.ocp_tree import (
     MODULES,
@@ -48,6 +48,11 @@ _FAULTS = {
 _ENCODINGS = (gnmi.JSON, gnmi.JSON_IETF, gnmi.PROTO)
 #: The part of the tree that a kind of Get leaves out.
 _WITHOUT = {1: "state", 2: "config", 3: "config"}
+
+
+def recall(device: OpticalDevice) -> None:
+    """Takes up names of connections. Raises ValueError or TypeError."""
+    names_of(device)
 
 
 def session(switch: Switch) -> GnmiSession:

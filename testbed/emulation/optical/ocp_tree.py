@@ -5,9 +5,9 @@ device.
 
 Port n (ingress 1..N, egress N+1..2N) is the component ``port-n`` with index n, of the group ``inputs`` or
 ``outputs``; a cross-connect is one direction of light (``bidirectional`` is false). Names of connections
-live in this process: after a restart, and where another protocol has made the light, a connection is
-called ``port-a:port-b``. What a start does to light (``cold-boot-recovery``) can be set. Times of changes
-(``last-updated``) are not told.
+live in this process, and in the folder of a switch that runs alone: after another restart, and where another
+protocol has made the light, a connection is called ``port-a:port-b``. What a start does to light
+(``cold-boot-recovery``) can be set. Times of changes (``last-updated``) are not told.
 
 A change that the model does not let stand is refused as a whole, so no connection is ever ``INVALID``. One
 change is about connections or about ports, not both: the device does one command at a time.
@@ -43,6 +43,8 @@ MODULES = {
     "ocp-ocs-port": "ocp-ocs-optical-switch-port",
 }
 MAX_NAME = 255
+#: Whose the names are among what a switch remembers.
+NOTES = "ocp-gnmi"
 _PORT = re.compile(r"port-([1-9]\d{0,4})")
 
 
@@ -97,8 +99,10 @@ class Names:
     """What clients have called the cross-connects of one device."""
 
     def __init__(self, device: OpticalDevice) -> None:
-        self._given: dict[str, Wire] = {}
+        noted = device.notes.get(NOTES, [])
+        self._given = {str(name): Wire(int(ingress), int(egress)) for name, ingress, egress in noted}
         self._device = weakref.proxy(device)
+        device.memories[NOTES] = lambda: [[name, *wire[:2]] for name, wire in self.current().items()]
 
     def current(self) -> dict[str, Wire]:
         """Every cross-connect that stands, by name."""
@@ -127,7 +131,10 @@ _NAMES: weakref.WeakKeyDictionary[OpticalDevice, Names] = weakref.WeakKeyDiction
 
 def names_of(device: OpticalDevice) -> Names:
     """Those of the device, for all its sessions."""
-    return _NAMES.setdefault(device, Names(device))
+    found = _NAMES.get(device)
+    if found is None:
+        found = _NAMES[device] = Names(device)
+    return found
 
 
 # Reading

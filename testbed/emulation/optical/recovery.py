@@ -28,7 +28,7 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
     Ports that were disabled or have failed stay so, and labels stay.
     """
     if stored.recovery is Recovery.REMOVE:
-        return replace(stored, cross_connects={})
+        return replace(stored, cross_connects={}, notes={})
     dice = random.Random(f"{seed}/boot/{now_ns}")
     # The clock begins anew when the machine does: nothing that stood is dark for longer than new light is.
     latest_ns = now_ns + round((profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS)
@@ -67,6 +67,10 @@ class LightPaths(Protocol):
 
     def recovery(self) -> Recovery: ...
 
+    def set_notes(self, notes: Mapping[str, Any]) -> None: ...
+
+    def notes(self) -> Mapping[str, Any]: ...
+
     def keep(self) -> None:
         """What has been done so far outlives this process from now on. Raises OSError."""
 
@@ -85,6 +89,7 @@ class ModelledPaths:
         self._admin: dict[int, Admin] = {}
         self._labels: dict[int, str] = {}
         self._recovery = Recovery.MAINTAIN
+        self._notes: dict[str, Any] = {}
         self._file = None if folder is None else folder / "state.json"
         self._lock: int | None = None
         self.resumed = False
@@ -120,6 +125,7 @@ class ModelledPaths:
             }
             self._admin = {int(port): Admin.DISABLED for port in found["disabled"]}
             self._recovery = Recovery(found["recovery"])
+            self._notes = {str(whose): note for whose, note in found["notes"].items()}
             self._labels = {int(port): str(label) for port, label in found["labels"].items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError(f"{file}: is not the state of a switch") from None
@@ -161,6 +167,12 @@ class ModelledPaths:
     def recovery(self) -> Recovery:
         return self._recovery
 
+    def set_notes(self, notes: Mapping[str, Any]) -> None:
+        self._notes = dict(notes)
+
+    def notes(self) -> Mapping[str, Any]:
+        return dict(self._notes)
+
     def keep(self) -> None:
         if self._file is None:
             return
@@ -172,6 +184,7 @@ class ModelledPaths:
             "disabled": [port for port, admin in self._admin.items() if admin is Admin.DISABLED],
             "labels": dict(self.labels()),
             "recovery": self._recovery.value,
+            "notes": self._notes,
         }
         temporary = self._file.with_name(".state.json")
         temporary.write_text(json.dumps(state) + "\n")

@@ -44,7 +44,7 @@ from testbed.emulation.optical.lasers import Lasers
 from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
 from testbed.emulation.optical.rest_thread import RestThread, listen
-from testbed.emulation.optical.session import Personality, Session, Switch, personality
+from testbed.emulation.optical.session import Personality, Session, Switch, personality, recall
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,8 @@ def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: i
 
 def stored(datapath: LightPaths) -> Stored:
     """The memory of a device that was switched on before."""
-    return Stored(datapath.cross_connects(), datapath.admin(), datapath.labels(), datapath.recovery())
+    light, admin, labels = datapath.cross_connects(), datapath.admin(), datapath.labels()
+    return Stored(light, admin, labels, datapath.recovery(), datapath.notes())
 
 
 def _open_datapath(settings: Settings, pins: Path) -> Datapath:
@@ -268,6 +269,9 @@ class OpticalSwitchServer:
                 undo.callback(self._faceplate.close)
                 # The kernel has answered already: the interfaces that are there get armed before anyone asks.
                 self._faceplate.refresh()
+            for name, _ in served:
+                recall(name, self.device)
+            self._noted = self.device.remembered()
             self._switch = Switch(settings.name, self.device, settings.users)
             #: By listener: the name of its protocol, and what begins a client's session.
             self._listeners: dict[socket.socket, tuple[str, Personality]] = {}
@@ -452,8 +456,17 @@ class OpticalSwitchServer:
             due = [at for at in (self.device.next_ns, self.faults.next_ns) if at is not None]
             if not due or min(due) > now_ns:
                 break
+        self._note()
         for client in list(self._clients.values()):
             self._write(client)
+
+    def _note(self) -> None:
+        """What clients have said besides light outlives this process before they hear that it was heard."""
+        if self._settings.folder is None or (notes := self.device.remembered()) == self._noted:
+            return
+        self._noted = notes
+        self._datapath.set_notes(notes)
+        self._datapath.keep()
 
     def apply(self, effects: Sequence[Effect], decided_ns: int | None = None) -> int:
         """Makes the kernel do what the device decided; how much later, nanoseconds. Only for the switch's own

@@ -1,8 +1,9 @@
 """What the emulated switch's server and a management protocol know of each other.
 
 A management protocol is a module of this package with a function ``session(switch)`` that begins the
-conversation of one client; the server is told its name with hyphens (``polatis-tl1`` is ``polatis_tl1.py``).
-All protocols of one switch work on the same device, in the server's one thread.
+conversation of one client, and perhaps one ``recall(device)``; the server is told its name with hyphens
+(``polatis-tl1`` is ``polatis_tl1.py``). All protocols of one switch work on the same device, in the server's
+one thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Protocol
 
 from testbed.emulation.optical.device import OpticalDevice
@@ -72,15 +74,32 @@ class Switch:
 Personality = Callable[[Switch], Session]
 
 
+def recall(name: str, device: OpticalDevice) -> None:
+    """Has the protocol of that name take up what the device remembers of it (``notes``), where it has
+    something to. Raises ValueError."""
+    take_up = getattr(_module(name), "recall", None)
+    if take_up is None:
+        return
+    try:
+        take_up(device)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"what it remembers of {name} is spoilt: {error}") from None
+
+
 def personality(name: str) -> Personality:
     """The protocol of that name. Raises ValueError."""
+    found: Personality = _module(name).session
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    """Raises ValueError."""
     if re.fullmatch(r"[a-z][a-z0-9-]*", name):
         module = f"{__package__}.{name.replace('-', '_')}"
         try:
-            found: Personality = importlib.import_module(module).session
-            return found
-        except AttributeError:
-            pass
+            found = importlib.import_module(module)
+            if hasattr(found, "session"):
+                return found
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise ValueError(f"{name!r} needs the Python package {error.name!r}") from None
