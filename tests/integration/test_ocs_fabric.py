@@ -47,7 +47,7 @@ fabric:
   circuits: [[g0, "tor0:1"], [g2, "tor1:1"], [g1, "tor0:3"], [g3, "tor1:3"]]
 training: {model: resnet50, gradient: 40 MB, compute: 50 ms, batch: 8, iterations: 8}
 tcp: {rto_min: 20 ms}
-link_test: {duration: 300 ms}
+link_test: {duration: 100 ms}
 jobs: {red: {ranks: [g0, g2]}, blue: {ranks: [g1, g3]}}
 events: [{when: {job: red, iteration: 1}, do: regroup}]
 """
@@ -116,6 +116,7 @@ def test_a_lab_drives_a_switch_that_is_elsewhere(tmp_path: Path) -> None:
         assert traces(processes.lab) == []
         # The light stays when the lab goes, as that of a real switch does.
         with Lines((host, port)) as telnet:
+            telnet.until(b"agent> ")
             telnet.ask(f'ACT-USER::{USER}:1::"{PASSWORD}";', b"agent> ")
-            told = telnet.ask("RTRV-CRS:::2::ALL;", b"\n;")
+            told = telnet.ask("RTRV-CRS:::2::ALL;", b"agent> ")
             assert {"1.1.1>1.1.3", "1.1.3>1.1.1"} <= set(re.findall(r"[\d.]+>[\d.]+", told))
