@@ -177,10 +177,6 @@ class Rig(ABC):
         """Every session with the switch ends; a new one can be made."""
         lacks("a wire that can be cut")
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Another session holds the switch's lock meanwhile."""
-        lacks("a lock that another session can hold")
-
     def idle(self) -> None:
         """Nothing is said to the switch for longer than it lets a session be idle."""
         lacks("a short time until an idle session is ended")

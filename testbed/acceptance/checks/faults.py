@@ -80,19 +80,6 @@ def another_writer_makes_a_plan_stale(rig: Rig, driver: OpticalSwitchDriver) -> 
     stands(rig, driver, rig.cycle(1, 2))
 
 
-@check(34)
-def another_sessions_lock_is_respected(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    rig.change(driver, [rig.xc(1, 1)])
-    plan = driver.plan([rig.xc(1, 2)])
-    with rig.locked():
-        with raises(OpticalError, "a change under another session's lock"):
-            driver.apply(plan)
-        same(rig.truth(), {rig.xc(1, 1)}, "there stands")
-        same(rig.standing(driver), {rig.xc(1, 1)}, "the driver reads")
-    rig.change(driver, [rig.xc(1, 2)])
-    stands(rig, driver, {rig.xc(1, 2)})
-
-
 # Below, the switch itself misbehaves.
 
 
