@@ -15,7 +15,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -233,6 +234,9 @@ class Soak:
         threads, descriptors = self._usage()
         self.report.memory_mib.append(_rss_mib())
         for number in range(1, operations + 1):
+            if died := [one for one in self.switches.values() if one.died is not None]:
+                self.report.crashes += [f"{one.name} ({one.protocol}) died: {one.died!r}" for one in died]
+                break
             self.end_faults(number)
             self.operate(number)
             self.report.operations = number
@@ -242,6 +246,8 @@ class Soak:
                 gc.collect()
                 self.report.memory_mib.append(_rss_mib())
                 tell(number)
+        if self.report.crashes:
+            return self.report
         after = self._usage()
         self.report.threads, self.report.descriptors = (threads, after[0]), (descriptors, after[1])
         self.report.seconds = time.monotonic() - began
@@ -339,7 +345,8 @@ class Soak:
         """Ends those whose time is over; None: all."""
         for name, fault, kind, lasts in self.faults:
             if number is None or lasts <= number:
-                self.report.acted[kind] += min(1, self.switches[name].clear(fault))
+                with suppress(CancelledError):
+                    self.report.acted[kind] += min(1, self.switches[name].clear(fault))
         self.faults = [one for one in self.faults if number is not None and one[3] > number]
 
     # At rest

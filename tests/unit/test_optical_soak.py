@@ -73,5 +73,24 @@ def test_a_client_that_has_gone_is_not_waited_for_when_its_reply_cannot_come(
         switch.close()
 
 
+def test_what_is_due_in_a_thousand_years_does_not_end_the_switch(tmp_path: Path) -> None:
+    switch = Emulated("ocs0", "scpi", 1)
+    try:
+        for kind in (Kind.NEVER_TUNES, Kind.VANISH):
+            switch.inject(FaultSpec(kind, count=1))
+        host, port = switch.server.addresses["scpi"].split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as client:
+            client.sendall(b":oxc:swit:conn:add (@1),(@13)\n*idn?\n")
+            assert client.recv(100).startswith(b"Polatis")
+        deadline = time.monotonic() + 5
+        while switch.server.clients and switch.died is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.1)
+        assert switch.died is None
+        assert len(switch.state()[0]) == 1
+    finally:
+        switch.close()
+
+
 def test_every_kind_of_fault_is_among_those_drawn() -> None:
     assert len(KINDS) == 15

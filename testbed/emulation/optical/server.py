@@ -54,6 +54,8 @@ MAX_UNREAD_BYTES = 1 << 22
 #: A client that says no more gets replies for so long yet, seconds, and the dark time of a new cross-connect:
 #: it may have gone, which cannot be told from here.
 ENDED_S = 10.0
+#: Longest that nothing is looked at, seconds.
+LONGEST_S = 3600.0
 #: Longest that another thread waits for the switch to come to it, seconds.
 ASK_S = 5.0
 Answer = TypeVar("Answer")
@@ -352,7 +354,8 @@ class OpticalSwitchServer:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        # It is awake already, or has ended.
+        with contextlib.suppress(OSError):
             self._wake_out.send(b"\0")
 
     def ask(self, function: Callable[[], Answer], timeout_s: float = ASK_S) -> Answer:
@@ -390,6 +393,7 @@ class OpticalSwitchServer:
             while not self._stopping:
                 self._turn()
         finally:
+            self._stopping = True
             self._close()
 
     def _close(self) -> None:
@@ -442,7 +446,8 @@ class OpticalSwitchServer:
         limits += [
             client.heard_s + self._patience_s(client) - time.monotonic() for client in self._clients.values()
         ]
-        return max(0.0, min(limits)) if limits else None
+        # The kernel takes no more than some weeks.
+        return max(0.0, min(*limits, LONGEST_S)) if limits else None
 
     def _work(self) -> None:
         """Commands, effects and replies, until nothing more can be done now."""
