@@ -55,6 +55,8 @@ class GnmiProxy(Proxy):
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._upstream, timeout=30) as switch:
+            for end in (client, switch):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets |= {client, switch}
             methods: dict[int, str] = {}
