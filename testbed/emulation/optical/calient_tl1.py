@@ -7,12 +7,13 @@ circuit is ``1.1.1>1.2.1``, both ways ``1.1.1-1.2.1``:
     ENT-CRS::1.1.1,1.1.2:7::GROUP,1WAY,name;      or 2WAY; reserves two ports: AS=UMA OS=RDY OC=OK
     ACT-CRS::1.1.1,1.1.2:7::1.1.1>1.1.2,GROUP;    gives it light, IS IS OK once its mirrors stand
     CANC-CRS::1.1.1,1.1.2:7::,GROUP,name;         takes the light away
-    DLT-CRS::1.1.1,1.1.2:7::,GROUP,name;          ends a circuit, with light or without;   DLT-CRS-ALL; ends
-    all ENT-CRS-BULK::1.1.1>1.1.2&1.1.3>1.1.4:7:;     reserves and lights what can be had, DLT-CRS-BULK
-    likewise; RTRV-SAVERECALL:::7:;                         "In progress", "Completed", "2 of 3 connections
-    failed" RTRV-CRS:::7::ALL;                            or of one pair of ports, or of one circuit
-    (::7::,1.1.1-1.1.2) RTRV-PORT::0:7:;  RTRV-PORT-SUM::1.1.1:7:;    states, and powers and circuits, of all
-    ports (0) or some RTRV-NE:::7:;
+    DLT-CRS::1.1.1,1.1.2:7::,GROUP,name;          ends a circuit, with light or without
+    DLT-CRS-ALL;                                  ends all
+    ENT-CRS-BULK::1.1.1>1.1.2&1.1.3>1.1.4:7:;     reserves and lights what can be had; DLT-CRS-BULK likewise
+    RTRV-SAVERECALL:::7:;                         "In progress", "Completed", "2 of 3 connections failed"
+    RTRV-CRS:::7::ALL;                            or of one pair of ports, or one circuit: ::7::,1.1.1-1.1.2
+    RTRV-PORT::0:7:;  RTRV-PORT-SUM::1.1.1:7:;    states, and powers and circuits, of all ports (0) or some
+    RTRV-NE:::7:;
 
 Long listings come in pages of `PAGE_ROWS`, each with a COMPLD of its own, all but the last ended by ``>``.
 
