@@ -1,0 +1,59 @@
+"""A line of a fabric file, from its text to light on a switch that runs alone, through every driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.optical.registry import make_driver
+from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from fabric.optical_drivers import DRIVERS
+from fabric.schema import FabricSpec, build_fabric
+from tests.integration.test_ocs_serve import PASSWORD, USER, Served, any_port, serving
+
+SIZE = 8
+EMULATED = {name: kind for name, kind in DRIVERS.items() if kind.protocol is not None}
+PROTOCOLS = {kind.protocol for kind in EMULATED.values() if kind.protocol}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    folder = tmp_path_factory.mktemp("all")
+    (folder / "users").write_text(f"{USER}:{PASSWORD}\n")
+    (folder / "password").write_text(f"{PASSWORD}\n")
+    options = ["--profile", "ideal", "--ports", str(SIZE), "--users", f"{folder}/users"]
+    with serving(folder, *options, *any_port(*sorted(PROTOCOLS))) as one:
+        yield one, folder
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_every_driver_finds_its_switch_by_one_line(name: str, served: tuple[Served, Path]) -> None:
+    switch, folder = served
+    kind = EMULATED[name]
+    assert kind.protocol is not None
+    host, port = switch.addresses[kind.protocol]
+    line: dict[str, object] = {"size": SIZE, "driver": name, "profile": "ideal", "address": f"{host}:{port}"}
+    if kind.login:
+        line |= {"username": USER, "password_file": f"{folder}/password"}
+    line["options"] = {key: value for key, value in (("tls", False), ("settle_s", 0)) if key in kind.options}
+    raw = {
+        "servers": {"s0": {"gpus": {"g0": "m"}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "optical_switches": {"ocs0": line},
+        "links": [],
+    }
+    found = build_fabric(FabricSpec.model_validate(raw)).optical_switches["ocs0"]
+    entry = {"driver": found.driver, "profile": found.device.declared(), **found.access}
+    driver = make_driver("ocs0", entry, found.size)
+    try:
+        driver.open()
+        wanted = {CrossConnect(1, SIZE + 2), CrossConnect(2, SIZE + 1)}
+        made = driver.apply(driver.plan(wanted, Mode.REPLACE))
+        assert not made.deviations
+        stands = driver.snapshot().cross_connects
+        assert stands == dict.fromkeys(wanted, CrossConnectState.CONNECTED)
+        assert not driver.apply(driver.plan((), Mode.REPLACE)).deviations
+    finally:
+        driver.close()
