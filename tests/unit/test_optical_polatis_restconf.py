@@ -563,6 +563,29 @@ def test_after_a_removal_a_port_that_was_taken_makes_it_partial(
     assert switch.cross_connects() == {XC(2, 18)}
 
 
+def test_after_a_removal_a_circuit_that_another_made_there_is_not_moved(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
+    converge(driver, [XC(1, 17)])
+    plan = driver.plan([XC(1, 18)])
+
+    def someone() -> None:
+        with switch._lock:
+            switch.device.submit(0, Connect(((1, 19),)))
+            switch.device.advance(time.monotonic_ns())
+
+    between(driver, "add", someone)
+    with pytest.raises(PartialApply, match="taken by someone else meanwhile"):
+        driver.apply(plan)
+    assert switch.cross_connects() == {XC(1, 19)}, "a merge would have moved it"
+
+
+def test_light_that_does_not_come_is_an_alarm(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+    assert driver.alarms() == ()
+    converge(driver, [XC(1, 18), XC(9, 19)])
+    assert [(alarm.kind, alarm.port) for alarm in driver.alarms()] == [("LOS", 9)]
+
+
 def test_ports_are_disabled_and_enabled(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
     assert driver.set_port_enabled(17, False).enabled is False
     assert switch.device.admin(17) is Admin.DISABLED
