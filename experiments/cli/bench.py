@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from experiments.cli import options
 from experiments.cli.common import fail, say, show_json, table
-from fabric.units import format_rate, format_size, format_time
-
-if TYPE_CHECKING:
-    from experiments.runner.bench import Measured
 
 Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
 Algorithm = Annotated[str, typer.Option("--algorithm", help="Else the kind's default.")]
@@ -80,24 +75,10 @@ def bench(
             }
         )  # fmt: skip
     else:
-        _show(found, checked)
+        heads = ("size", "time", "algorithm bandwidth", "bus bandwidth", "result")
+        table(heads, benching.lines_of(found, checked))
     for one in slow:
-        say(f"link {one.link}, {one.direction}: {one.measured_bps / one.set_bps:.0%} of its stated rate")
-
-
-def _show(found: Iterable[Measured], checked: int | None) -> None:
-    """``checked``: parts of results that were right; one that is wrong ends the run."""
-    result = "not computed" if checked is None else "exact"
-    rows = [
-        (
-            format_size(one.size_bytes),
-            format_time(one.time_s),
-            *map(format_rate, (one.algbw_bps, one.busbw_bps)),
-            result,
-        )
-        for one in found
-    ]
-    table(("size", "time", "algorithm bandwidth", "bus bandwidth", "result"), rows)
+        say(benching.words_of(one))
 
 
 def register(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.language.plan import JobPlan, RunPlan
 from experiments.record.events import LinkRate, Operations, Record, WorkerDone
 from fabric.kinds import bus_factor, collective_steps
-from fabric.units import format_size, parse_size
+from fabric.units import format_rate, format_size, format_time, parse_size
 from workloads.devices import scaled
 from workloads.graph import Book, Collective, Writer
 
@@ -99,6 +99,29 @@ def checked(records: Iterable[Record]) -> int | None:
     return None if not counts or None in counts else sum(count or 0 for count in counts)
 
 
-def slow_links(records: Iterable[Record]) -> list[LinkRate]:
-    """Directions of links that gave less than ``SLOW`` of their rate when they were filled."""
-    return [r for r in records if type(r) is LinkRate and r.measured_bps < SLOW * r.set_bps]
+def slow_links(records: Iterable[Record], below: float = SLOW) -> list[LinkRate]:
+    """Directions of links that gave less than ``below`` of their rate when they were filled."""
+    return [r for r in records if type(r) is LinkRate and r.measured_bps < below * r.set_bps]
+
+
+def words_of(link: LinkRate) -> str:
+    """A link's rate in one line."""
+    return f"link {link.link}, {link.direction}: {link.measured_bps / link.set_bps:.0%} of its stated rate"
+
+
+def lines_of(found: Iterable[Measured], checked: int | None) -> list[tuple[str, str, str, str, str]]:
+    """Cells of the table: size, time, algorithm bandwidth, bus bandwidth, result.
+
+    ``checked``: parts of results that were right; one that is wrong ends the run.
+    """
+    result = "not computed" if checked is None else "exact"
+    return [
+        (
+            format_size(one.size_bytes),
+            format_time(one.time_s),
+            format_rate(one.algbw_bps),
+            format_rate(one.busbw_bps),
+            result,
+        )
+        for one in found
+    ]

@@ -74,6 +74,14 @@ def run_group(
             yield outcome
 
 
+def run_in(lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> Outcome:
+    """Carries out one plan in a lab of its setting that somebody else opened and closes.
+
+    Raises BackendError; then nobody knows what the lab is like.
+    """
+    return _Run(lab, plan, write, reporter).to_the_end()
+
+
 @dataclass
 class _State:
     """Where a run stands, read from its records: of jobs by name, and the events that are over."""

@@ -1,0 +1,354 @@
+"""What the fixture ``ringlight_lab`` gives: a lab that stands while a test measures in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from containers.image import ImageError
+from experiments.analysis.result import analyse
+from experiments.analysis.rows import Row, Value
+from experiments.backends.emulation.backend import EmulationBackend
+from experiments.backends.protocol import BackendError
+from experiments.client import Api
+from experiments.language.expand import Experiment, parse
+from experiments.language.plan import RunPlan, Setting
+from experiments.language.text import ScenarioError, read_text
+from experiments.record.events import LinkRate, PortRate, Record
+from experiments.record.writing import WriteError
+from experiments.runner.bench import (
+    SLOW,
+    Measured,
+    bench_plan,
+    checked,
+    lines_of,
+    measured,
+    parse_sizes,
+    slow_links,
+    words_of,
+)
+from experiments.runner.progress import Reporter
+from experiments.runner.timeline import run_in
+from fabric.plugged import plugged
+from fabric.topology import Fabric
+from fabric.units import format_size, parse_rate, parse_size
+from testbed.lab import LabError
+from testbed.processes import Addresses, check_ready
+from workloads.graph import Collective, Split
+
+#: What making a lab raises for reasons that one line says.
+FORESEEN = (ScenarioError, BackendError, LabError, WriteError)
+#: What a mapping need not say. Without jobs of its own a scenario trains on all GPUs.
+_UNSAID = {
+    "name": "test",
+    "description": "Written in a test.",
+    "training": {"model": "resnet50", "compute": "1 ms", "batch": 8, "iterations": 1},
+}
+#: Programs that a lab starts, by the Debian package that has them.
+_PROGRAMS = {"mnexec": "mininet", "tc": "iproute2", "ovs-vsctl": "openvswitch-switch"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a test asks for. ``plans``: those of one setting; ``key``: tells it from another."""
+
+    experiment: Experiment
+    plans: tuple[RunPlan, ...]
+    runtime: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Result rows, as of a run folder (``experiments.analysis.rows.Row``)."""
+
+    rows: tuple[Row, ...]
+
+    def value(self, metric: str, **where: Any) -> Value:
+        """The one value of a metric, such as ``value("jct", subject="job red", arm="regrouped")``.
+
+        Raises LookupError that says which rows there are, unless there is exactly one.
+        """
+        of_metric = [row for row in self.rows if row.metric == metric]
+        found = [row for row in of_metric if all(getattr(row, key) == at for key, at in where.items())]
+        if len(found) == 1:
+            return found[0].value
+        if not of_metric:
+            known = ", ".join(sorted({row.metric for row in self.rows}))
+            raise LookupError(f"there is no metric {metric}; there are {known}")
+        among = "; ".join(f"{row.arm or '-'}, {row.subject}, repeat {row.repeat}" for row in of_metric)
+        raise LookupError(f"{len(found)} rows of {metric} are as asked; there are: {among}")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The table of nccl-tests. ``sizes``: of each size time, algorithm and bus bandwidth, at the fabric's
+    real rates; ``checked``: parts of results that were compared with what they must be."""
+
+    collective: str
+    sizes: tuple[Measured, ...]
+    checked: int | None
+
+    def at(self, size: str) -> Measured:
+        """Of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
+        for one in self.sizes:
+            if one.size_bytes == parse_size(size):
+                return one
+        known = ", ".join(format_size(one.size_bytes) for one in self.sizes)
+        raise LookupError(f"{size} was not measured; there are {known}")
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The same as result rows: metrics ``time``, ``algbw`` and ``busbw`` of each size."""
+        return tuple(
+            Row("", f"{self.collective} {format_size(one.size_bytes)}", metric, value, unit, "measured")
+            for one in self.sizes
+            for metric, value, unit in (
+                ("time", one.time_s, "s"),
+                ("algbw", one.algbw_bps, "bit/s"),
+                ("busbw", one.busbw_bps, "bit/s"),
+            )
+        )
+
+    def __str__(self) -> str:
+        cells = [("size", "time", "algorithm bandwidth", "bus bandwidth", "result")]
+        cells += lines_of(self.sizes, self.checked)
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
+        return "\n".join([self.collective, *(line.rstrip() for line in lines)])
+
+
+def why_not(runtime: str) -> str | None:
+    """Why this machine cannot build a lab now, in one line with the remedy; None when it can."""
+    if sys.platform != "linux":
+        return f"needs Linux, and this is {sys.platform}"
+    if os.geteuid() == 0:
+        search = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+        for program, package in _PROGRAMS.items():
+            if shutil.which(program, path=search) is None:
+                return f"{program} is not installed; run: apt-get install {package}"
+    try:
+        check_ready(runtime, _addresses())
+    except (LabError, ImageError) as error:
+        return str(error)
+    return None
+
+
+def _addresses() -> Addresses:
+    """Two free ports, so that another lab on this machine is nobody's concern."""
+    with closing(socket.socket()) as one, closing(socket.socket()) as other:
+        for probe in (one, other):
+            probe.bind(("127.0.0.1", 0))
+        return Addresses(*(f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other)))
+
+
+def wanted(
+    scenario: str | Path | Mapping[str, Any],
+    test: Path,
+    root: Path,
+    *,
+    arm: str | None = None,
+    runtime: str = "docker",
+    slowed: Mapping[str, float] | None = None,
+) -> Wanted:
+    """What a test in the file ``test`` of the project ``root`` asks for. Raises ScenarioError, one line.
+
+    ``scenario``: a file, beside the test or below ``root``; or what such a file says, of which ``fabric`` is
+    enough; or that fabric. ``slowed``: shares of their stated rate at which links at some ports are built.
+    """
+    if isinstance(scenario, Mapping):
+        whole = scenario if {"fabric", "fabrics"} & scenario.keys() else {"fabric": dict(scenario)}
+        path, text = test, yaml.safe_dump({**_UNSAID, **whole}, sort_keys=False)
+    else:
+        beside = test.parent / scenario
+        path = beside if beside.exists() else root / scenario
+        text = read_text(path)
+    experiment = parse(text, str(path))
+    plans = [plan for plan in experiment.plans if arm is None or plan.arm == arm]
+    arms = ", ".join(experiment.arms)
+    if not plans:
+        raise ScenarioError(f"{path}: there is no arm {arm}; there are {arms}")
+    setting = plans[0].setting
+    if any(plan.setting is not setting for plan in plans):
+        raise ScenarioError(f"{path}: it has several fabrics; name an arm: {arms}")
+    try:
+        built = replace(setting, section=_slowed(setting, slowed or {}))
+        plugged(setting.fabric)
+    except ValueError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    plans = [replace(plan, setting=built) for plan in plans]
+    key = (str(path), text, arm, runtime, tuple(sorted((slowed or {}).items())))
+    return Wanted(experiment, tuple(plans), runtime, key)
+
+
+def _slowed(setting: Setting, shares: Mapping[str, float]) -> Mapping[str, Any]:
+    """The fabric's section with some links slower than everybody else is told. Raises ValueError."""
+    links = [dict(link) for link in setting.section.get("links", ())]
+    for port, share in shares.items():
+        if not 0 < share < 1:
+            raise ValueError(f"slowed: {port}: {share} is no share between 0 and 1")
+        at = [link for link in links if port in link["ends"]]
+        if not at:
+            raise ValueError(f"slowed: none of the links of the fabric ends at {port}")
+        for link in at:
+            link["rate"] = f"{parse_rate(link['rate']) * share:.0f} bit/s"
+    return {**setting.section, "links": links} if shares else setting.section
+
+
+@dataclass
+class RinglightLab:
+    """A lab that is up. ``fabric``: as plugged together; ``api``: of its controller; ``rest``: where that is.
+    ``logs``: folder of what its processes say; pytest keeps it."""
+
+    _lab: Any
+    _experiment: Experiment
+    _plans: tuple[RunPlan, ...]
+    _links: list[Record]
+    fabric: Fabric
+    api: Api
+    rest: str
+    logs: Path
+    id: str
+    #: Whether something went wrong in it: the next test gets another.
+    broken: bool = False
+    _told: list[str] = field(default_factory=list)
+    _runs: int = 0
+
+    def bench(
+        self,
+        collective: str = "all-reduce",
+        *,
+        sizes: str = "64KiB..4MiB",
+        factor: float = 4.0,
+        calls: int = 3,
+        algorithm: str = "",
+        skew: float = 0.0,
+    ) -> Bench:
+        """Time, algorithm and bus bandwidth of a collective among all GPUs of the scenario's jobs, size by
+        size, as ``ringlight bench``. Every result is compared with what it must be.
+
+        Raises ScenarioError for what there is not, BackendError where it does not come about.
+        """
+        __tracebackhide__ = True
+        split = Split(skew=skew) if collective == "all-to-all-v" else None
+        try:
+            chosen = parse_sizes(sizes, factor)
+            plan = bench_plan(self._plans[0], Collective(collective, algorithm, split=split), chosen, calls)
+        except ValueError as error:
+            raise ScenarioError(f"bench: {error}") from None
+        records = self._carry_out(plan)
+        found = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
+        self._told.append(str(found))
+        # A test's own output: pytest shows it with a failure, and with -s.
+        print(found)
+        return found
+
+    def run(self, arm: str | None = None) -> Figures:
+        """The scenario's own runs in this lab, or those of an arm; their rows, as of a run folder.
+
+        Raises BackendError when a job fails that was not meant to.
+        """
+        __tracebackhide__ = True
+        plans = [plan for plan in self._plans if arm is None or plan.arm == arm]
+        if not plans:
+            arms = ", ".join(dict.fromkeys(plan.arm for plan in self._plans))
+            raise ScenarioError(
+                f"{self._experiment.path}: there is no arm {arm} in this lab; there are {arms}"
+            )
+        records = [record for plan in plans for record in self._carry_out(plan)]
+        rates = [record for record in records if isinstance(record, PortRate)]
+        others = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
+        return Figures(analyse(self._experiment, others, "measured", rates).rows)
+
+    @property
+    def links(self) -> tuple[LinkRate, ...]:
+        """What each direction of the links gave when the lab came up. Where others had the processors then,
+        it is measured once more here."""
+        self._lab.measure_links_again()
+        return tuple(record for record in self._links if type(record) is LinkRate)
+
+    def slow_links(self, below: float = SLOW) -> list[str]:
+        """A line for each direction of a link that gave less than this share of its stated rate."""
+        return [words_of(link) for link in slow_links(self.links, below)]
+
+    def told(self) -> str:
+        """What is shown beside a failure: tables so far, and what links lack."""
+        slow = [words_of(link) for link in slow_links(self._links)]
+        return "\n".join([*self._told, *(slow or ["no link below its stated rate"]), f"logs: {self.logs}"])
+
+    def _carry_out(self, plan: RunPlan) -> Sequence[Record]:
+        __tracebackhide__ = True
+        self._runs += 1
+        name = (
+            f"{plan.name}-{self._runs}" if plan.name not in {one.name for one in self._plans} else plan.name
+        )
+        try:
+            outcome = run_in(self._lab, replace(plan, name=name), lambda _: None, Reporter())
+        except BaseException:
+            self.broken = True
+            raise
+        if outcome.failures:
+            self.broken = True
+            raise BackendError(outcome.failures[0])
+        return outcome.records
+
+    def close(self) -> None:
+        """All of it goes; may be called again."""
+        lab, self._lab = self._lab, None
+        if lab is not None:
+            lab.close()
+
+
+class Labs:
+    """Of one session, at most one lab at a time. ``logs`` makes a folder for one."""
+
+    def __init__(self, logs: Callable[[], Path]) -> None:
+        self._logs = logs
+        self._lab: RinglightLab | None = None
+        self._key: tuple[Any, ...] = ()
+
+    def take(self, asked: Wanted) -> RinglightLab:
+        """The lab that was kept, if it is of the same, or a new one. Raises one of ``FORESEEN``."""
+        if self._lab is None or self._lab.broken or self._key != asked.key:
+            self.close()
+            self._lab, self._key = _opened(asked, self._logs()), asked.key
+        return self._lab
+
+    def give_back(self, *, keep: bool) -> None:
+        """The test is over. A lab in which something went wrong is not kept."""
+        if self._lab is not None and (self._lab.broken or not keep):
+            self.close()
+
+    def close(self) -> None:
+        lab, self._lab = self._lab, None
+        if lab is not None:
+            lab.close()
+
+
+def _opened(asked: Wanted, logs: Path) -> RinglightLab:
+    addresses, plan = _addresses(), asked.plans[0]
+    backend = EmulationBackend(asked.runtime, addresses)
+    for one in asked.plans:
+        if (why := backend.refuses(one)) is not None:
+            raise ScenarioError(f"{asked.experiment.path}: {why}")
+    found: list[Record] = []
+    backend.prepare([plan.setting], logs, _say, {})
+    lab = backend.open(plan.setting, found.append)
+    api = Api(addresses.rest)
+    return RinglightLab(
+        lab, asked.experiment, asked.plans, found, lab.setting.fabric, api, addresses.rest, logs,
+        lab.processes.lab.id,
+    )  # fmt: skip
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"ringlight: {text}\n")
