@@ -184,7 +184,8 @@ def torch_directory() -> str:
     return str(Path(found.origin).parents[1])
 
 
-TREE = {"tree": {"fabric": "tree", "jobs.mpi.ranks": ["g0", "g4", "g8", "g12"]}}
+#: The fat tree of the example takes three times as long to build.
+OPTICAL = {"optical": {"fabric": "optical"}}
 LOSS = re.compile(r"^(step \d+ loss \S+) at \S+ s$", re.MULTILINE)
 
 
@@ -199,14 +200,13 @@ def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(tmp_path: P
     assert figures.number("moved", "event move", "blackout") > 0
 
 
-def test_open_mpi_reduces_over_a_fat_tree(tmp_path: Path) -> None:
+def test_open_mpi_reduces_over_two_packet_switches(tmp_path: Path) -> None:
     if not image_present("ringlight-mpi"):
         pytest.skip("no image ringlight-mpi: ./ringlight image ringlight-mpi openmpi-bin python3-mpi4py")
-    _, figures, folder, failures = carried_out(changed("mpi", {"arms": TREE}), tmp_path)
+    _, figures, folder, failures = carried_out(changed("mpi", {"arms": OPTICAL}), tmp_path)
     assert not failures
     assert (
-        len(re.findall(r"rank \d of 4 on g\d+: 1600000 bytes in .* s, exact", said(folder, "tree", "mpi-0")))
+        len(re.findall(r"rank \d of 4 on g\d+: 1600000 bytes in .* s, exact", said(folder, "optical", "mpi-0")))
         == 4
     )
-    # Each rank is in a pod of its own, so all that the NICs got has come over the core.
-    assert figures.number("tree", "job mpi", "nic_received") > 4 * 1_600_000
+    assert figures.number("optical", "job mpi", "nic_received") > 4 * 1_600_000
