@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from containers.image_build import host_sources
+import pytest
+
+from containers.image import ImageError
+from containers.image_build import build_from_packages, host_sources
 
 
 def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:
@@ -29,3 +33,17 @@ def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:
         "Signed-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
     )
     assert host_sources(tmp_path, "jammy") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "said"),
+    [
+        ("My Image", "openmpi-bin", "'My Image' is no name of an image"),
+        ("-x", "openmpi-bin", "'-x' is no name of an image"),
+        ("own", "--variant=custom", "'--variant=custom' is no name of a Debian package"),
+        ("own", "a,b", "'a,b' is no name of a Debian package"),
+    ],
+)
+def test_an_image_of_packages_has_names_that_are_names(name: str, package: str, said: str) -> None:
+    with pytest.raises(ImageError, match=re.escape(said)):
+        build_from_packages(name, [package], lambda _: None)
