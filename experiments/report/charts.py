@@ -77,6 +77,8 @@ def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int]
 
 def legend(figure: Figure, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
     """At the top right, in the margin. ``handles``: in place of what has a label."""
+    if handles is None and not any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
+        return
     given = {} if handles is None else {"handles": list(handles)}
     count = columns if handles is None else len(handles)
     figure.legend(**given, loc="upper right", bbox_to_anchor=(1.0, 1.0), ncols=max(1, min(columns, count)))

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.metrics.regroup import light_window
+from experiments.analysis.metrics.regroup import light_window, relit_gpus
 from experiments.analysis.result import analyse
 from experiments.backends.simulation.backend import SimulationBackend
 from experiments.language.expand import load
+from experiments.language.plan import EventPlan, When
 from experiments.record.events import Iteration, Record, WorkerDone, WorkerReady
-from experiments.record.runs import Action, runs_of
+from experiments.record.runs import Action, Run, runs_of
 from experiments.runner.experiment import one_alone
 from tests.simulated import the, with_workers
 from tests.unit.test_cli import MINI
@@ -95,3 +96,12 @@ def test_changed_connections_and_lost_ranks_are_told(records: list[Record]) -> N
     assert not unchanged([replace(r, connections=other) if isinstance(r, WorkerDone) else r for r in records])
     assert not unchanged([r for r in records if not (isinstance(r, WorkerDone) and r.rank == 1)])
     assert not unchanged([r for r in records if not (isinstance(r, WorkerReady) and r.rank == 1)])
+
+
+def test_circuits_that_an_event_sets_move_only_gpus_whose_light_is_another() -> None:
+    before = (("g0:0", "tor0:1"), ("g1:0", "tor0:2"), ("g2:0", "tor1:1"))
+    event = EventPlan("set", When(at_s=1.0), "circuits", circuits=(("g0", "tor0:1"), ("tor0:2", "g2")))
+    action = Action(event, 1.0, 2.0, {}, None)
+    run = Run(PLAN, "live", 0.0, 3.0, {}, (action,), before, (), ())
+    assert relit_gpus(run, action) == {"g1", "g2"}
+    assert relit_gpus(run, replace(action, plan=replace(event, do="regroup"))) == set()

@@ -21,6 +21,17 @@ def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:
     return {Port.parse(move["gpu"]).node for move in (regroup.get("plan") or {}).get("moves", ())}
 
 
+def relit_gpus(run: Run, action: Action) -> set[str]:
+    """Names of the GPUs at circuits that an event lights or lets go, beside those of the start."""
+    if action.plan.do != "circuits":
+        return set()
+    before, after = (
+        {frozenset(map(Port.parse, pair)) for pair in circuits}
+        for circuits in (run.circuits_before, action.plan.circuits)
+    )
+    return {end.node for pair in before ^ after for end in pair} & run.plan.setting.fabric.gpus.keys()
+
+
 def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
     """(phase, when it was reached) of a regroup, in order; the lab's clock."""
     found = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
@@ -56,7 +67,7 @@ def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]
 
 def beacon_gaps(run: Run, action: Action) -> list[dict[str, Any]]:
     """Silences of beacons that touch a moved GPU, as receiver or sender, while light moved; longest first."""
-    moved, (begin, end) = moved_gpus(action.result), light_window(action)
+    moved, (begin, end) = moved_gpus(action.result) | relit_gpus(run, action), light_window(action)
     gaps = []
     for job in run.jobs.values():
         for rank, done in job.done.items():
