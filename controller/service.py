@@ -102,7 +102,7 @@ class Controller:
 
         A switch that does not come in time is reported and taken over when it comes.
         """
-        dpids = [switch.dpid for switch in self.fabric.packet_switches.values()]
+        dpids = [switch.dpid for switch in self.fabric.packet_switches.values() if switch.is_ours]
         dpids += [
             int(entry["dpid"])
             for entry in self.inventory.optical_switches.values()
@@ -114,6 +114,7 @@ class Controller:
             log.warning("%s; going on without", error)
         try:
             self.circuits.adopt()
+            self.circuits.tell_followers()
             self.jobs.start()
         except (ValueError, KeyError, TypeError, InvalidError) as error:
             raise StartError(f"the saved state cannot be used: {error}") from error
@@ -142,7 +143,7 @@ class Controller:
     def health(self) -> dict[str, Any]:
         """``status`` is ``ok``, or ``degraded`` with one line per reason in ``reasons``."""
         connected = self.plane.connected()
-        packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items()}
+        packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
         views = self.site.views()
         reasons = [f"packet switch {name} is not connected" for name, up in packet.items() if not up]
         reasons += [

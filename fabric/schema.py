@@ -31,6 +31,7 @@ from fabric.light import Optics
 from fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
 from fabric.topology import (
+    OURS,
     Averager,
     AveragerNetwork,
     Fabric,
@@ -81,8 +82,26 @@ class ServerSpec(Strict):
     gpus: dict[Name, str] = Field(min_length=1)
 
 
+def _of_switches(value: object) -> object:
+    """``ringlight``, ``none``, ``app`` or ``tcp:HOST:PORT``."""
+    if value in (OURS, "none", "app"):
+        return value
+    if not isinstance(value, str) or not value.startswith("tcp:"):
+        raise ValueError(
+            "write ringlight, none, app, or another controller's address, such as tcp:127.0.0.1:6653"
+        )
+    return f"tcp:{_address(value.removeprefix('tcp:'))}"
+
+
+#: Who writes a packet switch's tables (:class:`fabric.topology.PacketSwitch`).
+SwitchController = Annotated[str, BeforeValidator(_of_switches)]
+
+
 class PacketSwitchSpec(Strict):
+    """``controller``: who writes its tables, where it is not who does so in the rest of the fabric."""
+
     ports: int = Field(ge=1, le=4096)
+    controller: SwitchController | None = None
 
 
 Loss = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -591,10 +610,12 @@ class FabricSpec(Strict):
     added before what is written out. ``paths``: how one of several shortest paths is chosen
     (``fabric.paths``). ``light``: a path that leaves less power than its receiver's sensitivity carries
     nothing (``fabric.light``).
+    ``controller``: who writes the packet switches' tables (:class:`fabric.topology.PacketSwitch`).
     ``interconnect``: all of the fabric, described as a whole (``fabric.interconnect``), in place of the rest.
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
+    controller: SwitchController = OURS
     packet_switches: dict[Name, PacketSwitchSpec] = Field(default_factory=dict)
     optical_switches: dict[Name, OpticalSwitchSpec] = Field(default_factory=dict)
     averagers: dict[Name, AveragerSpec] = Field(default_factory=dict)
@@ -673,7 +694,11 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     for name, tree in trees.items():
         _add(gpus, name, tree.numbered(getattr(spec, name).gpu, len(gpus)))
         ports += tree.switches.items()
-    packet = {name: PacketSwitch(name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)}
+    told = {name: entry.controller for name, entry in spec.packet_switches.items()}
+    packet = {
+        name: PacketSwitch(name, dpid, count, told.get(name) or spec.controller)
+        for dpid, (name, count) in enumerate(ports, start=1)
+    }
     optical = {
         name: OpticalSwitch(
             name,

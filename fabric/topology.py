@@ -75,13 +75,28 @@ class Gpu:
         return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
 
 
+#: Who writes a packet switch's tables where nothing else is said.
+OURS = "ringlight"
+
+
 @dataclass(frozen=True)
 class PacketSwitch:
-    """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports."""
+    """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports.
+
+    ``controller``: who writes its tables. ``ringlight``: we. ``none``: nobody, it learns and floods as a
+    plain Ethernet switch. ``app``: the applications that run beside our controller. Otherwise another
+    controller, at ``tcp:HOST:PORT``.
+    """
 
     name: str
     dpid: int
     ports: int
+    controller: str = OURS
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether our controller writes its tables."""
+        return self.controller == OURS
 
 
 @dataclass(frozen=True)
@@ -310,6 +325,11 @@ class Fabric:
     def cables(self) -> tuple[Link, ...]:
         """All that is plugged into averagers."""
         return tuple(cable for averager in self.averagers.values() for cable in averager.cables)
+
+    @cached_property
+    def foreign_switches(self) -> tuple[str, ...]:
+        """Packet switches whose tables are not ours to write, in order."""
+        return tuple(name for name, switch in self.packet_switches.items() if not switch.is_ours)
 
     def gpu_by_ip(self, ip: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)

@@ -39,11 +39,16 @@ _STANDING = "standing.json"
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller."""
+    """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller.
+
+    ``app_openflow`` and ``app_rest``: where applications of others wait for their switches and for calls.
+    """
 
     rest: str = "127.0.0.1:8080"
     openflow: str = "127.0.0.1:6653"
     token: str | None = None
+    app_openflow: str = "127.0.0.1:6654"
+    app_rest: str = "127.0.0.1:8081"
 
 
 def check_ready(runtime: str, addresses: Addresses) -> None:
@@ -60,6 +65,18 @@ def check_ready(runtime: str, addresses: Addresses) -> None:
             raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
     _check_free(addresses.rest, "--rest")
     _check_free(addresses.openflow, "--openflow")
+
+
+def _check_apps(files: Sequence[Path], addresses: Addresses) -> None:
+    """Raise LabError for what is in the way of applications."""
+    for path in files:
+        if not path.is_file():
+            raise LabError(f"--app {path}: there is no such file")
+    _check_free(addresses.app_openflow, "--app-openflow")
+    _check_free(addresses.app_rest, "--app-rest")
+    host = addresses.app_rest.rpartition(":")[0].strip("[]")
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        raise LabError(f"--app-rest {addresses.app_rest}: not a loopback address, and it asks for no token")
 
 
 def _check_free(address: str, what: str) -> None:
@@ -82,7 +99,8 @@ class LabProcesses:
 
     ``fabric``: as a scenario writes it. ``options``: further ones of ``python -m testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
-    one dies, however it dies. ``notice`` is told, in one line, what a person should know.
+    one dies, however it dies. ``apps``: files of applications of others, which run in a process of their own
+    beside the controller. ``notice`` is told, in one line, what a person should know.
     """
 
     def __init__(
@@ -94,6 +112,7 @@ class LabProcesses:
         *,
         logs: Path | None = None,
         follow: bool = True,
+        apps: Sequence[Path] = (),
         notice: Callable[[str], None] = log.warning,
     ) -> None:
         self.runtime, self.addresses = runtime, addresses
@@ -104,6 +123,7 @@ class LabProcesses:
         self.restarts = 0
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
+        self._apps = [path.absolute() for path in apps]
         self._away_until = 0.0
         #: Held by who starts or kills the controller while jobs run.
         self._tending = threading.Lock()
@@ -112,7 +132,7 @@ class LabProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of ``testbed`` and ``controller``."""
+        """Of ``testbed`` and ``controller``, and of ``apps`` where there are any."""
         return {name: process.pid for name, process in self._running.items()}
 
     def __enter__(self) -> LabProcesses:
@@ -127,6 +147,8 @@ class LabProcesses:
     def start(self) -> None:
         """Start both and wait until the controller is healthy. Raises LabError, OSError; nothing is left."""
         check_ready(self.runtime, self.addresses)
+        if self._apps:
+            _check_apps(self._apps, self.addresses)
         try:
             self._lock = self.lab.hold()
             (self.state / "fabric.json").write_text(json.dumps(self._fabric), encoding="utf-8")
@@ -134,9 +156,14 @@ class LabProcesses:
                 token = self.state / "token"
                 token.touch(mode=0o600)
                 token.write_text(self.addresses.token, encoding="utf-8")
+            if self._apps:
+                # First, as a file that cannot be loaded ends it all.
+                self._spawn("apps")
+                self._wait_for("apps.json", "apps")
             self._spawn("testbed")
             self._spawn("controller")
-            self._wait_for_inventory()
+            self._wait_for("inventory.json", "testbed")
+            self.read_inventory()
             self.wait_healthy()
         except BaseException:
             self.stop()
@@ -146,7 +173,13 @@ class LabProcesses:
         both = ["--fabric", str(self.state / "fabric.json"), "--openflow", self.addresses.openflow]
         if name == "testbed":
             lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
-            return [sys.executable, "-m", "testbed.emulation", *both, *lab, *self._options]
+            apps = ["--apps", self.addresses.app_openflow] if self._apps else []
+            return [sys.executable, "-m", "testbed.emulation", *both, *lab, *apps, *self._options]
+        if name == "apps":
+            places = ["--openflow", self.addresses.app_openflow, "--rest", self.addresses.app_rest]
+            ready = ["--ready", str(self.state / "apps.json")]
+            files = [str(path) for path in self._apps]
+            return [sys.executable, "-m", "controller.openflow.apps", *places, *ready, *files]
         command = [
             *(sys.executable, "-m", "controller", *both, "--rest", self.addresses.rest),
             *("--inventory", str(self.state / "inventory.json")),
@@ -164,20 +197,26 @@ class LabProcesses:
                 stderr=output,
                 # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
                 start_new_session=True,
-                env=self.lab.environment(),
+                env=self.lab.environment() | (self._for_apps() if name == "apps" else {}),
                 cwd=ROOT,
             )
 
-    def _wait_for_inventory(self) -> None:
-        path = self.state / "inventory.json"
+    def _for_apps(self) -> dict[str, str]:
+        """What applications are told, in their environment: where our controller answers."""
+        token = {"RINGLIGHT_TOKEN": self.addresses.token} if self.addresses.token else {}
+        return {"RINGLIGHT_REST": f"http://{self.addresses.rest}", **token}
+
+    def _wait_for(self, file: str, name: str) -> None:
+        """Until a process has written a file of the lab's state."""
+        path = self.state / file
         deadline = time.monotonic() + UP_S
         while not path.exists():
             self.check()
             if time.monotonic() > deadline:
-                said = self._last("testbed")
-                raise LabError(f"the testbed was not up after {UP_S:.0f} s; its last words: {said}")
+                raise LabError(
+                    f"the {name} was not up after {UP_S:.0f} s; its last words: {self._last(name)}"
+                )
             time.sleep(0.02)
-        self.read_inventory()
 
     def read_inventory(self) -> dict[str, Any]:
         """The inventory as it is now: process ids change when something is started again. Raises OSError."""
@@ -349,7 +388,7 @@ def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]
         found = [lab_id]
     for lab in map(Lab, found):
         pids = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))["pids"]
-        for name in ("controller", "testbed"):
+        for name in reversed(pids):
             _end_stranger(lab, name, pids[name], notice)
         _remove(lab)
     return found

@@ -34,6 +34,7 @@ from controller.errors import ConflictError, InvalidError, UnavailableError
 from controller.optical.base import CrossConnectResult, Plan, Snapshot
 from controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
 from controller.packets.attachment import attachments
+from controller.packets.following import Followers
 from controller.packets.forwarding import Forwarding, ForwardingPlan, Stages
 from fabric.crossconnect import CrossConnect, Mode, plan_changes
 from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
@@ -122,6 +123,7 @@ class CircuitManager:
         #: The difference that was last told of, by switch.
         self._drifts: dict[str, Drift] = {}
         self._ends: tuple[int, dict[Port, Port | None]] = (-1, {})
+        self._followers = Followers(fabric, bus)
 
     # Reading
 
@@ -541,6 +543,11 @@ class CircuitManager:
             problems=list(problems),
             outcome=outcome,
         )
+        self.tell_followers()
+
+    def tell_followers(self) -> None:
+        """Say what the light has changed at packet switches that another controller looks after."""
+        self._followers.tell(self.ends())
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
         """When, in seconds from the commands, all that changes is surely dark, and when no longer.

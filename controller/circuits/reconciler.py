@@ -138,6 +138,8 @@ class Reconciler:
             if self._connected.is_set() or (now != revision and not self._forwarding.stands(lit)):
                 self._connected.clear()
                 self._forwarding.reconcile(lit)
+            # Others may have changed the light, too.
+            self._circuits.tell_followers()
             return now
 
     def _read_switches(self) -> None:

@@ -16,7 +16,7 @@ from controller.circuits.transaction import Leftover
 from controller.errors import ControllerError, InvalidError, NotFoundError
 from controller.jobs.job import Job
 from controller.jobs.manager import JobManager
-from controller.packets.attachment import circuit_pairs, port_name
+from controller.packets.attachment import attachments, circuit_pairs, port_name
 from fabric.cost import RingJob, predict
 from fabric.crossconnect import CrossConnect, Mode
 from fabric.placement import Regrouping, regroup
@@ -99,6 +99,7 @@ class RegroupManager:
             "results": {},
             "undone": False,
             "left": [],
+            "left_to_others": self._left_to_others(before, after),
             "error": None,
         }
         with self._lock:
@@ -165,6 +166,13 @@ class RegroupManager:
                 for name in after
             },
         }
+
+    def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
+        """Packet switches where the light changes and whose tables are not ours; who looks after them."""
+        then, later = attachments(self._fabric, before), attachments(self._fabric, after)
+        changed = {port.node for port in then if then[port] != later[port]}
+        switches = self._fabric.packet_switches
+        return {name: switches[name].controller for name in self._fabric.foreign_switches if name in changed}
 
     def _names(self, pair: tuple[Port, Port]) -> list[str]:
         return [port_name(self._fabric, port) for port in pair]

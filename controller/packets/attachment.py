@@ -88,7 +88,8 @@ def fabric_document(fabric: Fabric) -> Mapping[str, object]:
             for g in fabric.gpus.values()
         ],
         "packet_switches": [
-            {"name": s.name, "dpid": s.dpid, "ports": s.ports} for s in fabric.packet_switches.values()
+            {"name": s.name, "dpid": s.dpid, "ports": s.ports, "controller": s.controller}
+            for s in fabric.packet_switches.values()
         ],
         "optical_switches": [
             {

@@ -84,10 +84,14 @@ _KEPT_STATES = 16
 
 
 class Forwarding:
-    """Reads, plans and writes the forwarding rules of a fabric's packet switches; one change at a time."""
+    """Reads, plans and writes the forwarding rules of a fabric's packet switches; one change at a time.
+
+    Those whose tables are another controller's are left alone, and never asked.
+    """
 
     def __init__(self, fabric: Fabric, plane: OpenFlowPlane, *, timeout_s: float = 3.0) -> None:
         self._fabric = fabric
+        self._ours = fabric.packet_switches.keys() - set(fabric.foreign_switches)
         self._plane = plane
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
@@ -152,6 +156,9 @@ class Forwarding:
         while (node := hops[-1].into.node) != destination:
             if node in fabric.gpus or node in {hop.out.node for hop in hops}:
                 raise ConflictError(f"{where} comes out at {node}")
+            if node not in self._ours:
+                whose = fabric.packet_switches[node].controller
+                raise ConflictError(f"{where} reaches {node}, whose tables are left to {whose}")
             rules, _ = flow_rules.rules_of(
                 node, self._plane.flows(self._dpid(node), timeout_s=self._timeout_s)
             )
@@ -302,7 +309,8 @@ class Forwarding:
         state = frozenset((name, frozenset(group)) for name, group in cross_connects.items()), down
         rules = self._rules.get(state)
         if rules is None:
-            rules = forwarding_rules(self._fabric, self.graph(cross_connects, down))
+            graph = self.graph(cross_connects, down)
+            rules = frozenset(r for r in forwarding_rules(self._fabric, graph) if r.switch in self._ours)
             kept = list(self._rules.items())[1 - _KEPT_STATES :]
             self._rules = {**dict(kept), state: rules}
         return rules
@@ -311,7 +319,7 @@ class Forwarding:
         return self._fabric.packet_switches[switch].dpid
 
     def _read(self) -> tuple[dict[str, list[FlowEntry]], dict[str, str]]:
-        names = {self._dpid(switch): switch for switch in self._fabric.packet_switches}
+        names = {self._dpid(switch): switch for switch in self._ours}
         tables, failed = self._plane.flow_tables(names, timeout_s=self._timeout_s)
         return (
             {names[dpid]: entries for dpid, entries in tables.items()},

@@ -59,7 +59,7 @@ def rates(
 
 
 class Statistics:
-    """Polls every packet switch at most ``rate_hz`` times per second and keeps the newest samples.
+    """Polls every packet switch of ours at most ``rate_hz`` times per second and keeps the newest samples.
 
     ``ends``: gives the port lit to each packet-switch port now (:func:`controller.attachment.attachments`).
     ``keep``: how many samples are kept, over all ports.
@@ -74,10 +74,11 @@ class Statistics:
         rate_hz: float = 20.0,
         keep: int = 400_000,
     ) -> None:
-        self._fabric = fabric
+        #: The others are not connected to us.
+        self._switches = [s for s in fabric.packet_switches.values() if s.is_ours]
         self._plane = plane
         self._ends = ends
-        self._interval_s = max(1.0 / rate_hz, len(fabric.packet_switches) / _QUESTIONS_HZ)
+        self._interval_s = max(1.0 / rate_hz, len(self._switches) / _QUESTIONS_HZ)
         self._samples: collections.deque[Sample] = collections.deque(maxlen=keep)
         self._latest: dict[str, tuple[float, dict[int, PortStats]]] = {}
         self._lock = threading.Lock()
@@ -109,9 +110,9 @@ class Statistics:
             return {switch: dict(stats) for switch, (_, stats) in self._latest.items()}
 
     def read_now(self) -> dict[str, list[PortStats]]:
-        """Counters of every switch, asked for now. Raises UnavailableError."""
+        """Counters of every switch of ours, asked for now. Raises UnavailableError."""
         found = {}
-        for switch in self._fabric.packet_switches.values():
+        for switch in self._switches:
             try:
                 found[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
             except OpenFlowError as error:
@@ -124,7 +125,7 @@ class Statistics:
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             # After a stall the missed polls are skipped, not made up in a burst.
             due = max(due + self._interval_s, time.monotonic())
-            for switch in self._fabric.packet_switches.values():
+            for switch in self._switches:
                 if time.monotonic() < quiet_until.get(switch.name, 0.0):
                     continue
                 try:

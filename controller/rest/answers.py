@@ -46,9 +46,12 @@ class FabricGpu(Answer):
 
 
 class FabricPacketSwitch(Answer):
+    """``controller``: who writes its tables: ringlight, none, app or tcp:HOST:PORT."""
+
     name: str
     dpid: int
     ports: int
+    controller: str
 
 
 class FabricOpticalSwitch(Answer):
@@ -374,8 +377,21 @@ class AuditEntry(Answer):
 # Packet switches
 
 
+class Attached(Answer):
+    """What light reaches from a port, and of a GPU its addresses; null where it is dark."""
+
+    port: int
+    peer: str | None
+    gpu: str | None
+    ip: str | None
+    mac: str | None
+
+
 class PacketSwitchDocument(FabricPacketSwitch):
+    """``connected``: to our controller, as those are whose tables it writes."""
+
     connected: bool
+    attached: list[Attached]
 
 
 class Flow(Answer):
@@ -768,6 +784,9 @@ class RegroupOutcome(CrossConnectOutcome):
 
 
 class RegroupDocument(Answer):
+    """``left_to_others``: packet switches at which light moves whose tables we do not write, and who does:
+    packets come through again once it has followed."""
+
     id: str
     state: Literal["PLANNED", "APPLYING", "DONE", "FAILED"]
     jobs: list[str]
@@ -778,4 +797,5 @@ class RegroupDocument(Answer):
     results: dict[str, list[RegroupOutcome]]
     undone: bool
     left: list[LeftoverDocument]
+    left_to_others: dict[str, str]
     error: str | None

@@ -14,8 +14,9 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from controller.errors import InvalidError, NotFoundError
+from controller.errors import InvalidError, NotFoundError, UnavailableError
 from controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
+from controller.packets.following import attached
 from controller.rest import answers as shapes
 from controller.rest import grids, jobs, light, ofctl, optical, optical_faults
 from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
@@ -153,13 +154,24 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
     def dpid(name: str) -> int:
         if name not in fabric.packet_switches:
             raise NotFoundError(f"there is no packet switch {name}")
+        if not fabric.packet_switches[name].is_ours:
+            whose = fabric.packet_switches[name].controller
+            raise UnavailableError(f"{name} is not connected here: its tables are left to {whose}")
         return fabric.packet_switches[name].dpid
 
     @app.get("/v1/packet-switches", tags=["packet switches"], **answers(list[shapes.PacketSwitchDocument]))
     def packet_switches() -> Any:
-        connected = plane.connected()
+        """With who writes their tables, and what is lit to their ports now."""
+        connected, ends = plane.connected(), controller.circuits.ends()
         return [
-            {"name": s.name, "dpid": s.dpid, "ports": s.ports, "connected": s.dpid in connected}
+            {
+                "name": s.name,
+                "dpid": s.dpid,
+                "ports": s.ports,
+                "controller": s.controller,
+                "connected": s.dpid in connected,
+                "attached": attached(fabric, ends, s.name),
+            }
             for s in fabric.packet_switches.values()
         ]
 

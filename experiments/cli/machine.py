@@ -28,6 +28,10 @@ def up(
     runtime: options.Runtime = "docker",
     rest: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
+    app: options.Apps = None,
+    app_all: options.AppAll = False,
+    app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
+    app_rest: options.AppRest = options.APP_REST,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
@@ -39,8 +43,10 @@ def up(
     setting = setting_of(load(scenario), arm)
     if (why := cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
+    setting = _for_apps(scenario, setting, app or [], app_all)
+    addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
     processes = processes_of(
-        setting, options.check_runtime(runtime), options.addresses(rest, openflow), follow=False, notice=say
+        setting, options.check_runtime(runtime), addresses, follow=False, apps=app or [], notice=say
     )
     with writing(processes.state):
         processes.start()
@@ -64,6 +70,37 @@ def setting_of(experiment: Experiment, arm: str | None) -> Setting:
     except ValueError as error:
         fail(f"{experiment.path}: fabric.{error}", 2)
     return wanted[0]
+
+
+def _for_apps(scenario: Path, setting: Setting, apps: list[Path], every: bool) -> Setting:
+    """The setting with all packet switches for applications (``every``). Raises UserError where there are
+    switches for applications and none of these, or the other way round."""
+    from dataclasses import replace
+
+    if every and not apps:
+        fail("--app-all: which application? name its file with --app", 2)
+    if every:
+        section = dict(setting.section)
+        section["controller"] = "app"
+        switches = section.get("packet_switches", {})
+        plain = {
+            name: {key: value for key, value in entry.items() if key != "controller"}
+            for name, entry in switches.items()
+        }
+        if switches:
+            section["packet_switches"] = plain
+        return replace(setting, section=section)
+    theirs = [name for name, s in setting.fabric.packet_switches.items() if s.controller == "app"]
+    if theirs and not apps:
+        where = f"{scenario}: fabric.packet_switches.{theirs[0]}.controller"
+        fail(f"{where}: app, and no application was given; name one with --app", 2)
+    if apps and not theirs:
+        fail(
+            f"--app: no packet switch of {scenario} is for applications; say 'controller: app' of it in the "
+            "fabric, or give them all with --app-all",
+            2,
+        )
+    return setting
 
 
 def image(

@@ -19,6 +19,17 @@ Runtime = Annotated[
 ]
 Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")]
 OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
+Apps = Annotated[
+    list[Path] | None,
+    typer.Option("--app", metavar="FILE", help="Ryu or os-ken application to run beside; may be repeated."),
+]
+AppAll = Annotated[
+    bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
+]
+AppOpenFlow = Annotated[
+    str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
+]
+AppRest = Annotated[str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Arms = Annotated[
@@ -34,13 +45,14 @@ Resume = Annotated[
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
+APP_REST, APP_OPENFLOW = "127.0.0.1:8081", "127.0.0.1:6654"
 
 
-def addresses(rest: str, openflow: str) -> Addresses:
-    """Where the controller listens; the token is of the environment."""
+def addresses(rest: str, openflow: str, **more: str) -> Addresses:
+    """Where the controller listens; the token is of the environment. ``more``: where applications do."""
     from testbed.processes import Addresses
 
-    return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
+    return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None, **more)
 
 
 def check_runtime(runtime: str) -> str:

@@ -18,7 +18,7 @@ from mininet.net import Mininet
 from pyroute2 import IPRoute
 
 from fabric.frames import choose_frames
-from fabric.topology import Fabric, Link, Port
+from fabric.topology import OURS, Fabric, Link, Port
 from fabric.units import format_rate
 from testbed.emulation import averagers, netlink, openvswitch
 from testbed.emulation.netlink import NetworkError
@@ -124,6 +124,16 @@ def check_names(lab: Lab, fabric: Fabric) -> None:
             raise ValueError(f"{names[name]} and {port} would both be called {name}; rename a switch")
 
 
+def check_controllers(fabric: Fabric, apps: ControllerAddress | None) -> None:
+    """Raises ValueError naming a packet switch that is for applications where there are none."""
+    for name, switch in fabric.packet_switches.items():
+        if switch.controller == "app" and apps is None:
+            raise ValueError(
+                f"packet_switches.{name}.controller: app, and no application was given; "
+                "name one: ringlight up FILE --app MY_APP.py"
+            )
+
+
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
@@ -132,8 +142,16 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     inited = True  # Mininet would change settings of the whole machine.
 
-    def __init__(self, lab: Lab, fabric: Fabric, emulation: Emulation, controller: ControllerAddress) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        fabric: Fabric,
+        emulation: Emulation,
+        controller: ControllerAddress,
+        apps: ControllerAddress | None = None,
+    ) -> None:
         check_fabric(fabric)
+        check_controllers(fabric, apps)
         check_names(lab, fabric)
         check_rates(fabric, emulation)
         super().__init__(switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False)
@@ -141,6 +159,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.fabric = fabric
         self.emulation = emulation
         self.target = controller
+        self._apps = apps
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable] = {}
         self._control: ControlNetwork | None = None
@@ -158,7 +177,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def build(self) -> None:
         """Make bridges (not yet known to Open vSwitch), and namespaces of optical switches and O-NICs."""
         for switch in self.fabric.packet_switches.values():
-            self._add_bridge(switch.name, switch.dpid)
+            self._add_bridge(switch.name, switch.dpid, switch.controller)
         for index, optical in enumerate(self.fabric.optical_switches.values()):
             if optical.driver == "openflow":
                 self._add_bridge(optical.name, OPTICAL_DPID + index)
@@ -201,7 +220,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             words = ["--id=@noop", "create", "QoS", "type=linux-noop"]
             words.append(f"external_ids:{OVS_LABEL}={self.lab.id}")
             for bridge in self.switches:
-                bridge.start([self.target])
+                bridge.start(self._controllers_of(bridge))
                 words += bridge.take_commands()
             self._qos = openvswitch.vsctl(*words).split()[0]
             for bridge in self.switches:
@@ -262,9 +281,20 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 standing_light(self.fabric, gpu, emulation.rate_bps),
             )
 
-    def _add_bridge(self, name: str, dpid: int) -> None:
-        bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid)
+    def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
+        bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller)
         self._nodes[name] = bridge
+
+    def _controllers_of(self, bridge: PacketSwitch) -> list[ControllerAddress]:
+        """Where a bridge looks for who writes its tables: one place, or none."""
+        match bridge.controller:
+            case "none":
+                return []
+            case "app":
+                assert self._apps is not None
+                return [self._apps]
+            case other:
+                return [self.target if other == OURS else ControllerAddress.parse(other)]
 
     def _has_gpu(self, *ports: Port) -> bool:
         """Whether the cable is a worker's; that of an O-NIC is fixed."""

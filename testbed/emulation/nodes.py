@@ -27,6 +27,7 @@ from mininet.link import Intf, Link
 from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
+from fabric.topology import OURS
 from testbed.emulation import netlink
 from testbed.emulation.guests import Guest, GuestPlan
 from testbed.emulation.optical.netns import HELD_GROUP
@@ -140,21 +141,26 @@ class Cable(Link):  # type: ignore[misc]
 class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     """An Open vSwitch bridge under OpenFlow 1.3 whose port numbers are the fabric's.
 
-    Without a controller it forwards nothing (fail mode secure). ``qos``: the record that tells Open vSwitch
+    Without a controller it forwards nothing (fail mode secure), unless it is to do without one
+    (``controller``: none), and then learns and floods. ``qos``: the record that tells Open vSwitch
     to leave queueing to others; without it the shaping of a port would be removed as the port is added.
     """
 
-    def __init__(self, name: str, *, lab: Lab, dpid: int, qos: str = "@noop", **params: Any) -> None:
+    def __init__(
+        self, name: str, *, lab: Lab, dpid: int, qos: str = "@noop", controller: str = OURS, **params: Any
+    ) -> None:
         self.lab = lab
+        self.controller = controller
         self.qos = qos
         self.commands: list[str] = []
         params.pop("listenPort", None)
         super().__init__(
             name,
             dpid=f"{dpid:x}",
-            failMode="secure",
+            failMode="standalone" if controller == "none" else "secure",
             datapath="kernel" if has_kernel_datapath() else "user",
-            protocols="OpenFlow13",
+            # Others' applications may be older than ours.
+            protocols="OpenFlow13" if controller == OURS else "OpenFlow10,OpenFlow13",
             reconnectms=1000,
             batch=True,
             **params,
@@ -193,6 +199,12 @@ class ControllerAddress:
 
     def IP(self) -> str:
         return self.host
+
+    @classmethod
+    def parse(cls, text: str) -> ControllerAddress:
+        """Of ``host:port``, also with ``tcp:`` before it."""
+        host, _, port = text.removeprefix("tcp:").rpartition(":")
+        return cls(host, int(port))
 
     @property
     def target(self) -> str:

@@ -90,7 +90,8 @@ class Settings:
     """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker.
 
     ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
-    emulated seconds that a grant of light lasts unless it is renewed.
+    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: where applications of others
+    wait for their switches.
     """
 
     lab: Lab
@@ -99,6 +100,7 @@ class Settings:
     runtime: Runtime = "docker"
     emulation: Emulation = field(default_factory=Emulation)
     controller: ControllerAddress = field(default_factory=lambda: ControllerAddress("127.0.0.1", 6653))
+    apps: ControllerAddress | None = None
     image: str | None = None
     command: tuple[str, ...] | None = None
     seed: int = 0
@@ -171,7 +173,7 @@ class Testbed:
         api, image = self._check_runtime()
         self._go_on()
 
-        network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller)
+        network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller, settings.apps)
         self.network = network
         self._undo.callback(self._attempt, "the network", network.stop)
         network.build()

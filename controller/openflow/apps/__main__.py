@@ -1,0 +1,163 @@
+"""``python -m controller.openflow.apps``: applications of others, from their files to their end.
+
+They see the switches that connect to their port, and have their REST routes on another. Nothing of ours is in
+this process but the names that they import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from os_ken import cfg
+from os_ken.base.app_manager import AppManager, OSKenApp
+
+from controller.openflow.apps import ryu, wsgi
+
+log = logging.getLogger("apps")
+
+_HANDLER = "os_ken.controller.ofp_handler"
+#: How long applications may take to close, seconds.
+_CLOSE_S = 2.0
+
+
+class AppError(RuntimeError):
+    """An application cannot be run; one line that names its file."""
+
+
+def load(path: Path) -> tuple[str, type]:
+    """Import an application's file; the name of its module and its class. Raises AppError."""
+    name = path.stem
+    if not path.is_file():
+        raise AppError(f"{path}: there is no such file")
+    if path.suffix != ".py" or name in sys.modules:
+        why = "is no .py file" if path.suffix != ".py" else f"there is a module {name} already; rename it"
+        raise AppError(f"{path}: {why}")
+    # What lies beside it can be imported, as if it had been started there.
+    sys.path.append(str(path.parent.absolute()))
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        if (dropped := ryu.dropped_name(error)) is not None:
+            raise AppError(f"{path}: it imports {dropped}, which os-ken has dropped") from error
+        raise AppError(f"{path}: {error}") from error
+    except SyntaxError as error:
+        raise AppError(f"{path}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        # Whatever a stranger's file does when it is read, it is this file's fault.
+        log.exception("%s", path)
+        raise AppError(f"{path}: {type(error).__name__}: {error}") from error
+    found = AppManager().load_app(name)
+    if found is None:
+        raise AppError(f"{path}: no application in it: no class derived from app_manager.RyuApp (OSKenApp)")
+    return name, found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
+    options = _arguments().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        manager = _start(options)
+    except (AppError, OSError) as error:
+        sys.stderr.write(f"applications: {error}\n")
+        sys.stderr.flush()
+        # An application's threads may be running, which nothing can end.
+        os._exit(1)
+    stopped.wait()
+    closing = threading.Thread(target=manager.close, name="close", daemon=True)
+    closing.start()
+    closing.join(_CLOSE_S)
+    logging.shutdown()
+    os._exit(0)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m controller.openflow.apps", description=__doc__)
+    parser.add_argument("--openflow", required=True, help="HOST:PORT for their switches")
+    parser.add_argument("--rest", required=True, help="HOST:PORT of their REST routes")
+    parser.add_argument("--ready", type=Path, help="file to write once they run")
+    parser.add_argument("files", type=Path, nargs="+")
+    return parser
+
+
+def _start(options: argparse.Namespace) -> AppManager:
+    """Raises AppError, OSError."""
+    openflow, rest = _address(options.openflow), _address(options.rest)
+    ryu.install()
+    cfg.CONF(args=[], project="os_ken", default_config_files=[], default_config_dirs=[])
+    for key, value in (
+        ("ofp_listen_host", openflow[0]),
+        ("ofp_tcp_listen_port", openflow[1]),
+        ("wsapi_host", rest[0]),
+        ("wsapi_port", rest[1]),
+    ):
+        cfg.CONF.set_override(key, value)
+    loaded = [load(path) for path in options.files]
+    manager = AppManager.get_instance()
+    manager.load_apps([_HANDLER, *(name for name, _ in loaded)])
+    try:
+        contexts = manager.create_contexts()
+        # os-ken opens the port on a thread of its own, where nobody is told that it is taken.
+        _check_free(openflow)
+        manager.instantiate_apps(**contexts)
+    except OSError:
+        raise
+    except Exception as error:
+        log.exception("the applications do not start")
+        files = ", ".join(str(path) for path in options.files)
+        raise AppError(f"{files}: {type(error).__name__}: {error}") from error
+    _serve(rest, contexts)
+    if options.ready is not None:
+        facts = {"openflow": options.openflow, "rest": options.rest, "files": [str(f) for f in options.files]}
+        partial = options.ready.with_suffix(".part")
+        partial.write_text(json.dumps(facts), encoding="utf-8")
+        partial.replace(options.ready)
+    log.info("OpenFlow on %s, REST on %s: %s", *_texts(options.openflow, options.rest, loaded))
+    return manager
+
+
+def _texts(openflow: str, rest: str, loaded: Sequence[tuple[str, type[OSKenApp]]]) -> tuple[str, str, str]:
+    return openflow, rest, ", ".join(f"{kind.__name__} of {name}.py" for name, kind in loaded)
+
+
+def _serve(address: tuple[str, int], contexts: dict[str, Any]) -> None:
+    """Answer the routes of the applications, where one has asked for them. Raises OSError."""
+    application = next((c for c in contexts.values() if isinstance(c, wsgi.WSGIApplication)), None)
+    if application is None:
+        return
+    server = wsgi.make_server(address, application)
+    threading.Thread(target=server.serve_forever, name="rest", daemon=True).start()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _check_free(address: tuple[str, int]) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

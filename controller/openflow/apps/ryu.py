@@ -1,0 +1,79 @@
+"""Files that import ``ryu`` get os-ken, its maintained fork, under that name.
+
+``ryu.x.y`` is the very module ``os_ken.x.y``, so that classes of either name are the same. os-ken has dropped
+the web server that Ryu's applications have their routes in; ours is in its place, under both names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+#: Modules that os-ken has dropped and we bring, by os-ken's name.
+BROUGHT = {"os_ken.app.wsgi": "controller.openflow.apps.wsgi"}
+#: Modules with classes that have Ryu's name in theirs (``RyuApp``, ``RyuException``).
+_RENAMED = ("os_ken.base.app_manager", "os_ken.exception")
+
+
+class Dropped(ImportError):
+    """An application imports what os-ken has no longer; one line that names it."""
+
+
+class _Alias(MetaPathFinder, Loader):
+    """Finds and loads ``ryu…`` and what is :data:`BROUGHT`."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, ModuleSpec | None] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in BROUGHT:
+            return ModuleSpec(fullname, self)
+        if fullname != "ryu" and not fullname.startswith("ryu."):
+            return None
+        found = importlib.util.find_spec(real_name(fullname))
+        if found is None:
+            raise Dropped(f"{fullname}: os-ken has dropped it", name=fullname)
+        return ModuleSpec(fullname, self, is_package=found.submodule_search_locations is not None)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        real = real_name(spec.name)
+        module = importlib.import_module(BROUGHT.get(real, real))
+        self._own[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # It has run under its own name; the import system has only replaced what it says of itself.
+        assert module.__spec__ is not None
+        module.__spec__ = self._own.pop(module.__spec__.name)
+
+
+def real_name(name: str) -> str:
+    """``os_ken.x.y`` of ``ryu.x.y``."""
+    return re.sub(r"^ryu(?=$|\.)", "os_ken", name)
+
+
+def install() -> None:
+    """From now on ``ryu`` is os-ken in this process, also where Ryu itself is installed."""
+    if any(isinstance(finder, _Alias) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Alias())
+    for name in _RENAMED:
+        module = importlib.import_module(name)
+        for its in [word for word in vars(module) if word.startswith("OSKen")]:
+            setattr(module, its.replace("OSKen", "Ryu", 1), getattr(module, its))
+
+
+def dropped_name(error: ImportError) -> str | None:
+    """What an import wanted that os-ken has no longer, ``ryu.x.y``; None where it is something else."""
+    found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    name = f"{found[2]}.{found[1]}" if found else error.name or ""
+    alias = re.sub(r"^os_ken(?=\.)", "ryu", name)
+    return alias if alias.startswith("ryu.") else None

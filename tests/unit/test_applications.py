@@ -1,0 +1,168 @@
+"""Applications of others: Ryu's names for os-ken, REST routes, whose a packet switch is, what one is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webob
+import yaml
+from pydantic import ValidationError
+
+from containers.image import ROOT
+from controller.bus import EventBus
+from controller.openflow.apps import wsgi
+from controller.packets.attachment import attachments
+from controller.packets.following import Followers, attached
+from controller.packets.forwarding import Forwarding
+from fabric.schema import FabricSpec, build_fabric
+from fabric.topology import Port, circuit_cross_connects
+from tests.unit.test_controller_rules import FakeTables
+
+APPLICATIONS = ROOT / "docs/applications"
+SECTION: dict[str, Any] = yaml.safe_load((APPLICATIONS / "two_switches.yaml").read_text())["fabrics"]["two"]
+
+
+def loaded(text: str, folder: Path) -> tuple[int, str]:
+    """Exit code and standard error of a process that runs an application file with this text."""
+    file = folder / "my_app.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "controller.openflow.apps", "--openflow", "127.0.0.1:9"]
+    done = subprocess.run(
+        [*command, "--rest", "127.0.0.1:9", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "from ryu.app import simple_switch_13",
+            "imports ryu.app.simple_switch_13, which os-ken has dropped",
+        ),
+        ("import ryu.app.rest_router", "imports ryu.app.rest_router, which os-ken has dropped"),
+        ("import ryu.base.app_manager", "no application in it"),
+        ("from ryu.base import app_manager as\n", "my_app.py, line 1: "),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_named_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+    code, error = loaded(text, tmp_path)
+    last = error.strip().splitlines()[-1]
+    assert code == 1
+    assert last.startswith("applications: ")
+    assert str(tmp_path / "my_app.py") in last
+    assert said in last
+
+
+def test_ryu_is_os_ken_under_another_name() -> None:
+    code = """if True:
+        from controller.openflow.apps import ryu
+        ryu.install()
+        from ryu.base import app_manager
+        import os_ken.base.app_manager as theirs
+        import ryu.lib.packet.ethernet, os_ken.lib.packet.ethernet
+        from ryu.exception import RyuException
+        from ryu.app.wsgi import ControllerBase
+        from os_ken.app import wsgi
+        from controller.openflow.apps import wsgi as ours
+        assert app_manager is theirs and theirs.__spec__.name == "os_ken.base.app_manager"
+        assert app_manager.RyuApp is theirs.OSKenApp
+        assert ryu.lib.packet.ethernet if hasattr(ryu, "lib") else True
+        assert ControllerBase is ours.ControllerBase is wsgi.ControllerBase
+        import importlib.util
+        try:
+            import ryu.app.ofctl_rest
+        except ImportError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ryu.app.ofctl_rest: os-ken has dropped it\n"), done.stderr
+
+
+class Tables(wsgi.ControllerBase):
+    @wsgi.route("table", "/table/{dpid}", methods=["PUT"], requirements={"dpid": wsgi.DIGIT_PATTERN})
+    def put(self, req: Any, dpid: str, **more: Any) -> Any:
+        return wsgi.Response(content_type="application/json", text=json.dumps([self.data, dpid, req.json]))
+
+    def oldest(self, req: Any, **more: Any) -> Any:
+        return wsgi.Response(status=202)
+
+
+def test_routes_of_an_application_are_answered_as_ryu_does() -> None:
+    application = wsgi.WSGIApplication()
+    application.register(Tables, {"app": 1})
+    application.mapper.connect("old", "/old", controller=Tables, action="oldest")
+
+    def call(path: str, method: str, body: bytes = b"") -> Any:
+        return webob.Request.blank(path, method=method, body=body).get_response(application)
+
+    assert call("/table/12", "PUT", b"[3]").json == [{"app": 1}, "12", [3]]
+    assert call("/old", "GET").status_code == 202
+    assert [call(*words).status_code for words in (("/table/12", "GET"), ("/table/x", "PUT"))] == [404, 404]
+
+
+def fabric_of(**switches: str) -> Any:
+    """The example's fabric, with these controllers of its switches and ours elsewhere."""
+    packet = {name: {"ports": 4, "controller": switches.get(name, "ringlight")} for name in ("p0", "p1")}
+    return build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
+
+
+def test_a_switch_says_who_writes_its_tables_or_its_fabric_does() -> None:
+    assert fabric_of(p1="tcp:10.0.0.5:6653").packet_switches["p1"].controller == "tcp:10.0.0.5:6653"
+    assert fabric_of(p1="none").foreign_switches == ("p1",)
+    assert build_fabric(FabricSpec.model_validate(SECTION)).foreign_switches == ("p0", "p1")
+
+
+@pytest.mark.parametrize("text", ["ours", "tcp:6653", "tcp:host", "tls:host:1", 7])
+def test_a_controller_that_is_none_is_refused(text: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        FabricSpec.model_validate({**SECTION, "controller": text})
+    assert refused.value.errors()[0]["loc"] == ("controller",)
+
+
+def light(*pairs: tuple[str, str]) -> Any:
+    fabric = fabric_of()
+    ends = [(Port.parse(f"{gpu}:0"), Port.parse(port)) for gpu, port in pairs]
+    return {"ocs0": frozenset(), **circuit_cross_connects(fabric, ends)}
+
+
+def test_tables_of_others_are_neither_read_nor_written() -> None:
+    fabric = fabric_of(p1="tcp:127.0.0.1:9")
+    tables = FakeTables()
+    forwarding = Forwarding(fabric, tables)  # type: ignore[arg-type]
+    lit = light(("g0", "p0:1"), ("g1", "p0:2"), ("g2", "p1:1"), ("g3", "p1:2"))
+    assert forwarding.reconcile(lit) == {}
+    assert {rule.switch for rule in forwarding.plan(lit).wanted} == {"p0"}
+    assert {dpid for dpid in (1, 2) if tables.flows(dpid, timeout_s=1.0)} == {1}
+
+
+def test_who_writes_a_switch_is_told_what_the_light_changed_there_and_no_more() -> None:
+    fabric = fabric_of(p1="tcp:127.0.0.1:9")
+    told = (bus := EventBus()).subscribe()
+    followers = Followers(fabric, bus)
+    before = attachments(fabric, light(("g0", "p0:1"), ("g2", "p1:1")))
+    after = attachments(fabric, light(("g0", "p0:2"), ("g2", "p1:3")))
+    followers.tell(before)
+    assert told.take() == []
+    followers.tell(after)
+    followers.tell(after)
+    (event,) = told.take()
+    assert (event["event"], event["switch"], event["dpid"]) == ("packet_switch_light", "p1", 2)
+    gpu = fabric.gpus["g2"]
+    assert event["ports"] == [
+        {"port": 1, "peer": None, "gpu": None, "ip": None, "mac": None},
+        {"port": 3, "peer": "g2:0", "gpu": "g2", "ip": gpu.ip, "mac": gpu.mac},
+    ]
+    assert [entry["peer"] for entry in attached(fabric, after, "p1")] == [None, None, "g2:0", "p0:4"]
