@@ -13,7 +13,12 @@ from containers.image import OWN_IMAGE, ImageError, image_present
 from experiments.backends.emulation.lab import EmulatedLab
 from experiments.backends.emulation.linktest import LinkTest
 from experiments.backends.emulation.reference import References
-from experiments.backends.emulation.requests import cannot_drive, only_simulated, passes_no_packets
+from experiments.backends.emulation.requests import (
+    cannot_drive,
+    for_applications,
+    only_simulated,
+    passes_no_packets,
+)
 from experiments.backends.emulation.rest import ending_runs
 from experiments.backends.protocol import CAPABILITIES, lacking
 from experiments.client import Api
@@ -52,6 +57,7 @@ class EmulationBackend:
             or only_simulated(plan)
             or cannot_drive(fabric)
             or passes_no_packets(fabric)
+            or for_applications(fabric)
             or self._cannot_run(plan)
         )
 

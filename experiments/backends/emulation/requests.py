@@ -206,3 +206,11 @@ def _too_fast(setting: Setting) -> str | None:
             f"{HELD} times as long"
         )
     return None
+
+
+def for_applications(fabric: Fabric) -> str | None:
+    """Which switch waits for applications, which a run does not start, ``key: reason``."""
+    for name, switch in fabric.packet_switches.items():
+        if switch.controller == "app":
+            return f"fabric.packet_switches.{name}.controller: only ringlight up --app starts applications"
+    return None

@@ -75,6 +75,9 @@ class SimulationBackend:
         if faults.loss or faults.duplicate or faults.reorder:
             return "control: the simulation cannot lose, double or reorder control messages, only delay them"
         fabric = plan.setting.fabric
+        if fabric.foreign_switches:
+            name = fabric.foreign_switches[0]
+            return f"fabric.packet_switches.{name}.controller: the simulation forwards as our controller does"
         if (
             plan.costs.add_bps is not None
             and not fabric.rings
