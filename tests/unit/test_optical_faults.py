@@ -25,7 +25,7 @@ from controller.optical.errors import (
 )
 from controller.optical.registry import make_driver
 from fabric.crossconnect import CrossConnect, Mode, PortState, check_matching
-from fabric.optical_profiles import IDEAL
+from fabric.optical_profiles import IDEAL, MEMS, Profile
 from testbed.emulation.optical.device import (
     Admin,
     Connect,
@@ -38,7 +38,7 @@ from testbed.emulation.optical.device import (
     SetLabel,
     Wire,
 )
-from testbed.emulation.optical.faults import FaultError, Faults, FaultSpec, Kind
+from testbed.emulation.optical.faults import MAX_FAULTS, FaultError, Faults, FaultSpec, Kind, TooManyFaults
 from testbed.emulation.optical.faulty_session import FaultySession
 from testbed.emulation.optical.session import Switch, personality
 from tests.drivers import converge
@@ -52,8 +52,8 @@ PROTOCOLS = ["scpi", "polatis-tl1", "calient-tl1", "calient-rest", "polatis-rest
 class Bench:
     """A device with faults and one SCPI client, at a time that is told."""
 
-    def __init__(self, wavelengths: int = 0) -> None:
-        self.device = OpticalDevice(8, IDEAL, wavelengths=wavelengths)
+    def __init__(self, wavelengths: int = 0, profile: Profile = IDEAL) -> None:
+        self.device = OpticalDevice(8, profile, wavelengths=wavelengths)
         for port in range(1, 9):
             self.device.receive(port, True)
         self.faults = Faults(self.device, ["scpi"])
@@ -189,6 +189,41 @@ def test_a_ghost_is_shown_and_dark_until_the_fault_is_cleared() -> None:
     assert bench.effects[-1] == Dark(3)
 
 
+@pytest.mark.parametrize("kind", ["ghost", "never-tunes", "vanish"])
+def test_a_fault_that_is_cleared_while_a_command_is_under_way_is_over(kind: str) -> None:
+    bench = Bench(profile=MEMS)
+    fault = bench.inject(kind)
+    bench.say(":oxc:swit:conn:add (@1,2),(@9,10);*opc?")
+    assert bench.wires == [], "its turn has not come"
+    bench.clear(fault)
+    assert bench.work(S) == b""
+    assert bench.work(S) == b"1\n"
+    bench.work(10 * S)
+    assert len([effect for effect in bench.effects if isinstance(effect, Light)]) == 2
+    assert [bench.device.port_state(port, bench.now_ns) for port in (9, 10)] == 2 * [PortState.TUNED]
+    assert bench.wires == [(1, 9), (2, 10)]
+
+
+def test_a_writer_that_is_cleared_before_it_could_write_does_not() -> None:
+    bench = Bench()
+    writer = bench.inject("foreign-writer", ingress=1, egress=10)
+    bench.session.feed(b"*opc?\n")
+    bench.clear(writer)
+    assert bench.work() == b"1\n"
+    assert bench.wires == []
+
+
+def test_there_is_a_most_of_faults() -> None:
+    bench = Bench()
+    for _ in range(MAX_FAULTS):
+        bench.inject("deny")
+    with pytest.raises(TooManyFaults):
+        bench.inject("deny")
+    bench.clear(1)
+    bench.inject("deny", probability=0.0)
+    assert len(bench.faults.all()) == MAX_FAULTS
+
+
 def test_what_vanishes_does_so_after_its_time_unless_it_was_made_anew() -> None:
     bench = Bench()
     bench.inject("vanish", count=1)
@@ -210,6 +245,7 @@ def test_a_port_fails_at_once_and_works_when_it_is_cleared() -> None:
     first, second = bench.inject("port-failed", port=9), bench.inject("port-failed", port=9)
     assert bench.effects[-1] == Gate(9, Admin.FAILED)
     assert b"F" in bench.say(":oxc:swit:port:stat? (@9)")
+    assert [fault.hits for fault in bench.faults.all()] == [1, 1]
     bench.clear(first)
     assert bench.device.admin(9) is Admin.FAILED
     bench.clear(second)
@@ -296,6 +332,7 @@ def test_a_fault_is_met_by_its_protocols_clients_alone() -> None:
     [
         ({"kind": "deny", "protocol": "polatis-tl1"}, "protocol: polatis-tl1; the switch speaks scpi"),
         ({"kind": "deny", "probability": 1.5}, "probability: 1.5"),
+        ({"kind": "deny", "probability": -0.1}, "probability: -0.1"),
         ({"kind": "deny", "count": 0}, "count: 0"),
         ({"kind": "deny", "seconds": 1.0}, "seconds: deny knows none"),
         ({"kind": "slow", "seconds": -1.0}, "seconds: -1"),

@@ -195,6 +195,10 @@ class Faults:
             others = [one.spec.port for one in self._faults.values() if one.spec.kind is Kind.PORT_FAILED]
             if gone.spec.port not in others:
                 effects += self._device.repair(now_ns, gone.spec.port)
+        for ticket in (ticket for fault, ticket in self._watched if fault is gone):
+            self._device.forgive(ticket)
+            if ticket.done and gone.spec.kind is not Kind.VANISH:
+                gone.stuck.append(ticket)
         for ticket in gone.stuck:
             for wire in ticket.made:
                 if self._device.is_ghost(wire) or not self._device.is_tuned(wire, now_ns):
