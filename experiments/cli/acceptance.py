@@ -30,7 +30,7 @@ Driver = Annotated[
     ),
 ]
 Target = Annotated[str, typer.Option(metavar="HOST:PORT", help="A switch that is there already.")]
-Size = Annotated[int, typer.Option(min=0, help="Its duplex faceplate ports.")]
+Size = Annotated[int, typer.Option(min=0, help="Duplex faceplate ports; of an emulated switch 8.")]
 Username = Annotated[str, typer.Option(help="Who logs in to it.")]
 PasswordFile = Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")]
 PasswordEnv = Annotated[str, typer.Option(metavar="VARIABLE", help="The environment's that is the password.")]
@@ -93,7 +93,7 @@ def conformance(
     entry = _entry(driver, target, username, password_file, password_env, setting, profile)
     if measure and read_only:
         fail("--measure moves light, which --read-only forbids", 2)
-    rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver, profile)
+    rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver, profile, size)
     if name and len(rigs) > 1:
         fail("--name: there are several; choose one with --driver", 2)
     found = []
@@ -157,14 +157,22 @@ def _machine() -> dict[str, str]:
     return {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": _now()}
 
 
-def _emulated(drivers: Sequence[str] | None, profile: str) -> Mapping[str, Make]:
+def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping[str, Make]:
     from fabric.optical_profiles import PROFILES
     from testbed.acceptance.rigs import RIGS
-    from testbed.acceptance.rigs.emulated import MEASURED_HOSTS, MEASURED_SIZE, ScpiRig
+    from testbed.acceptance.rigs.emulated import (
+        HOSTS,
+        MAX_SIZE,
+        MEASURED_HOSTS,
+        MEASURED_SIZE,
+        SIZE,
+        ScpiRig,
+    )
 
     if profile and profile not in PROFILES:
         fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
-
+    if size and not HOSTS < size <= MAX_SIZE:
+        fail(f"--size {size}: of an emulated switch {HOSTS + 1} to {MAX_SIZE}", 2)
     if strange := next((name for name in drivers or () if name not in RIGS), None):
         fail(f"--driver: there is no emulated switch for {strange}; there are {', '.join(RIGS)}", 2)
     if os.geteuid() != 0:
@@ -179,7 +187,7 @@ def _emulated(drivers: Sequence[str] | None, profile: str) -> Mapping[str, Make]
                 return rig()
             if to_measure:
                 return rig(MEASURED_SIZE, profile or None, MEASURED_HOSTS)
-            return rig(profile=profile or None)
+            return rig(size or SIZE, profile or None)
 
         return make
 

@@ -30,7 +30,7 @@ from testbed.emulation.optical.datapath import Datapath, remove_pins
 from testbed.emulation.optical.lasers import Lasers
 from testbed.lab import new_lab
 
-SIZE = 8
+SIZE, MAX_SIZE = 8, 1024
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
 HOSTS = 5
 PROFILE = "mems"
