@@ -165,6 +165,7 @@ def _side_by_side(switches: Sequence[Switch]) -> str:
         "as the driver reports it, median",
         _figure("dark_time", lambda d: milliseconds(d["driver"].get("p50_s"))),
     )
+    add(dark, "of the last change, as the switch counted it", _figure("dark_time", _by_the_switch))
     for count in _counts_of(switches):
         group, name = "From command to light, median and 99th percentile", f"{_TO_LIGHT}{count}"
         add(
@@ -195,7 +196,15 @@ def _side_by_side(switches: Sequence[Switch]) -> str:
     add(loss, "most", _figure("insertion_loss", lambda d: f"{d['most_db']:.2f} dB"))
     columns = [("", _label), *(_column(switch) for switch in switches)]
     filled = [row for row in rows if any(row[1][1](switch) not in ("", NOTHING) for switch in switches)]
-    return f"<h2>Side by side</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+    title = "Side by side" if len(switches) > 1 else "Figures"
+    return f"<h2>{title}</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+
+
+def _by_the_switch(found: Mapping[str, Any]) -> str:
+    counted, seen = found.get("last_by_the_switch_s"), found.get("last_measured_s")
+    if counted is None or not seen:
+        return NOTHING
+    return f"{1e3 * counted:.3g}, by traffic {milliseconds(sum(seen) / 2)}"
 
 
 def _label(row: tuple[str, Row]) -> str:
