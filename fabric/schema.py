@@ -6,6 +6,7 @@ several entries (a port plugged twice, an end that does not exist) is checked in
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -90,7 +91,13 @@ def _of_switches(value: object) -> object:
         raise ValueError(
             "write ringlight, none, app, or another controller's address, such as tcp:127.0.0.1:6653"
         )
-    return f"tcp:{_address(value.removeprefix('tcp:'))}"
+    address = str(_address(value.removeprefix("tcp:")))
+    try:
+        ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        # Open vSwitch does not ask for names, and would say nothing.
+        raise ValueError(f"{value}: write the controller's IP address, not its name") from None
+    return f"tcp:{address}"
 
 
 #: Who writes a packet switch's tables (:class:`fabric.topology.PacketSwitch`).

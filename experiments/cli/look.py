@@ -238,6 +238,7 @@ def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:
     hosts = lab.hosts(fill=False)
     with _asking() as api:
         connected = {} if api is None else {s["name"]: s["connected"] for s in api.get("/v1/packet-switches")}
+    switches = lab.fabric.packet_switches
     for name, kind in lab.nodes.items():
         if kind == "gpu":
             host = hosts[name]
@@ -252,6 +253,8 @@ def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:
         if alive is None:
             reached = connected.get(name)
             told = {True: "connected", False: "not connected", None: "controller does not say"}[reached]
+            if name in switches and not switches[name].is_ours:
+                told = f"left to {switches[name].controller}"
             yield _node(name, kind, told, address, "")
         else:
             yield _node(name, kind, "running" if alive else "not running", address, lab.lab.namespace(name))

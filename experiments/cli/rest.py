@@ -74,7 +74,7 @@ def fabric(as_json: Json = False) -> None:
     """What is plugged together."""
     tables: dict[str, list[Column]] = {
         "gpus": [("GPU", "name"), "server", "model", ("address", "ip")],
-        "packet_switches": [("packet switch", "name"), "dpid", "ports"],
+        "packet_switches": [("packet switch", "name"), "dpid", "ports", "controller"],
         "optical_switches": [("optical switch", "name"), "size", "driver", "profile"],
         "grids": [("grid", "name"), "rows", "columns", "wavelengths"],
         "links": [("link", lambda link: " - ".join(link["ends"])), ("real rate", _rate)],
@@ -397,6 +397,10 @@ def _write_regroup(found: Mapping[str, Any]) -> None:
         f"\nbetween packet switches per iteration: {format_size(before)} before, {format_size(after)} after; "
         f"{plan['fibres_moved']} fibres moved; {'optimal' if plan['optimal'] else 'heuristic'}"
     )
+    for name, whose in found["left_to_others"].items():
+        typer.echo(
+            f"{name}: packets come through again once {whose} has followed; we do not write its tables"
+        )
     typer.echo({"PLANNED": "nothing was changed (dry run)"}.get(found["state"], found["state"].lower()))
 
 

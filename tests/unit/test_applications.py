@@ -125,7 +125,7 @@ def test_a_switch_says_who_writes_its_tables_or_its_fabric_does() -> None:
     assert build_fabric(FabricSpec.model_validate(SECTION)).foreign_switches == ("p0", "p1")
 
 
-@pytest.mark.parametrize("text", ["ours", "tcp:6653", "tcp:host", "tls:host:1", 7])
+@pytest.mark.parametrize("text", ["ours", "tcp:6653", "tcp:host", "tls:10.0.0.5:1", "tcp:host:1", 7])
 def test_a_controller_that_is_none_is_refused(text: Any) -> None:
     with pytest.raises(ValidationError) as refused:
         FabricSpec.model_validate({**SECTION, "controller": text})
