@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,28 @@ def test_what_cannot_be_served_is_one_line(options: dict[str, Any], code: int, s
     with pytest.raises(UserError, match=said) as caught:
         serve(**options)
     assert caught.value.exit_code == code
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UserError) as caught:
+            serve(served=[f"calient-tl1={where}"])
+    assert str(caught.value) == f"ocs serve: calient-tl1 at {where}: Address already in use"
+    assert caught.value.exit_code == 1
+
+
+def test_spoilt_notes_are_named(tmp_path: Path) -> None:
+    paths = ModelledPaths(tmp_path, "ocs", 8)
+    row = {"source": 99, "destination": 2, "two_way": False, "group": "", "name": "", "nolight": True}
+    for note, said in ((row | {"active": True}, "there is no circuit 99>2"), (row, "missing")):
+        paths.set_notes({"calient": [note]})
+        paths.keep()
+        paths.close()
+        with pytest.raises(UserError, match=f"what it remembers of calient-tl1 is spoilt: .*{said}"):
+            serve(served=["calient-tl1=127.0.0.1:0"], ports=8, state=tmp_path)
+        paths = ModelledPaths(tmp_path, "ocs", 8)
+    paths.close()
 
 
 def test_a_password_is_in_no_message(tmp_path: Path) -> None:
