@@ -222,10 +222,9 @@ def test_faults_from_the_shell(switch: Emulated) -> None:
     refused = ringlight("ocs", "fault", "add", switch.rest, "port-failed")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "port: a port-failed names one" in refused.stderr
-    last = str(found[1]["id"])
-    assert ringlight("ocs", "fault", "clear", switch.rest, last).stdout == f"cleared: {last}\n"
-    assert ringlight("ocs", "fault", "clear", switch.rest).stdout == f"cleared: {found[0]['id']}\n"
-    assert ringlight("ocs", "fault", "list", switch.rest).stdout == "no faults\n"
+    ended = ", ".join(str(fault["id"]) for fault in found)
+    assert ringlight("ocs", "fault", "clear", switch.rest).stdout == f"cleared: {ended}\n"
+    assert switch.get("/v1/faults") == []
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = f"127.0.0.1:{closed.getsockname()[1]}"
     assert (
@@ -269,7 +268,7 @@ def test_every_operation_answers_as_described(emulated: Emulated, tmp_path: Path
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", "tests/integration/schemathesis.toml", "run"),
             *(f"http://{emulated.rest}/openapi.json", "--no-color", "--no-shrink", "--seed", "1"),
-            *("--generation-database", "none", "--workers", "1", "--max-examples", "10"),
+            *("--generation-database", "none", "--workers", "1", "--max-examples", "5"),
         ],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
