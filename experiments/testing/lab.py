@@ -89,7 +89,7 @@ class Figures:
         raise LookupError(f"{len(found)} rows of {metric} are as asked; there are: {among}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bench:
     """The table of nccl-tests. ``sizes``: of each size time, algorithm and bus bandwidth, at the fabric's
     real rates; ``checked``: parts of results that were compared with what they must be."""
@@ -97,6 +97,9 @@ class Bench:
     collective: str
     sizes: tuple[Measured, ...]
     checked: int | None
+
+    def __repr__(self) -> str:
+        return f"Bench({self.collective}, {len(self.sizes)} sizes)"
 
     def at(self, size: str) -> Measured:
         """Of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
@@ -204,7 +207,7 @@ def _slowed(setting: Setting, shares: Mapping[str, float]) -> Mapping[str, Any]:
     return {**setting.section, "links": links} if shares else setting.section
 
 
-@dataclass
+@dataclass(repr=False)
 class RinglightLab:
     """A lab that is up. ``fabric``: as plugged together; ``api``: of its controller; ``rest``: where that is.
     ``logs``: folder of what its processes say; pytest keeps it."""
@@ -222,6 +225,9 @@ class RinglightLab:
     broken: bool = False
     _told: list[str] = field(default_factory=list)
     _runs: int = 0
+
+    def __repr__(self) -> str:
+        return f"RinglightLab({self.id})"
 
     def bench(
         self,
