@@ -121,6 +121,7 @@ def test_a_wrong_scenario_is_one_line_on_any_machine(pytester: pytest.Pytester) 
     assert "experiments/language" not in missing
 
 
+@pytest.mark.usefixtures("any_user")
 def test_tests_that_need_a_lab_are_found_by_their_marker(pytester: pytest.Pytester) -> None:
     said = outcome(pytester, "", "-m", "not ringlight_root")
     assert "1 passed, 2 deselected" in said
