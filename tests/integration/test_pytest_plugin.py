@@ -63,7 +63,7 @@ def test_planted(ringlight_lab):
 FABRIC = """
 FABRIC = {
     "scale": {"time": 5, "payload": 400},
-    "link_test": {"duration": "500 ms"},
+    "link_test": {"duration": "300 ms"},
     "fabric": {
         "servers": {"s0": {"gpus": {"g0": "gpu", "g1": "gpu", "g2": "gpu"}}},
         "packet_switches": {"tor0": {"ports": 3}},
