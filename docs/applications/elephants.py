@@ -152,6 +152,8 @@ class Elephants(app_manager.RyuApp):
         ringlight("PUT", "/v1/circuits", {"circuits": others})
         for (dpid, port), mac in zip(fibre, ends, strict=True):
             self.write(dpid, PAIR, {"in_port": port, "eth_dst": mac}, None)
+            # Something else may be lit to this port next.
+            self.write(dpid, OTHERS, {"in_port": port}, None)
         del self.lit[ends]
         self.logger.info("%s and %s: light put back", *ends)
 

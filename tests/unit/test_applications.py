@@ -79,9 +79,9 @@ def test_ryu_is_os_ken_under_another_name() -> None:
         from controller.openflow.apps import wsgi as ours
         assert app_manager is theirs and theirs.__spec__.name == "os_ken.base.app_manager"
         assert app_manager.RyuApp is theirs.OSKenApp
-        assert ryu.lib.packet.ethernet if hasattr(ryu, "lib") else True
+        assert ryu.lib.packet.ethernet is os_ken.lib.packet.ethernet
+        assert os_ken.lib.packet.ethernet.__spec__.name == "os_ken.lib.packet.ethernet"
         assert ControllerBase is ours.ControllerBase is wsgi.ControllerBase
-        import importlib.util
         try:
             import ryu.app.ofctl_rest
         except ImportError as error:

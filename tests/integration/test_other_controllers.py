@@ -1,0 +1,244 @@
+"""Packet switches that others look after: Ryu applications, their own managers, Faucet, nobody."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from containers.image import ROOT
+from testbed.lab import Lab
+from tests.integration.controller_rig import free_port
+from tests.integration.labs import traces, until
+
+pytestmark = pytest.mark.root
+
+COMMAND = [sys.executable, "-m", "experiments.cli.app"]
+APPLICATIONS = ROOT / "docs/applications"
+LEARNING = APPLICATIONS / "learning_switch.py"
+TWO_SWITCHES = APPLICATIONS / "two_switches.yaml"
+#: Faucet's program in an environment of its own: it wants another os-ken than ours.
+FAUCET = os.environ.get("RINGLIGHT_FAUCET", "")
+#: Longest until a controller of others has followed; the learning switch's flows idle out in 10 s.
+FOLLOWED_S = 40.0
+TRAIN: dict[str, Any] = {
+    "workload": "train",
+    "gradient_bytes": 96400,
+    "compute_s": 0.1,
+    "iterations": 40,
+    "batch": 8,
+}
+TRAIN |= {"seed": 7, "learning_rate": 0.05, "peer_timeout_s": 30}
+#: g0 is moved to the other switch.
+MOVED = [["g0", "p1:3"], ["g1", "p0:2"], ["g2", "p1:1"], ["g3", "p1:2"]]
+
+
+class UpLab:
+    """A lab that ``ringlight up`` left standing. ``api``: of our controller, ``app``: of the applications."""
+
+    def __init__(self, scenario: Path, *words: str) -> None:
+        rest, self.app_rest = free_port(), free_port()
+        where = ["--rest", f"127.0.0.1:{rest}", "--openflow", f"127.0.0.1:{free_port()}"]
+        where += ["--app-rest", f"127.0.0.1:{self.app_rest}", "--app-openflow", f"127.0.0.1:{free_port()}"]
+        done = run("up", str(scenario), "--runtime", "namespace", "--json", *where, *words)
+        assert done.returncode == 0, done.stderr
+        self.lab = Lab(json.loads(done.stdout)["lab"])
+        self.api = httpx.Client(base_url=f"http://127.0.0.1:{rest}", timeout=20, trust_env=False)
+        self.app = httpx.Client(base_url=f"http://127.0.0.1:{self.app_rest}", timeout=20, trust_env=False)
+
+    def down(self) -> None:
+        self.api.close()
+        self.app.close()
+        done = run("down", self.lab.id)
+        assert done.returncode == 0, done.stderr
+        assert traces(self.lab) == []
+
+    def ping(self, *gpus: str) -> subprocess.CompletedProcess[str]:
+        return run("ping", *gpus, "--lab", self.lab.id, *(["-c", "1"] if gpus else []))
+
+    def until_pinged(self, timeout_s: float = FOLLOWED_S) -> float:
+        """Until every GPU is answered by every other; how long that took, seconds."""
+        return until(lambda: self.ping().returncode == 0, timeout_s, lambda: self.ping().stdout)
+
+    def told(self) -> list[dict[str, Any]]:
+        """The events of the controller's so far that tell others of light."""
+        text = self.api.get("/v1/events", params={"after": 0, "seconds": 0.5}).text
+        data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        events = [json.loads(line) for line in data]
+        return [event for event in events if event["event"] == "packet_switch_light"]
+
+    def move(self) -> None:
+        """g0 to the other switch; what is told of it."""
+        done = self.api.put("/v1/circuits", json={"circuits": MOVED})
+        assert done.status_code == 200, done.text
+
+    def regroup_under_a_job(self, controllers: dict[str, str]) -> float:
+        """Two GPUs at two switches train and are brought together; the longest iteration, seconds."""
+        job = {"name": "red", "ranks": ["g0", "g2"], **TRAIN}
+        assert self.api.post("/v1/jobs", json=job).status_code == 201
+
+        def iterations() -> list[dict[str, Any]]:
+            events = self.api.get("/v1/jobs/red/events").json()["events"]
+            return [event for event in events if event["event"] == "iteration" and event["rank"] == 0]
+
+        until(lambda: len(iterations()) > 5, 40.0)
+        answer = self.api.post("/v1/regroup", json={})
+        assert answer.status_code < 300, answer.text
+        assert answer.json()["left_to_others"] == controllers
+        assert [move["to"] for move in answer.json()["plan"]["moves"]] == ["p0:3"]
+        regroup = f"/v1/regroup/{answer.json()['id']}"
+        until(lambda: self.api.get(regroup).json()["state"] == "DONE", 20.0)
+        until(lambda: self.api.get("/v1/jobs/red").json()["state"] == "SUCCEEDED", 60.0)
+        ends = [event["t"] for event in iterations()]
+        assert len(ends) == TRAIN["iterations"]
+        return round(max(b - a for a, b in itertools.pairwise(ends)), 3)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@contextmanager
+def standing(scenario: Path, *words: str) -> Iterator[UpLab]:
+    lab = UpLab(scenario, *words)
+    try:
+        yield lab
+    finally:
+        lab.down()
+
+
+def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_light() -> None:
+    elephants = APPLICATIONS / "elephants.py"
+    with standing(TWO_SWITCHES, "--app", str(LEARNING), "--app", str(elephants)) as lab:
+        lab.until_pinged()
+        macs = {gpu["name"]: gpu["mac"] for gpu in lab.api.get("/v1/fabric").json()["gpus"]}
+        learned = lab.app.get("/learning/1").json()["learned"]
+        assert learned == {macs["g0"]: 1, macs["g1"]: 2, macs["g2"]: 4, macs["g3"]: 4}
+        health = lab.api.get("/v1/health").json()
+        assert (health["status"], health["packet_switches"]) == ("ok", {})
+
+        def changes_of_port_3() -> int:
+            events = lab.app.get("/learning/1").json()["port_events"]
+            return int(events.count([3, "changed"]))
+
+        interface, before = lab.lab.interface("p0", 3), changes_of_port_3()
+        subprocess.run(["ip", "link", "set", interface, "down"], check=True)
+        until(lambda: changes_of_port_3() > before, 15.0)
+        subprocess.run(["ip", "link", "set", interface, "up"], check=True)
+
+        words = [*COMMAND, "iperf", "g0", "g2", "-t", "8", "--lab", lab.lab.id]
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as iperf:
+            until(lambda: lab.app.get("/elephants").json() != [], 20.0)
+            (found,) = lab.app.get("/elephants").json()
+            lit = [circuit["ends"] for circuit in lab.api.get("/v1/circuits").json()["circuits"]]
+            assert ["p0:3", "p1:3"] in lit
+            said, _ = iperf.communicate(timeout=60)
+        assert iperf.returncode == 0, said
+        assert sorted(found["hosts"]) == sorted([macs["g0"], macs["g2"]])
+        until(lambda: lab.app.get("/elephants").json() == [], 20.0)
+        lit = [circuit["ends"] for circuit in lab.api.get("/v1/circuits").json()["circuits"]]
+        assert ["p0:3", "p1:3"] not in lit
+
+        lab.move()
+        lab.until_pinged()
+        learned = lab.app.get("/learning/2").json()["learned"]
+        assert learned[macs["g0"]] == 3
+
+
+def own_manager(port: int) -> list[str]:
+    """The learning switch under os-ken's own manager, without anything of Ringlight's."""
+    code = f"""if True:
+        import sys
+        from os_ken import cfg
+        from os_ken.base.app_manager import AppManager
+        import os_ken.controller.controller
+        sys.path.insert(0, {str(ROOT / "tests/integration")!r})
+        cfg.CONF(args=[], project="os_ken")
+        cfg.CONF.set_override("ofp_listen_host", "127.0.0.1")
+        cfg.CONF.set_override("ofp_tcp_listen_port", {port})
+        AppManager.run_apps(["os_ken.controller.ofp_handler", "other_switch"])
+    """
+    return [sys.executable, "-c", code]
+
+
+def faucet(port: int, folder: Path) -> list[str]:
+    ports = {number: {"native_vlan": "lab"} for number in range(1, 5)}
+    dps = {f"p{i}": {"dp_id": i + 1, "hardware": "Open vSwitch", "interfaces": ports} for i in range(2)}
+    config = folder / "faucet.yaml"
+    config.write_text(yaml.safe_dump({"vlans": {"lab": {"vid": 100}}, "dps": dps}))
+    os.environ.update(
+        FAUCET_CONFIG=str(config), FAUCET_LOG=str(folder / "faucet.log"), FAUCET_EXCEPTION_LOG="STDERR"
+    )
+    words = ["--ryu-ofp-tcp-listen-port", str(port), "--ryu-ofp-listen-host", "127.0.0.1"]
+    # It starts os-ken's own manager, which is beside it.
+    return ["env", f"PATH={Path(FAUCET).parent}:{os.environ['PATH']}", FAUCET, *words]
+
+
+def at(controllers: dict[str, str], folder: Path) -> Path:
+    """The example's scenario with these controllers of its switches."""
+    document = yaml.safe_load(TWO_SWITCHES.read_text())
+    fabric = document["fabrics"]["two"]
+    del fabric["controller"]
+    for name, controller in controllers.items():
+        fabric["packet_switches"][name]["controller"] = controller
+    file = folder / "scenario.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+@contextmanager
+def process(command: Sequence[str], log: Path) -> Iterator[None]:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as running:
+        try:
+            yield
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize("whose", ["own manager", "faucet", "none beside ours"])
+def test_packets_come_through_again_once_the_other_controller_has_followed(
+    whose: str, tmp_path: Path
+) -> None:
+    if whose == "faucet" and not FAUCET:
+        pytest.skip("RINGLIGHT_FAUCET does not name the program of a Faucet from PyPI")
+    port = free_port()
+    if whose == "none beside ours":
+        controllers = {"p0": "none", "p1": "ringlight"}
+        command = ["sleep", "300"]
+    else:
+        controllers = dict.fromkeys(("p0", "p1"), f"tcp:127.0.0.1:{port}")
+        command = faucet(port, tmp_path) if whose == "faucet" else own_manager(port)
+    # They come when the lab is there: Faucet can miss ports that come up just as it starts.
+    with standing(at(controllers, tmp_path)) as lab, process(command, tmp_path / "log"):
+        lab.until_pinged()
+        before = lab.api.get("/v1/packet-switches").json()
+        assert {s["name"]: s["controller"] for s in before} == controllers
+        moved = "g0"
+        if whose == "none beside ours":
+            lab.move()
+        else:
+            moved = "g2"
+            sys.stderr.write(f"longest iteration {lab.regroup_under_a_job(controllers)} s\n")
+        sys.stderr.write(f"every ping answered again after {lab.until_pinged():.1f} s\n")
+        after = lab.api.get("/v1/packet-switches").json()
+        (place,) = [(s["name"], e["port"]) for s in after for e in s["attached"] if e["gpu"] == moved]
+        assert place == {"g0": ("p1", 3), "g2": ("p0", 3)}[moved]
+        told = {event["switch"]: event for event in lab.told()}
+        assert set(told) == {name for name, controller in controllers.items() if controller != "ringlight"}
+        gpus = [(entry["port"], entry["gpu"]) for entry in told["p0"]["ports"]]
+        assert gpus == {"g0": [(1, None)], "g2": [(3, "g2")]}[moved]
+        flows = lab.api.get("/v1/packet-switches/p0/flows")
+        assert flows.status_code == 503
+        assert "left to" in flows.json()["detail"]
