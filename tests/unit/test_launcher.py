@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -100,3 +101,33 @@ def test_a_package_that_is_needed_stops_it(launcher: ModuleType, tmp_path: Path)
     make_apt(tmp_path, "exit 100")
     with pytest.raises(SystemExit):
         launcher.install_packages(["clang"])
+
+
+def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(launcher, "STAMP", tmp_path / ".venv/stamp")
+    monkeypatch.setattr(launcher, "missing_packages", list)
+    made: list[int] = []
+    goes_on = threading.Event()
+
+    def make() -> None:
+        made.append(1)
+        assert goes_on.wait(20)
+        (tmp_path / ".venv").mkdir()
+        (tmp_path / ".venv/stamp").write_text(launcher.fingerprint())
+
+    monkeypatch.setattr(launcher, "make_environment", make)
+    both = [threading.Thread(target=launcher.provide_environment) for _ in range(2)]
+    for one in both:
+        one.start()
+    told, deadline = "", time.monotonic() + 20
+    while "waiting for it" not in told and len(made) < 2 and time.monotonic() < deadline:
+        told += capsys.readouterr().err
+        time.sleep(0.01)
+    goes_on.set()
+    for one in both:
+        one.join(20)
+    assert made == [1]
+    assert "another ringlight is making" in told
