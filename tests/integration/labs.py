@@ -79,7 +79,9 @@ def traces(lab: Lab) -> list[str]:
     found = []
     for path in (lab.state_dir, lab.bpf_dir):
         if path.exists():
-            found.append(f"{path}: {[p.name for p in path.rglob('*')]}")
+            # os.walk passes over what is removed meanwhile
+            names = [name for _, folders, files in os.walk(path) for name in (*folders, *files)]
+            found.append(f"{path}: {names}")
     for command in (
         ["docker", "ps", "-a", "--filter", f"label={CONTAINER_LABEL}={lab.id}", "--format", "{{.Names}}"],
         ["ip", "-o", "link"],
