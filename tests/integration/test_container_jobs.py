@@ -36,7 +36,7 @@ RIGHTS = """
 import os, pathlib, socket
 status = dict(line.split(":\\t", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
 print("uid", os.getuid(), "caps", status["CapEff"], status["CapBnd"], "nnp", status["NoNewPrivs"])
-for path in ("/x", "/app/x", "/job/x", "/tmp/x", "/work/x"):
+for path in ("/x", "/app/x", "/job/x", "/tmp/x", "/data/x"):
     try:
         pathlib.Path(path).write_text("x")
         print(path, "written")
@@ -103,7 +103,7 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
             "ranks": ["g1", "g3"],
             "command": [*python, RIGHTS],
             "environment": {"STEPS": 3},
-            "mounts": {"/app": "exchange", "/work": {"path": str(writable), "write": True}},
+            "mounts": {"/app": "exchange", "/data": {"path": str(writable), "write": True}},
             "devices": ["/dev/null"],
         }
     }
@@ -167,7 +167,7 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     assert told[0] == f"uid 61000 caps {none} {none} nnp 1"
     written = {line.split()[0]: line.split()[1] for line in told[1:6]}
     refused = dict.fromkeys(("/x", "/app/x"), "refused")
-    assert written == {**refused, **dict.fromkeys(("/job/x", "/tmp/x", "/work/x"), "written")}
+    assert written == {**refused, **dict.fromkeys(("/job/x", "/tmp/x", "/data/x"), "written")}
     assert told[6:] == ["nics ['eth0'] eth0", "device True False 3"]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
-import threading
 import time
 from typing import ClassVar
 
@@ -19,56 +17,20 @@ from controller.optical.tl1 import (
     format_report,
     parse_command,
 )
-from testbed.acceptance.rigs.emulated import ScpiRig
+from testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.
 NOISE = format_report(Report("**", "77", "REPT ALM PORT", ("2:MJ,LOS,SA;",), ("not; yours",), "noise"), WHEN)
 
 
-class Tl1Proxy:
+class Tl1Proxy(Proxy):
     """Passes commands and replies, counts writes, misbehaves on demand; a report goes before every reply."""
 
     #: A write, whatever comes before it to prepare it.
     write: ClassVar[re.Pattern[str]]
     #: A reading that ``garble`` spoils.
     reading: ClassVar[str]
-
-    def __init__(self, upstream: tuple[str, int]) -> None:
-        self._upstream = upstream
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.seen: list[str] = []
-        self.lose: bool | None = None
-        self.garble = False
-        self._sockets: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.drop()
-        for thread in self._threads:
-            thread.join(5)
-
-    def drop(self) -> None:
-        with self._lock:
-            for item in self._sockets:
-                with contextlib.suppress(OSError):
-                    item.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(client,), name="proxy", daemon=True)
-            self._threads.append(thread)
-            thread.start()
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._upstream, timeout=30) as switch:
@@ -78,7 +40,7 @@ class Tl1Proxy:
             try:
                 while data := client.recv(1 << 16):
                     for text in commands.feed(data):
-                        if not self._pass(parse_command(text or ""), client, switch, replies):
+                        if not self._relay(parse_command(text or ""), client, switch, replies):
                             return
             except OSError:
                 pass
@@ -86,7 +48,7 @@ class Tl1Proxy:
                 with self._lock:
                     self._sockets -= {client, switch}
 
-    def _pass(
+    def _relay(
         self, command: Command, client: socket.socket, switch: socket.socket, replies: MessageFramer
     ) -> bool:
         write = self.write.fullmatch(command.verb) is not None
