@@ -25,12 +25,16 @@ def render(view: View, draw: Draw) -> str:
         ("job, link", lambda at: text(at.subject.removeprefix("traffic "))),
         ("bytes", cell("link_bytes")),
     ]
+    every = list(view.each("traffic"))
+    carried = [at for at in every if at.value("link_bytes")]
+    silent = len(every) - len(carried)
     shown = table_of(ran, columns, 2, group=lambda at: text(at.title))
-    over = table_of(list(view.each("traffic")), links, group=lambda at: text(at.title))
+    over = table_of(carried, links, group=lambda at: text(at.title))
     return (
         f'{shown}{over}<p class="quiet">All {tag(view.label)}. Bytes are those of frames, by the counters of '
         "NICs and of packet switches' ports, from the release to the end; those of another job that ran "
-        "meanwhile are among them on links that both used.</p>"
+        "meanwhile are among them on links that both used. "
+        f"{silent} directions of links that carried nothing are left out; rows.csv has them.</p>"
     )
 
 

@@ -61,7 +61,7 @@ def _headline(view: View) -> str:
         return _compared(view, *first)
     if failed := sum(job.state == "FAILED" for job in jobs):
         return f"{spec.name}: {failed} of {len(jobs)} jobs failed"
-    return f"{upper_first(spec.name.replace('-', ' '))}: {len(jobs)} jobs"
+    return f"{upper_first(spec.name.replace('-', ' '))}: {len(jobs)} job{'' if len(jobs) == 1 else 's'}"
 
 
 def _first_ratios(view: View) -> Iterator[tuple[Compared, float]]:
