@@ -62,7 +62,7 @@ class Team:
         self.name = name
         # A rank of ours on its own loopback address, gloo's at the interface it is told.
         environment = os.environ | {
-            "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         }  # fmt: skip
         port = free_port()
@@ -197,10 +197,10 @@ def enter_own_network(algorithm: str) -> None:
 
 
 def our_all_reduce(options: argparse.Namespace, vector: Any) -> Callable[[], object]:
-    from containers.worker.rendezvous import Line, connect_all, listen
-    from containers.worker.spec import WorkerSpec
-    from containers.worker.transport import Transport, partners
-    from fabric.collectives import all_reduce
+    from ringlight.containers.worker.rendezvous import Line, connect_all, listen
+    from ringlight.containers.worker.spec import WorkerSpec
+    from ringlight.containers.worker.transport import Transport, partners
+    from ringlight.fabric.collectives import all_reduce
 
     n = options.processes
     peers = tuple(f"127.0.0.{rank + 1}" for rank in range(n))

@@ -30,10 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from fabric.optinc import wire
-from fabric.optinc.averaging import Coding
-from fabric.optinc.wire import HEADER_BYTES, Form, Hello, Kind, Position
-from testbed.emulation.averager.lookup import Lookup, evaluate
+from ringlight.fabric.optinc import wire
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, Hello, Kind, Position
+from ringlight.testbed.emulation.averager.lookup import Lookup, evaluate
 from tests.integration import averager_rig as rig
 
 PARTS = ("alone", "servers")

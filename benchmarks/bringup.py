@@ -14,12 +14,12 @@ import statistics
 import time
 from typing import Any
 
-from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation.agent.workers import WorkerRequest
-from testbed.emulation.network import Emulation
-from testbed.emulation.nodes import ControllerAddress
-from testbed.emulation.testbed import Settings, Testbed
-from testbed.lab import new_lab
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.agent.workers import WorkerRequest
+from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.emulation.testbed import Settings, Testbed
+from ringlight.testbed.lab import new_lab
 
 CONTAINERNET = {"bring_up_s": 6.2, "tear_down_s": 2.3}
 LIMIT = {"bring_up_s": 3.0, "tear_down_s": 1.5}

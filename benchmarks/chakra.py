@@ -14,14 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
-from workloads.formats.chakra.writer import delimited, encoded
+from ringlight.workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
+from ringlight.workloads.formats.chakra.writer import delimited, encoded
 
 READ = """
 import resource, sys, time
 began = time.perf_counter()
 from pathlib import Path
-from workloads.formats.chakra.reader import read
+from ringlight.workloads.formats.chakra.reader import read
 workload = read(Path(sys.argv[1]))
 took = time.perf_counter() - began
 used = resource.getrusage(resource.RUSAGE_SELF)

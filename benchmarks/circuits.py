@@ -24,8 +24,8 @@ import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
-from fabric.allocation.schedules import birkhoff, solstice, total_s
+from ringlight.fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
+from ringlight.fabric.allocation.schedules import birkhoff, solstice, total_s
 
 Matrix = npt.NDArray[np.float64]
 LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}

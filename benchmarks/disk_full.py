@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.record.events import read_records
-from testbed.emulation.clean import clean, clean_objects
-from testbed.lab import STATE_ROOT, Lab
+from ringlight.experiments.record.events import read_records
+from ringlight.testbed.emulation.clean import clean, clean_objects
+from ringlight.testbed.lab import STATE_ROOT, Lab
 
 ROOT = Path(__file__).resolve().parents[1]
 TMPFS_BYTES = 32 << 20
@@ -111,7 +111,7 @@ def main() -> None:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "ringlight-full", str(full)]
             subprocess.run(mount, check=True)
             try:
-                command = [sys.executable, "-m", "experiments.cli.app", "run", str(chosen.scenario)]
+                command = [sys.executable, "-m", "ringlight.experiments.cli.app", "run", str(chosen.scenario)]
                 command += ["--runs", str(runs), "--runtime", "namespace", *options]
                 # The first has room, and tells how long one takes.
                 moment_s = None if number == 0 else whole_s * (number - 0.5) / chosen.moments

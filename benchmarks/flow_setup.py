@@ -28,7 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET, Agent, NullLaser, NullRoutes, Settings
+from ringlight.controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET, Agent, NullLaser, NullRoutes, Settings
 
 PORT = 7900
 TIMEOUT_S = 30.0

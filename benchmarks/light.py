@@ -36,10 +36,10 @@ import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 import httpx
 from rest import Caller, Listener, milliseconds
 
-from fabric.optical_profiles import PROFILES
-from testbed.emulation.optical.datapath import remove_pins
-from testbed.emulation.optical.netns import entered
-from testbed.lab import Lab, new_lab
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.emulation.optical.datapath import remove_pins
+from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.lab import Lab, new_lab
 from tests.integration.controller_rig import ControllerRig, free_port
 
 #: Milliseconds, median and 99th percentile.
@@ -155,7 +155,15 @@ def watched(names: Sequence[str], size: int) -> Iterator[tuple[str, dict[str, in
     ports = {name: free_port() for name in names}
     try:
         for name, port in ports.items():
-            words = ["testbed.emulation.optical", "--name", name, "--lab", lab.id, "--size", str(size)]
+            words = [
+                "ringlight.testbed.emulation.optical",
+                "--name",
+                name,
+                "--lab",
+                lab.id,
+                "--size",
+                str(size),
+            ]
             words += ["--listen", f"127.0.0.1:{port}", "--profile", "ideal", "--seed", "1"]
             words += ["--pins", str(lab.bpf_dir / name), "--ready", str(state / f"{name}.ready")]
             processes[name] = started(words, lab, state / "optical.log")

@@ -33,7 +33,15 @@ def main() -> None:
     parser.add_argument("--busy", type=float, default=1 / 3, help="share of the time, 0..1")
     parser.add_argument("--period", type=float, default=3.0, help="seconds")
     chosen, options = parser.parse_known_args()
-    command = [sys.executable, "-m", "experiments.cli.app", "run", str(chosen.scenario), "--json", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.experiments.cli.app",
+        "run",
+        str(chosen.scenario),
+        "--json",
+        *options,
+    ]
     loop = subprocess.Popen(
         [sys.executable, "-c", _LOOP, str(chosen.busy), str(chosen.period)], start_new_session=True
     )

@@ -25,13 +25,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fabric.schedules import steps_named
-from fabric.trees import leaf_spine
-from testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
-from testbed.simulation.phases import Phases
-from testbed.simulation.zoo import RelayedGridNetwork, WavelengthRingNetwork
-from workloads.layers import parameters
-from workloads.models import MODELS
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.trees import leaf_spine
+from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
+from ringlight.testbed.simulation.phases import Phases
+from ringlight.testbed.simulation.zoo import RelayedGridNetwork, WavelengthRingNetwork
+from ringlight.workloads.layers import parameters
+from ringlight.workloads.models import MODELS
 
 RATE_BPS, HANDSHAKE_S = 100e9, 10e-6
 #: Of light and dark of a ring that is divided by demand.

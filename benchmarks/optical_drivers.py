@@ -31,10 +31,10 @@ from typing import Any
 
 import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
-from testbed.emulation.optical.datapath import remove_pins
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.emulation.optical.datapath import remove_pins
 from tests import netconf_server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +52,15 @@ def optical_switch(ports: int) -> Iterator[dict[str, str]]:
         ready, users = Path(directory, "ready"), Path(directory, "users")
         users.write_text(f"ann:{PASSWORD}\n")
         serve = [word for one in EMULATED[1:] for word in ("--serve", f"{one}=127.0.0.1:0")]
-        command = [sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--profile", "ideal"]
+        command = [
+            sys.executable,
+            "-m",
+            "ringlight.testbed.emulation.optical",
+            "--name",
+            "ocs0",
+            "--profile",
+            "ideal",
+        ]
         command += ["--size", str(ports), "--listen", "127.0.0.1:0", "--pins", str(pins)]
         command += [*serve, "--users", str(users), "--ready", str(ready)]
         with Path(directory, "log").open("wb") as log:

@@ -33,8 +33,8 @@ from sys import path as import_path
 
 import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from testbed.emulation.optical.datapath import Datapath, remove_pins
-from testbed.emulation.optical.netns import entered
+from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
+from ringlight.testbed.emulation.optical.netns import entered
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = 4
@@ -92,7 +92,15 @@ def optical_switch(lab: str, netns: str) -> Iterator[tuple[Scpi, Path]]:
         try:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--lab", lab),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "ringlight.testbed.emulation.optical",
+                        "--name",
+                        "ocs0",
+                        "--lab",
+                        lab,
+                    ),
                     *("--size", str(SIZE), "--profile", "ideal", "--listen", "127.0.0.1:0"),
                     *("--netns", netns, "--pins", str(pins), "--ready", str(ready)),
                 ],

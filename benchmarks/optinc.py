@@ -45,13 +45,13 @@ from matplotlib import rc_context
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.report.charts import legend, plain_ticks, sheet
-from experiments.report.drawing import PALETTE, QUIET, STYLE
-from fabric.optinc.averaging import combination, goals_of, to_answers
-from fabric.optinc.designed import designed as weights_of
-from fabric.optinc.imperfect import Full, Imperfections, on_meshes
-from fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
-from fabric.optinc.structure import (
+from ringlight.experiments.report.charts import legend, plain_ticks, sheet
+from ringlight.experiments.report.drawing import PALETTE, QUIET, STYLE
+from ringlight.fabric.optinc.averaging import combination, goals_of, to_answers
+from ringlight.fabric.optinc.designed import designed as weights_of
+from ringlight.fabric.optinc.imperfect import Full, Imperfections, on_meshes
+from ringlight.fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
+from ringlight.fabric.optinc.structure import (
     CASES,
     Structure,
     area_ratio,
@@ -60,8 +60,8 @@ from fabric.optinc.structure import (
     mzis,
     network_mzis,
 )
-from fabric.optinc.sweeps import Physics, Spread, harmless, wrong_shares
-from fabric.optinc.weights import trained
+from ringlight.fabric.optinc.sweeps import Physics, Spread, harmless, wrong_shares
+from ringlight.fabric.optinc.weights import trained
 
 #: The paper's Table I: area in % of the same unit with no layer approximated.
 TABLE_I = {"8bit_4": 39.3, "8bit_8": 40.9, "8bit_16": 40.4, "16bit_4": 49.3}

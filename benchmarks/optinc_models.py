@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import numpy.typing as npt
 
-from fabric.collectives import all_reduce, apply_schedule
+from ringlight.fabric.collectives import all_reduce, apply_schedule
 
 Array = npt.NDArray[np.floating[Any]]
 Whole = npt.NDArray[np.integer[Any]]

@@ -60,19 +60,19 @@ from optinc_models import (
     trained_on,
 )
 
-from containers.worker.model import PARAMETERS, held_out_set, training_set
-from containers.worker.reference import Exchange, train_in_one_process
-from containers.worker.spec import WorkerSpec
-from experiments.analysis.statistics import half_width
-from fabric.optinc.averaging import Coding
-from fabric.optinc.blocks import exponents, merge
-from fabric.optinc.designed import designed
-from fabric.optinc.errors import TABLE_II, Errors, inject
-from fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
-from fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
-from fabric.optinc.network import table_of
-from fabric.optinc.structure import CASES
-from fabric.optinc.weights import trained
+from ringlight.containers.worker.model import PARAMETERS, held_out_set, training_set
+from ringlight.containers.worker.reference import Exchange, train_in_one_process
+from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.experiments.analysis.statistics import half_width
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.blocks import exponents, merge
+from ringlight.fabric.optinc.designed import designed
+from ringlight.fabric.optinc.errors import TABLE_II, Errors, inject
+from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
+from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
+from ringlight.fabric.optinc.network import table_of
+from ringlight.fabric.optinc.structure import CASES
+from ringlight.fabric.optinc.weights import trained
 
 IMAGES, RATE = 64, 0.5
 RANKS, BITS = (4, 8, 16), (8, 16)

@@ -31,14 +31,14 @@ from typing import Any
 import httpx
 import yaml
 
-from testbed.lab import STATE_ROOT
+from ringlight.testbed.lab import STATE_ROOT
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIO = ROOT / "scenarios/disaggregation.yaml"
 SWITCH = "ocs0"
 #: Milliseconds: median and 99th percentile.
 GET_MS, PUT_MS, EVENT_MS = (2.0, 10.0), (4.0, 20.0), 5.0
-COMMAND = [sys.executable, "-m", "experiments.cli.app"]
+COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 ANSWER_S = 60.0
 BARE = """
 import sys, uvicorn

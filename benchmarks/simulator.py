@@ -32,11 +32,11 @@ def ring(numba: bool) -> dict[str, Any]:
     begin = time.perf_counter()
     if not numba:
         sys.path[:] = [place for place in sys.path if not (Path(place) / "numba").exists()]
-    from fabric.schedules import ring as schedule
-    from fabric.trees import leaf_spine
-    from testbed.simulation.maxmin import has_numba
-    from testbed.simulation.networks import PacketNetwork
-    from testbed.simulation.phases import synchronous
+    from ringlight.fabric.schedules import ring as schedule
+    from ringlight.fabric.trees import leaf_spine
+    from ringlight.testbed.simulation.maxmin import has_numba
+    from ringlight.testbed.simulation.networks import PacketNetwork
+    from ringlight.testbed.simulation.phases import synchronous
 
     fabric = leaf_spine(1, 4096, 100e9).fabric()
     network = PacketNetwork(fabric, latency_s=1e-6)
@@ -60,7 +60,7 @@ def torus(side: int) -> dict[str, Any]:
     """A random permutation with sizes of 1 to 16 MiB on a side × side torus, ours and SimGrid's, in turn."""
     import numpy as np
 
-    from testbed.simulation.maxmin import drain, has_numba
+    from ringlight.testbed.simulation.maxmin import drain, has_numba
 
     nodes = side * side
     random = np.random.default_rng(1)
@@ -116,13 +116,13 @@ def oddl(nodes: int) -> dict[str, Any]:
     begin = time.perf_counter()
     import numpy as np
 
-    from fabric.grid import wavelength_map
-    from fabric.schedules import halving_doubling
-    from fabric.schema import FabricSpec, build_fabric
-    from testbed.simulation.engine import Engine
-    from testbed.simulation.jobs import Job, simulate
-    from testbed.simulation.networks import GridNetwork
-    from testbed.simulation.onics import ControlNetwork, OnicPlane
+    from ringlight.fabric.grid import wavelength_map
+    from ringlight.fabric.schedules import halving_doubling
+    from ringlight.fabric.schema import FabricSpec, build_fabric
+    from ringlight.testbed.simulation.engine import Engine
+    from ringlight.testbed.simulation.jobs import Job, simulate
+    from ringlight.testbed.simulation.networks import GridNetwork
+    from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
 
     side = math.isqrt(nodes)
     grid_spec = {"rows": side, "columns": side, "gpu": "gpu", "rate": "100 Gbit/s"}
@@ -148,7 +148,9 @@ def oddl(nodes: int) -> dict[str, Any]:
 
 def apart(part: str, *arguments: str) -> Any:
     """One part in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    }
     done = subprocess.run(
         [sys.executable, __file__, "--inside", part, *arguments], capture_output=True, text=True,
         timeout=3600, env=environment, check=False,

@@ -31,17 +31,17 @@ PLACED_RATES_BPS = (200e9, 1e12, 8e12)
 
 def layers(text: str, paths: str) -> dict[str, Any]:
     """One iteration of a workload text on a leaf-spine fabric."""
-    from workloads.formats import layer_text
+    from ringlight.workloads.formats import layer_text
 
     return _on_leaf_spine(layer_text.read(Path(text)), paths)
 
 
 def mixtral(paths: str) -> dict[str, Any]:
     """Mixtral 8x22B's shape on 1,024 GPUs, dp 2 · tp 8 · pp 8 · ep 8, 32 micro-batches."""
-    from workloads.devices import device_named
-    from workloads.models import model_named
-    from workloads.parallelism import generate
-    from workloads.settings import Parallel, Training
+    from ringlight.workloads.devices import device_named
+    from ringlight.workloads.models import model_named
+    from ringlight.workloads.parallelism import generate
+    from ringlight.workloads.settings import Parallel, Training
 
     training = Training(micro_batches=32, sequence=4096, sequence_parallel=True, zero=1)
     parallel = Parallel(dp=2, tp=8, pp=8, ep=8)
@@ -56,14 +56,14 @@ def gpt3() -> dict[str, Any]:
     ``servers``: tensor parallelism in servers of eight with links of their own, ``one_link``: all that a GPU
     does shares one.
     """
-    from testbed.simulation.networks import IdealNetwork
-    from testbed.simulation.workload import simulate_workload
-    from workloads import iteration_time as closed
-    from workloads.devices import device_named
-    from workloads.layers import Transformer
-    from workloads.models import model_named
-    from workloads.parallelism import generate
-    from workloads.settings import Parallel, Training
+    from ringlight.testbed.simulation.networks import IdealNetwork
+    from ringlight.testbed.simulation.workload import simulate_workload
+    from ringlight.workloads import iteration_time as closed
+    from ringlight.workloads.devices import device_named
+    from ringlight.workloads.layers import Transformer
+    from ringlight.workloads.models import model_named
+    from ringlight.workloads.parallelism import generate
+    from ringlight.workloads.settings import Parallel, Training
 
     model, device = model_named("gpt3-175b"), device_named("a100")
     assert isinstance(model, Transformer)
@@ -86,11 +86,11 @@ def gpt3() -> dict[str, Any]:
 
 def placed(name: str) -> dict[str, Any]:
     """Placed operators of a model on 1,024 GPUs, on ideal networks, beside data parallelism alone."""
-    from testbed.simulation.networks import IdealNetwork
-    from testbed.simulation.workload import simulate_workload
-    from workloads.devices import device_named
-    from workloads.models import model_named
-    from workloads.placement import AUTHORS, RING_WINDOW, placed_workload
+    from ringlight.testbed.simulation.networks import IdealNetwork
+    from ringlight.testbed.simulation.workload import simulate_workload
+    from ringlight.workloads.devices import device_named
+    from ringlight.workloads.models import model_named
+    from ringlight.workloads.placement import AUTHORS, RING_WINDOW, placed_workload
 
     model, device, authors = model_named(name), device_named("a100"), AUTHORS[name]
     begin = time.perf_counter()
@@ -122,9 +122,9 @@ def placed(name: str) -> dict[str, Any]:
 
 def _on_leaf_spine(workload: Any, paths: Any) -> dict[str, Any]:
     """Leaves of 32 GPUs with 400 Gbit/s each, under 32 spines."""
-    from fabric.trees import leaf_spine
-    from testbed.simulation.networks import PacketNetwork
-    from testbed.simulation.workload import simulate_workload
+    from ringlight.fabric.trees import leaf_spine
+    from ringlight.testbed.simulation.networks import PacketNetwork
+    from ringlight.testbed.simulation.workload import simulate_workload
 
     begin = time.perf_counter()
     leaves = -(-workload.ranks // PER_LEAF)
@@ -152,7 +152,9 @@ def _on_leaf_spine(workload: Any, paths: Any) -> dict[str, Any]:
 
 def apart(part: str, *arguments: str) -> Any:
     """One part in a process of its own, with the time and memory that all of it took."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    }
     begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, __file__, "--inside", part, *arguments], capture_output=True, text=True,

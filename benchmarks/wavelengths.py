@@ -31,10 +31,10 @@ import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.arcs import Decisions, allocate
-from fabric.allocation.colour_bound import colour_bound
-from fabric.allocation.ring_program import highs_ring, load_bound
-from fabric.wdm import check_wavelengths
+from ringlight.fabric.allocation.arcs import Decisions, allocate
+from ringlight.fabric.allocation.colour_bound import colour_bound
+from ringlight.fabric.allocation.ring_program import highs_ring, load_bound
+from ringlight.fabric.wdm import check_wavelengths
 
 Demand = npt.NDArray[np.float64]
 PARTS = ("decisions", "gaps", "colours")

@@ -19,17 +19,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fabric.topology import Fabric
-from fabric.trees import fat_tree, leaf_spine
-from fabric.zoo import counts
-from fabric.zoo.counts import Counts
-from fabric.zoo.one_shot import circuits, one_shot
-from fabric.zoo.rotor import Rotor
-from fabric.zoo.torus import Torus
-from testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
-from testbed.simulation.workload import simulate_workload
-from testbed.simulation.zoo import CircuitNetwork, RelayedGridNetwork, TorusNetwork, rotor_network
-from workloads.graph import Book, Collective, Workload, Writer
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.trees import fat_tree, leaf_spine
+from ringlight.fabric.zoo import counts
+from ringlight.fabric.zoo.counts import Counts
+from ringlight.fabric.zoo.one_shot import circuits, one_shot
+from ringlight.fabric.zoo.rotor import Rotor
+from ringlight.fabric.zoo.torus import Torus
+from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
+from ringlight.testbed.simulation.workload import simulate_workload
+from ringlight.testbed.simulation.zoo import CircuitNetwork, RelayedGridNetwork, TorusNetwork, rotor_network
+from ringlight.workloads.graph import Book, Collective, Workload, Writer
 
 RATE_BPS = 800e9
 DEGREE = 4

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ringlight
+
 if TYPE_CHECKING:
     import docker
 
@@ -41,12 +43,12 @@ EXCLUDED_PATHS = (
 )
 DOCKERFILE = """\
 FROM {base}
-COPY ringlight /opt/ringlight
+COPY ringlight /opt/ringlight/ringlight
 RUN python3 -m compileall -q /opt/ringlight
 ENV PYTHONPATH=/opt/ringlight PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 WORKDIR /opt/ringlight
 USER 65534:65534
-CMD ["python3", "-m", "containers.worker", "/job"]
+CMD ["python3", "-m", "ringlight.containers.worker", "/job"]
 """
 PRESENCE_TIMEOUT_S = 10.0
 _SOCKET_SCHEME = "unix://"
@@ -73,23 +75,24 @@ def base_tag() -> str:
     return f"ringlight-base:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
-def code_files() -> list[Path]:
-    """The files a worker imports or reads, sorted."""
+def code_files() -> dict[str, Path]:
+    """The files a worker imports or reads, by their names below a folder in PYTHONPATH; sorted."""
     modules = ("__init__", "alltoall", "collectives", "gathers", "kinds", "schedules", "steps", "wrht")
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "splits")]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
-    return sorted(chosen)
+    rooms = {f"ringlight/{path.relative_to(ROOT)}": path for path in sorted(chosen)}
+    return {"ringlight/__init__.py": Path(ringlight.__file__)} | rooms
 
 
 @cache
 def image_tag() -> str:
     """Tag of the worker image that belongs to this source tree and this host. Raises ImageError."""
     digest = hashlib.sha256((base_tag() + DOCKERFILE).encode())
-    for path in code_files():
-        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    for name, path in code_files().items():
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return f"{OWN_IMAGE}:{digest.hexdigest()[:12]}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import docker
 
-from containers.image import (
+from ringlight.containers.image import (
     DOCKERFILE,
     EXCLUDED_PATHS,
     LABEL,
@@ -233,7 +233,7 @@ def _one_line_stanzas(text: str) -> list[dict[str, str]]:
 
 
 def _make_worker(client: docker.APIClient) -> None:
-    files = {f"ringlight/{path.relative_to(ROOT)}": path.read_bytes() for path in code_files()}
+    files = {name: path.read_bytes() for name, path in code_files().items()}
     recipe = DOCKERFILE.format(base=base_tag()).encode()
     _build(client, image_tag(), {"Dockerfile": recipe} | files, "none")
 

@@ -1,4 +1,4 @@
-"""``python -m controller``: one fabric's controller process, from its arguments to its clean end."""
+"""``python -m ringlight.controller``: one fabric's controller, from its arguments to its clean end."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from controller.circuits.drift import Policy
-from controller.errors import StartError
-from controller.inventory import wait_for_inventory
-from controller.logs import configure
-from controller.openflow.errors import ListenError
-from controller.openflow.plane import OpenFlowPlane
-from controller.rest.access import is_loopback, read_tokens
-from controller.rest.app import create_app
-from controller.service import Controller
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, circuit_switches
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.errors import StartError
+from ringlight.controller.inventory import wait_for_inventory
+from ringlight.controller.logs import configure
+from ringlight.controller.openflow.errors import ListenError
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.controller.rest.access import is_loopback, read_tokens
+from ringlight.controller.rest.app import create_app
+from ringlight.controller.service import Controller
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, circuit_switches
 
 log = logging.getLogger("controller")
 
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m controller", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ringlight.controller", description=main.__doc__)
     parser.add_argument("--fabric", type=Path, required=True, help="the scenario's fabric section as JSON")
     parser.add_argument("--inventory", type=Path, required=True, help="the testbed's inventory file")
     parser.add_argument("--state", type=Path, required=True, help="directory for what must survive a restart")

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from controller.errors import StartError
-from controller.grids.onics import OnicEntry
-from controller.onic.agent import FLOW_SOCKET
-from fabric.topology import Fabric
+from ringlight.controller.errors import StartError
+from ringlight.controller.grids.onics import OnicEntry
+from ringlight.controller.onic.agent import FLOW_SOCKET
+from ringlight.fabric.topology import Fabric
 
 
 class PacketSwitchEntry(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from controller.errors import ControllerError, UnavailableError
+from ringlight.controller.errors import ControllerError, UnavailableError
 
 
 class AgentRefusedError(ControllerError):

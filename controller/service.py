@@ -8,30 +8,30 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.drift import Policy
-from controller.circuits.intent import IntentDatabase
-from controller.circuits.manager import CircuitManager
-from controller.circuits.optical_site import OpticalSite
-from controller.circuits.reconciler import Reconciler
-from controller.circuits.regroup import RegroupManager
-from controller.demand.site import DemandSite
-from controller.errors import InvalidError, StartError
-from controller.grids.arbiter import Arbiter
-from controller.grids.onics import OnicSite
-from controller.inventory import Inventory
-from controller.jobs.manager import JobManager
-from controller.jobs.workloads import WorkloadFiles
-from controller.openflow.errors import NotConnectedError
-from controller.openflow.plane import OpenFlowPlane
-from controller.optical.registry import make_driver
-from controller.packets.forwarding import Forwarding
-from controller.packets.stats import Statistics
-from controller.rings.site import RingSite
-from controller.server_agent import AgentClient
-from controller.store import Store
-from fabric.paths import Router
-from fabric.topology import Fabric
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.intent import IntentDatabase
+from ringlight.controller.circuits.manager import CircuitManager
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.reconciler import Reconciler
+from ringlight.controller.circuits.regroup import RegroupManager
+from ringlight.controller.demand.site import DemandSite
+from ringlight.controller.errors import InvalidError, StartError
+from ringlight.controller.grids.arbiter import Arbiter
+from ringlight.controller.grids.onics import OnicSite
+from ringlight.controller.inventory import Inventory
+from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.openflow.errors import NotConnectedError
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.packets.stats import Statistics
+from ringlight.controller.rings.site import RingSite
+from ringlight.controller.server_agent import AgentClient
+from ringlight.controller.store import Store
+from ringlight.fabric.paths import Router
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

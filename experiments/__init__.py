@@ -1,6 +1,6 @@
 """Experiments from Python: load a scenario file, run it, and have its figures as rows.
 
-import experiments
+from ringlight import experiments
 
 found = experiments.load("scenarios/disaggregation.yaml")
 results = experiments.run(found, backend="simulation")
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.analysis.rows import Row
-    from experiments.language.expand import Experiment
+    from ringlight.experiments.analysis.rows import Row
+    from ringlight.experiments.language.expand import Experiment
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Results:
 
     def frame(self) -> pd.DataFrame:
         """The rows as a pandas frame. Raises ScenarioError where pandas is not installed."""
-        from experiments.analysis.rows import frame
+        from ringlight.experiments.analysis.rows import frame
 
         return frame(self.rows)
 
@@ -44,7 +44,7 @@ def load(path: str | Path, *, repeat: int | None = None) -> Experiment:
 
     Raises ScenarioError, one line.
     """
-    from experiments.runner.command import load_checked
+    from ringlight.experiments.runner.command import load_checked
 
     return load_checked(Path(path), repeat)
 
@@ -64,8 +64,8 @@ def run(
 
     Raises ValueError for another backend, ScenarioError, BackendError and WriteError with one line.
     """
-    from experiments.analysis.rows import from_json
-    from experiments.runner.command import backend_named, carry_out_experiment
+    from ringlight.experiments.analysis.rows import from_json
+    from ringlight.experiments.runner.command import backend_named, carry_out_experiment
 
     found = load(experiment) if isinstance(experiment, str | Path) else experiment
     done, result = carry_out_experiment(

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fabric.schedules import nearest_group
-from fabric.steps import Step, Steps, frozen
+from ringlight.fabric.schedules import nearest_group
+from ringlight.fabric.steps import Step, Steps, frozen
 
 
 def _step(sources: npt.ArrayLike, destinations: npt.ArrayLike, chunks: npt.ArrayLike) -> Step:

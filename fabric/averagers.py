@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabric.optinc.averaging import Coding
-from fabric.optinc.blocks import block_count
-from fabric.optinc.structure import CASES, Structure, mzis
-from fabric.optinc.wire import FRAME, HEADER_BYTES, Form
-from fabric.steps import Step, Steps, frozen
-from fabric.topology import Averager, Fabric, Link
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.blocks import block_count
+from ringlight.fabric.optinc.structure import CASES, Structure, mzis
+from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from ringlight.fabric.steps import Step, Steps, frozen
+from ringlight.fabric.topology import Averager, Fabric, Link
 
 #: Cases of ``structure.CASES`` whose trained weights come with the program (``fabric.optinc.weights``).
 TRAINED = ("8bit_4",)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.schedules import parse_collective, steps_named
-from fabric.steps import Op, Steps
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.steps import Op, Steps
 
 
 @dataclass(frozen=True)

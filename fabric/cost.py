@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fabric.paths import Hop, Router
-from fabric.steps import Steps
-from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
+from ringlight.fabric.paths import Hop, Router
+from ringlight.fabric.steps import Steps
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
 Link = TypeVar("Link")
 

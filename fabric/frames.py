@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fabric.topology import Fabric
-from fabric.units import format_rate, format_time
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.units import format_rate, format_time
 
 #: MTU in bytes: what the emulated interfaces have, and the least that is chosen. Headers take 0.7 % of a
 #: link's rate at the first and 1.6 % at the second; at 1,500 they would take 4.4 %.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fabric.steps import IntArray, Step, Steps, frozen
+from ringlight.fabric.steps import IntArray, Step, Steps, frozen
 
 
 def backwards(steps: Steps, name: str) -> Steps:

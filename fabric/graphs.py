@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fabric.topology import Fabric, Port
-from fabric.units import format_rate
+from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.units import format_rate
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -23,10 +23,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fabric.crossconnect import CrossConnect
-from fabric.light import received_dbm
-from fabric.steps import Steps
-from fabric.topology import Fabric, Grid, Port
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.light import received_dbm
+from ringlight.fabric.steps import Steps
+from ringlight.fabric.topology import Fabric, Grid, Port
 
 #: A sender and a receiver.
 Pair = tuple[str, str]

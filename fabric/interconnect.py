@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from fabric.zoo.rotor import Rotor
-from fabric.zoo.torus import Torus
+from ringlight.fabric.zoo.rotor import Rotor
+from ringlight.fabric.zoo.torus import Torus
 
 
 @dataclass(frozen=True)

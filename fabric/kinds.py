@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from fabric import alltoall, gathers
-from fabric.schedules import STEPS, parse_collective, steps_named
-from fabric.steps import BoolArray, IntArray, Steps, frozen
+from ringlight.fabric import alltoall, gathers
+from ringlight.fabric.schedules import STEPS, parse_collective, steps_named
+from ringlight.fabric.steps import BoolArray, IntArray, Steps, frozen
 
 Make = Callable[[int], Steps]
 

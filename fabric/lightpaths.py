@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.crossconnect import CrossConnect
-from fabric.steps import IntArray, Step, frozen, frozen_bool
-from fabric.topology import Fabric, Planes, WdmRing
-from fabric.wdm import CLOCKWISE, cross_connects
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.steps import IntArray, Step, frozen, frozen_bool
+from ringlight.fabric.topology import Fabric, Planes, WdmRing
+from ringlight.fabric.wdm import CLOCKWISE, cross_connects
 
 
 class Lightpath(NamedTuple):

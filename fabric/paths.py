@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fabric.topology import Fabric, Port
+from ringlight.fabric.topology import Fabric, Port
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.cost import RingJob, check_jobs
-from fabric.topology import Fabric, Port, circuit_cross_connects, optical_neighbour
+from ringlight.fabric.cost import RingJob, check_jobs
+from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects, optical_neighbour
 
 __all__ = ["Circuit", "Move", "Regrouping", "RingJob", "regroup"]
 

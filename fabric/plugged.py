@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fabric.interconnect import DemandRing, ParallelOcs
-from fabric.topology import Fabric, Link, Onic, OpticalSwitch, Planes, Port, WdmRing
-from fabric.trees import QUEUE_S
-from fabric.wdm import ring_links, ring_switches
+from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from ringlight.fabric.topology import Fabric, Link, Onic, OpticalSwitch, Planes, Port, WdmRing
+from ringlight.fabric.trees import QUEUE_S
+from ringlight.fabric.wdm import ring_links, ring_switches
 
 #: GPUs, ports of an O-NIC, and wavelengths in each direction that can be emulated.
 MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32

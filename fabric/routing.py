@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fabric.paths import Router
-from fabric.topology import Fabric
+from ringlight.fabric.paths import Router
+from ringlight.fabric.topology import Fabric
 
 if TYPE_CHECKING:
     import networkx as nx

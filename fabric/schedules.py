@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fabric.optinc.blocks import BLOCK, code_type
-from fabric.optinc.sums import sum_bits
-from fabric.steps import IntArray, Op, Step, Steps, frozen
-from fabric.wrht import plan, wrht
+from ringlight.fabric.optinc.blocks import BLOCK, code_type
+from ringlight.fabric.optinc.sums import sum_bits
+from ringlight.fabric.steps import IntArray, Op, Step, Steps, frozen
+from ringlight.fabric.wrht import plan, wrht
 
 
 def _at_least_one(name: str, ranks: int) -> None:

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from fabric.averagers import check_averagers
-from fabric.grid import lines, sockets
-from fabric.interconnect import (
+from ringlight.fabric.averagers import check_averagers
+from ringlight.fabric.grid import lines, sockets
+from ringlight.fabric.interconnect import (
     DemandRing,
     GridOfGpus,
     Ideal,
@@ -28,10 +28,10 @@ from fabric.interconnect import (
     TorusOfGpus,
     WavelengthRing,
 )
-from fabric.light import Optics
-from fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
-from fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
-from fabric.topology import (
+from ringlight.fabric.light import Optics
+from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
+from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
+from ringlight.fabric.topology import (
     OURS,
     Averager,
     AveragerNetwork,
@@ -49,11 +49,11 @@ from fabric.topology import (
     circuit_cross_connects,
     is_electrical,
 )
-from fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
-from fabric.units import parse_rate, parse_size, parse_time
-from fabric.wdm import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
-from fabric.zoo.rotor import Rotor
-from fabric.zoo.torus import Torus
+from ringlight.fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
+from ringlight.fabric.units import parse_rate, parse_size, parse_time
+from ringlight.fabric.wdm import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
+from ringlight.fabric.zoo.rotor import Rotor
+from ringlight.fabric.zoo.torus import Torus
 
 
 class Strict(BaseModel):

@@ -22,10 +22,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from fabric.crossconnect import CrossConnect
-from fabric.interconnect import Interconnect
-from fabric.light import Optics, received_dbm
-from fabric.optical_profiles import PROFILES, Profile
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.interconnect import Interconnect
+from ringlight.fabric.light import Optics, received_dbm
+from ringlight.fabric.optical_profiles import PROFILES, Profile
 
 if TYPE_CHECKING:
     import networkx as nx

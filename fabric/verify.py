@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fabric.kinds import holds, needs
-from fabric.steps import BoolArray, IntArray, Step, Steps
+from ringlight.fabric.kinds import holds, needs
+from ringlight.fabric.steps import BoolArray, IntArray, Step, Steps
 
 
 def verify(kind: str, steps: Steps, root: int = 0) -> Steps:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabric import light
-from fabric.crossconnect import CrossConnect, Mode, plan_changes
-from fabric.light import Optics, received_dbm
-from fabric.schedules import parse_collective, unstriped_steps
-from fabric.steps import BoolArray, IntArray, Step, Steps, compact, frozen, frozen_bool
-from fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
+from ringlight.fabric import light
+from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
+from ringlight.fabric.light import Optics, received_dbm
+from ringlight.fabric.schedules import parse_collective, unstriped_steps
+from ringlight.fabric.steps import BoolArray, IntArray, Step, Steps, compact, frozen, frozen_bool
+from ringlight.fabric.topology import Fabric, Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
 
 #: Faceplate ports of a node's WSS.
 WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4

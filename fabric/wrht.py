@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fabric.steps import Op, Step, Steps, frozen, frozen_bool
+from ringlight.fabric.steps import Op, Step, Steps, frozen, frozen_bool
 
 Top = Literal["collect", "exchange"]
 

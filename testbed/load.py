@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.lab import ENVIRONMENT
+from ringlight.testbed.lab import ENVIRONMENT
 
 #: Command names of the machine's services that work for labs.
 SERVICES = ("ovs-vswitchd", "ovsdb-server", "dockerd", "containerd")

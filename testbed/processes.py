@@ -21,10 +21,11 @@ from typing import Any
 
 import httpx
 
-from containers.image import image_present, image_tag
-from testbed import services
-from testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
-from testbed.supervision import dying_with_starter, ended
+from ringlight import IMPORT_PATH
+from ringlight.containers.image import image_present, image_tag
+from ringlight.testbed import services
+from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
+from ringlight.testbed.supervision import dying_with_starter, ended
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 20.0
 #: How often a controller that died is started again.
 RESTARTS = 3
-ROOT = Path(__file__).resolve().parents[1]
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
 
@@ -97,7 +97,7 @@ def _check_free(address: str, what: str) -> None:
 class LabProcesses:
     """One lab with its testbed and controller; use as a context manager.
 
-    ``fabric``: as a scenario writes it. ``options``: further ones of ``python -m testbed.emulation``.
+    ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which run in a process of their own
     beside the controller. ``notice`` is told, in one line, what a person should know.
@@ -174,14 +174,14 @@ class LabProcesses:
         if name == "testbed":
             lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
             apps = ["--apps", self.addresses.app_openflow] if self._apps else []
-            return [sys.executable, "-m", "testbed.emulation", *both, *lab, *apps, *self._options]
+            return [sys.executable, "-m", "ringlight.testbed.emulation", *both, *lab, *apps, *self._options]
         if name == "apps":
             places = ["--openflow", self.addresses.app_openflow, "--rest", self.addresses.app_rest]
             ready = ["--ready", str(self.state / "apps.json")]
             files = [str(path) for path in self._apps]
-            return [sys.executable, "-m", "controller.openflow.apps", *places, *ready, *files]
+            return [sys.executable, "-m", "ringlight.controller.openflow.apps", *places, *ready, *files]
         command = [
-            *(sys.executable, "-m", "controller", *both, "--rest", self.addresses.rest),
+            *(sys.executable, "-m", "ringlight.controller", *both, "--rest", self.addresses.rest),
             *("--inventory", str(self.state / "inventory.json")),
             *("--state", str(self.state / "controller")),
         ]
@@ -198,7 +198,7 @@ class LabProcesses:
                 # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
                 start_new_session=True,
                 env=self.lab.environment() | (self._for_apps() if name == "apps" else {}),
-                cwd=ROOT,
+                cwd=IMPORT_PATH,
             )
 
     def _for_apps(self) -> dict[str, str]:
@@ -369,7 +369,7 @@ def _uninterrupted() -> Iterator[None]:
 def _remove(lab: Lab) -> None:
     """Whatever is left of a lab, by its labels."""
     # Here, as a simulation loads this module with the backends.
-    from testbed.emulation.clean import clean
+    from ringlight.testbed.emulation.clean import clean
 
     clean(lab.id)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import services
+from ringlight.testbed import services
 
 Progress = Callable[[str], None]
 #: A worker image of other sources that is younger may belong to a test run that goes on now.
@@ -33,15 +33,15 @@ class Check:
 
 def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
     """Make the machine ready for a lab. Raises ServiceError or ImageError with one line each."""
-    from testbed.emulation.optical.build import build_object
+    from ringlight.testbed.emulation.optical.build import build_object
 
     services.ensure_services(docker=runtime == "docker")
     build_object()
     if runtime == "docker":
-        from containers.image import image_present
+        from ringlight.containers.image import image_present
 
         if not image_present():
-            from containers.image_build import ensure_image
+            from ringlight.containers.image_build import ensure_image
 
             remove_old_images(ensure_image(progress), progress)
 
@@ -52,8 +52,8 @@ def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S)
     Those are images with its name and our label, older than ``age_s`` seconds, of which there is no
     container; and none while a lab lives, which may yet start workers. Raises ImageError.
     """
-    from containers.image_build import remove_images
-    from testbed.emulation import clean
+    from ringlight.containers.image_build import remove_images
+    from ringlight.testbed.emulation import clean
 
     if not clean.any_alive():
         for tag in remove_images(keep, age_s):
@@ -155,7 +155,7 @@ def doctor_checks() -> list[Check]:
             )
         ]
     if services.docker_running():
-        from containers.image import image_present, image_tag
+        from ringlight.containers.image import image_present, image_tag
 
         checks.append(Check("worker image", image_present(), image_tag(), "./ringlight setup"))
     return [*checks, _port_free(8080), _port_free(6653)]

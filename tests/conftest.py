@@ -55,7 +55,7 @@ def remove_what_killed_runs_left() -> None:
             os.kill(pid, signal.SIGKILL)
     if left or any(Path("/run/ringlight").glob("*")):
         # Here, as few runs find anything, and it takes as long as many a test.
-        from testbed.emulation.clean import clean, clean_stale
+        from ringlight.testbed.emulation.clean import clean, clean_stale
 
         for lab in {lab for _, lab in left if lab}:
             clean(lab)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from containers.image import ROOT
-from experiments.record.runs import SUCCEEDED, JobRun, Run
+from ringlight.containers.image import ROOT
+from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 EXAMPLES = sorted((ROOT / "scenarios" / "examples").glob("*.yaml"))
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from fabric.crossconnect import CrossConnect
-from fabric.optical_profiles import IDEAL, Profile
-from testbed.emulation.optical.device import OpticalDevice
-from testbed.emulation.optical.faults import Faults, FaultSpec, Injected, Kind
-from testbed.emulation.optical.faulty_session import FaultySession
-from testbed.emulation.optical.session import Session, Switch, personality
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.optical_profiles import IDEAL, Profile
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.faults import Faults, FaultSpec, Injected, Kind
+from ringlight.testbed.emulation.optical.faulty_session import FaultySession
+from ringlight.testbed.emulation.optical.session import Session, Switch, personality
 from tests.http_script import request
 
 #: How often a session without a word from its client is asked what it has to say, seconds.

@@ -22,21 +22,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.drift import Policy
-from controller.circuits.intent import IntentDatabase
-from controller.circuits.manager import CircuitManager, Target
-from controller.circuits.optical_site import OpticalSite
-from controller.circuits.reconciler import Reconciler
-from controller.errors import ControllerError
-from controller.optical.registry import make_driver
-from controller.packets.forwarding import Forwarding
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.optical_profiles import IDEAL
-from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation.optical.device import SetAdmin
-from testbed.emulation.optical.faults import FaultSpec, Kind
-from testbed.emulation.optical.server import ENDED_S, OpticalSwitchServer, Settings
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.intent import IntentDatabase
+from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.reconciler import Reconciler
+from ringlight.controller.errors import ControllerError
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.optical_profiles import IDEAL
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.optical.device import SetAdmin
+from ringlight.testbed.emulation.optical.faults import FaultSpec, Kind
+from ringlight.testbed.emulation.optical.server import ENDED_S, OpticalSwitchServer, Settings
 from tests.unit.test_controller_rules import FakeTables
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from fabric.topology import OpticalSwitch
-from testbed.emulation.optical.device import OpticalDevice
-from testbed.emulation.optical.scpi import ScpiSession
+from ringlight.fabric.topology import OpticalSwitch
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.scpi import ScpiSession
 
 _TURN_S = 0.001
 

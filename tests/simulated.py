@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from containers.image import ROOT
-from experiments.analysis.result import Analysis, analyse, document, label_of
-from experiments.analysis.rows import Label, Row, where
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import Experiment, parse
-from experiments.record.events import (
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis.result import Analysis, analyse, document, label_of
+from ringlight.experiments.analysis.rows import Label, Row, where
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.record.events import (
     Iteration,
     LinkRate,
     Record,
@@ -21,7 +21,7 @@ from experiments.record.events import (
     WorkerDone,
     WorkerReady,
 )
-from experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, one_alone
 
 #: Four GPUs on two switches that are joined by a slower link, and three arms of one or two jobs.
 TWO_SWITCHES = """

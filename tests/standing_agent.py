@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from fabric.topology import Fabric
+from ringlight.fabric.topology import Fabric
 
 
 class StandingAgent:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workloads.graph import Collective, Handle, Writer
-from workloads.settings import Training
+from ringlight.workloads.graph import Collective, Handle, Writer
+from ringlight.workloads.settings import Training
 
 
 @dataclass

@@ -8,8 +8,8 @@ that send no more than they must.
 
 from __future__ import annotations
 
-from workloads.layers import Model, Recommender, Transformer, parameters
-from workloads.settings import Parallel, Training, padded
+from ringlight.workloads.layers import Model, Recommender, Transformer, parameters
+from ringlight.workloads.settings import Parallel, Training, padded
 
 
 def communication_bytes(model: Model, parallel: Parallel, training: Training) -> dict[str, int]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fabric.steps import IntArray, frozen
+from ringlight.fabric.steps import IntArray, frozen
 
 FloatArray = npt.NDArray[np.float64]
 #: Bytes of one operation: below it sums and floats of them are exact enough, and nobody means as many.

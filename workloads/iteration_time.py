@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workloads.devices import Device
-from workloads.layers import Transformer
-from workloads.settings import OPTIMISER_BYTES, Parallel, Training
+from ringlight.workloads.devices import Device
+from ringlight.workloads.layers import Transformer
+from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training
 
 
 @dataclass(frozen=True)

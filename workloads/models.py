@@ -7,7 +7,7 @@ They are equal but for Transformer-big, whose vocabulary its paper gives as "abo
 
 from __future__ import annotations
 
-from workloads.layers import Convolution, Model, Recommender, Transformer, Vision
+from ringlight.workloads.layers import Convolution, Model, Recommender, Transformer, Vision
 
 
 def _vgg(name: str, column: str, convolutions: tuple[int, ...]) -> Vision:

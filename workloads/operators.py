@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from workloads.devices import Device
-from workloads.layers import Convolution, Layer, Model, Transformer, Vision, layers
+from ringlight.workloads.devices import Device
+from ringlight.workloads.layers import Convolution, Layer, Model, Transformer, Vision, layers
 
 #: FLOPs of a backward pass for each of the forward pass, as in ``workloads.layers``.
 BACKWARD = 2

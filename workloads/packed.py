@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workloads.graph import Collective, Kind, Program, Split, Workload, check
+from ringlight.workloads.graph import Collective, Kind, Program, Split, Workload, check
 
 MAGIC = b"RLW1"
 #: Bytes of memory that a workload may take, unless told otherwise.

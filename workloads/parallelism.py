@@ -13,15 +13,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fabric.kinds import collective_steps
-from fabric.steps import IntArray
-from workloads.devices import Device, timed
-from workloads.graph import Book, Collective, Kind, Program, Workload, Writer
-from workloads.layers import Model, Recommender
-from workloads.pipeline import schedule
-from workloads.recommendation import recommender_program
-from workloads.settings import Parallel, Training, check_settings, chunk_layers
-from workloads.stage import Plan, Slot, stage_program
+from ringlight.fabric.kinds import collective_steps
+from ringlight.fabric.steps import IntArray
+from ringlight.workloads.devices import Device, timed
+from ringlight.workloads.graph import Book, Collective, Kind, Program, Workload, Writer
+from ringlight.workloads.layers import Model, Recommender
+from ringlight.workloads.pipeline import schedule
+from ringlight.workloads.recommendation import recommender_program
+from ringlight.workloads.settings import Parallel, Training, check_settings, chunk_layers
+from ringlight.workloads.stage import Plan, Slot, stage_program
 
 
 def generate(model: Model, parallel: Parallel, training: Training, device: Device | None = None) -> Workload:

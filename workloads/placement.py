@@ -31,14 +31,14 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from fabric.kinds import collective_steps
-from workloads.buckets import Buckets
-from workloads.devices import Device, timed
-from workloads.graph import Book, Handle, Workload, Writer
-from workloads.layers import Model
-from workloads.operators import Operator, operators, shares, split
-from workloads.settings import OPTIMISER_BYTES, Parallel, Training, check_settings
-from workloads.stage import Tag
+from ringlight.fabric.kinds import collective_steps
+from ringlight.workloads.buckets import Buckets
+from ringlight.workloads.devices import Device, timed
+from ringlight.workloads.graph import Book, Handle, Workload, Writer
+from ringlight.workloads.layers import Model
+from ringlight.workloads.operators import Operator, operators, shares, split
+from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training, check_settings
+from ringlight.workloads.stage import Tag
 
 Takes = Literal["whole", "part"]
 #: Of one replica; a workload of more takes minutes to make.

@@ -5,10 +5,10 @@ As Naumov et al., arXiv:1906.00091, section 3, have it.
 
 from __future__ import annotations
 
-from workloads.buckets import Buckets
-from workloads.graph import Book, Collective, Handle, Program, Writer
-from workloads.layers import Recommender, bottom_layers, top_layers
-from workloads.settings import OPTIMISER_BYTES, Training
+from ringlight.workloads.buckets import Buckets
+from ringlight.workloads.graph import Book, Collective, Handle, Program, Writer
+from ringlight.workloads.layers import Recommender, bottom_layers, top_layers
+from ringlight.workloads.settings import OPTIMISER_BYTES, Training
 
 
 def recommender_program(

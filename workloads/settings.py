@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fabric.kinds import KINDS
-from workloads.graph import Split
-from workloads.layers import Layer, Model, Transformer, layers
-from workloads.pipeline import SCHEDULES
+from ringlight.fabric.kinds import KINDS
+from ringlight.workloads.graph import Split
+from ringlight.workloads.layers import Layer, Model, Transformer, layers
+from ringlight.workloads.pipeline import SCHEDULES
 
 MIB = 1 << 20
 

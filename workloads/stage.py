@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from workloads.buckets import Buckets
-from workloads.graph import Book, Collective, Handle, Program, Writer
-from workloads.layers import Layer, Model, Transformer
-from workloads.pipeline import Turn
-from workloads.settings import OPTIMISER_BYTES, Parallel, Training
+from ringlight.workloads.buckets import Buckets
+from ringlight.workloads.graph import Book, Collective, Handle, Program, Writer
+from ringlight.workloads.layers import Layer, Model, Transformer
+from ringlight.workloads.pipeline import Turn
+from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training
 
 
 class Slot(IntEnum):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.demand import sent_in_steps
-from fabric.collectives import chunk_bounds
-from fabric.kinds import collective_steps, matrix_bounds, vector_bytes
-from fabric.steps import IntArray, Steps
-from workloads.graph import Collective, FloatArray, Kind, Program, Workload
-from workloads.splits import ELEMENT_BYTES, split_bytes
+from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.collectives import chunk_bounds
+from ringlight.fabric.kinds import collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.steps import IntArray, Steps
+from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
+from ringlight.workloads.splits import ELEMENT_BYTES, split_bytes
 
 #: Ranks of a matrix in whole bytes.
 WHOLE_LIMIT = 4096

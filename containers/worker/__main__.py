@@ -1,4 +1,4 @@
-"""The training worker: ``python3 -m containers.worker DIRECTORY``.
+"""The training worker: ``python3 -m ringlight.containers.worker DIRECTORY``.
 
 DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Exit codes:
 0 done, 1 own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
@@ -15,10 +15,10 @@ from pathlib import Path
 # A rank uses no BLAS, whose threads start when numpy loads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from containers.worker.events import EventLog
-from containers.worker.peer import AveragingFailed, PeerLost
-from containers.worker.rendezvous import NoConnection
-from containers.worker.spec import BadSpec, read_spec
+from ringlight.containers.worker.events import EventLog
+from ringlight.containers.worker.peer import AveragingFailed, PeerLost
+from ringlight.containers.worker.rendezvous import NoConnection
+from ringlight.containers.worker.spec import BadSpec, read_spec
 
 EXIT_FAILED, EXIT_BAD_SPEC, EXIT_PEER_LOST, EXIT_TERMINATED = 1, 2, 3, 143
 
@@ -39,13 +39,13 @@ def main(directory: Path) -> int:
     try:
         # Imported here, so that a bad spec is told at once and a link test loads no model.
         if spec.workload == "train":
-            from containers.worker.train import train as workload
+            from ringlight.containers.worker.train import train as workload
         elif spec.workload == "graph":
-            from containers.worker.graph import run_graph as workload
+            from ringlight.containers.worker.graph import run_graph as workload
         elif spec.workload == "container":
-            from containers.worker.holder import hold as workload
+            from ringlight.containers.worker.holder import hold as workload
         else:
-            from containers.worker.linktest import linktest as workload
+            from ringlight.containers.worker.linktest import linktest as workload
         workload(spec, directory, events)
     except BadSpec as error:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)
@@ -74,6 +74,6 @@ if __name__ == "__main__":
     # As process 1 of a container, Python would otherwise ignore SIGTERM.
     signal.signal(signal.SIGTERM, _terminate)
     if len(sys.argv) != 2:
-        log.error("usage: python3 -m containers.worker DIRECTORY")
+        log.error("usage: python3 -m ringlight.containers.worker DIRECTORY")
         sys.exit(EXIT_BAD_SPEC)
     sys.exit(main(Path(sys.argv[1])))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.worker.spec import AveragerPlace, WorkerSpec
-from fabric.optinc.averaging import Coding, mean_of_means
-from fabric.optinc.gradients import Unit, exact, mean_by
-from fabric.optinc.sums import mean
-from fabric.schedules import parse_collective
+from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
+from ringlight.fabric.optinc.averaging import Coding, mean_of_means
+from ringlight.fabric.optinc.gradients import Unit, exact, mean_by
+from ringlight.fabric.optinc.sums import mean
+from ringlight.fabric.schedules import parse_collective
 
 Array = NDArray[np.float32]
 #: What all ranks hold after an all-reduce, from the ranks' vectors in order of rank.

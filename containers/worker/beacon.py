@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 
-from containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.spec import WorkerSpec
 
 _BEACON = struct.Struct("!8sIQ")
 _STAMP = struct.Struct("qq")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from containers.worker.model import PARAMETERS, Array
+from ringlight.containers.worker.model import PARAMETERS, Array
 
 
 class BadCheckpoint(OSError):

@@ -13,8 +13,8 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
-from containers.worker.peer import AveragingFailed, PeerLost
-from containers.worker.stalls import Stalls
+from ringlight.containers.worker.peer import AveragingFailed, PeerLost
+from ringlight.containers.worker.stalls import Stalls
 
 _LENGTH = struct.Struct("!I")
 _AT_ONCE = 1 << 18

@@ -20,21 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from containers.worker.events import EventLog
-from containers.worker.messages import Receiver, Sender
-from containers.worker.payload import Array, contribution, first_wrong
-from containers.worker.posted import FILE as POSTED
-from containers.worker.posted import Posted, told
-from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import Line, Lines, connect_all, describe, listen, one_way, part
-from containers.worker.spec import BadSpec, WorkerSpec
-from containers.worker.transport import ITEM_BYTES, Transport, partners, retransmits
-from fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
-from fabric.kinds import collective_steps, holds, matrix_bounds, needs, vector_bytes
-from fabric.steps import BoolArray, IntArray
-from workloads.graph import Collective, Kind, Program, Workload, calls, covered_s
-from workloads.packed import unpack
-from workloads.splits import split_bytes
+from ringlight.containers.worker.events import EventLog
+from ringlight.containers.worker.messages import Receiver, Sender
+from ringlight.containers.worker.payload import Array, contribution, first_wrong
+from ringlight.containers.worker.posted import FILE as POSTED
+from ringlight.containers.worker.posted import Posted, told
+from ringlight.containers.worker.release import wait_for_release
+from ringlight.containers.worker.rendezvous import Line, Lines, connect_all, describe, listen, one_way, part
+from ringlight.containers.worker.spec import BadSpec, WorkerSpec
+from ringlight.containers.worker.transport import ITEM_BYTES, Transport, partners, retransmits
+from ringlight.fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
+from ringlight.fabric.kinds import collective_steps, holds, matrix_bounds, needs, vector_bytes
+from ringlight.fabric.steps import BoolArray, IntArray
+from ringlight.workloads.graph import Collective, Kind, Program, Workload, calls, covered_s
+from ringlight.workloads.packed import unpack
+from ringlight.workloads.splits import split_bytes
 
 #: The workload's file in the worker's directory.
 FILE = "workload"

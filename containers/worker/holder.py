@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from containers.worker.beacon import Beacons
-from containers.worker.events import EventLog
-from containers.worker.nics import carried
-from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import Line, connect_all, describe, listen
-from containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.beacon import Beacons
+from ringlight.containers.worker.events import EventLog
+from ringlight.containers.worker.nics import carried
+from ringlight.containers.worker.release import wait_for_release
+from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen
+from ringlight.containers.worker.spec import WorkerSpec
 
 #: In the worker's directory, written by the server agent.
 ENDED = "ended"

@@ -10,13 +10,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers.worker.events import EventLog
-from containers.worker.marks import carry_payload
-from containers.worker.peer import PeerLost
-from containers.worker.posted import FILE, Posted, told
-from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import accept, connect, describe, listen, onic
-from containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.events import EventLog
+from ringlight.containers.worker.marks import carry_payload
+from ringlight.containers.worker.peer import PeerLost
+from ringlight.containers.worker.posted import FILE, Posted, told
+from ringlight.containers.worker.release import wait_for_release
+from ringlight.containers.worker.rendezvous import accept, connect, describe, listen, onic
+from ringlight.containers.worker.spec import WorkerSpec
 
 _BLOCK = 256 * 1024
 #: Share of the time that is not counted, in which TCP finds its rate and the shaper's bucket empties.

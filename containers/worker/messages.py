@@ -15,8 +15,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
-from containers.worker.peer import PeerLost
-from containers.worker.posted import Posted
+from ringlight.containers.worker.peer import PeerLost
+from ringlight.containers.worker.posted import Posted
 
 #: Kind, tag and size (bytes; only of data).
 _HEAD = struct.Struct("!cqq")

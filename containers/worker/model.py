@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from containers.worker.arithmetic import Doubles, exp, log, product, tanh, total
-from containers.worker.averaged import Summed
-from containers.worker.pads import Fractions, Pad, WholeNumbers
+from ringlight.containers.worker.arithmetic import Doubles, exp, log, product, tanh, total
+from ringlight.containers.worker.averaged import Summed
+from ringlight.containers.worker.pads import Fractions, Pad, WholeNumbers
 
 Array = npt.NDArray[np.float32]
 

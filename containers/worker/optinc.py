@@ -32,14 +32,14 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from containers.worker.exchange import Exchange
-from containers.worker.peer import AveragingFailed
-from containers.worker.spec import AveragerPlace, WorkerSpec
-from containers.worker.stalls import Stalls
-from containers.worker.transport import Reduce, RunReport
-from fabric.optinc import wire
-from fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
-from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
+from ringlight.containers.worker.exchange import Exchange
+from ringlight.containers.worker.peer import AveragingFailed
+from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
+from ringlight.containers.worker.stalls import Stalls
+from ringlight.containers.worker.transport import Reduce, RunReport
+from ringlight.fabric.optinc import wire
+from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
+from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
 
 #: Frames sent before their answers are there.
 WINDOW = 8

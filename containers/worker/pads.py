@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from containers.worker.averaged import Summed
-from fabric.optinc.blocks import BLOCK
+from ringlight.containers.worker.averaged import Summed
+from ringlight.fabric.optinc.blocks import BLOCK
 
 Array = npt.NDArray[np.float32]
 PAD_PERIOD = 251

@@ -1,7 +1,7 @@
 """The same training in one process: what every rank must end with, bit for bit.
 
-``python3 -m containers.worker.reference spec.json`` prints the outcome as JSON. With ``4:0 3:17`` behind it
-the job has 4 ranks from the first iteration on, and 3 from iteration 17 on.
+``python3 -m ringlight.containers.worker.reference spec.json`` prints the outcome as JSON. With ``4:0 3:17``
+behind it the job has 4 ranks from the first iteration on, and 3 from iteration 17 on.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from containers.worker.averaged import Answers, Summed, summed_of
-from containers.worker.model import Array, Replica, fingerprint
-from containers.worker.spec import WorkerSpec, read_spec
-from fabric.collectives import all_reduce, apply_schedule
+from ringlight.containers.worker.averaged import Answers, Summed, summed_of
+from ringlight.containers.worker.model import Array, Replica, fingerprint
+from ringlight.containers.worker.spec import WorkerSpec, read_spec
+from ringlight.fabric.collectives import all_reduce, apply_schedule
 
 #: How many ranks a job has, and from which iteration on.
 Segment = tuple[int, int]

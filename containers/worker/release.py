@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from containers.worker.peer import PeerLost
+from ringlight.containers.worker.peer import PeerLost
 
 _POLL_S = 0.005
 

@@ -24,10 +24,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from containers.worker.flows import Flows
-from containers.worker.marks import WORD_TOS, carry_payload
-from containers.worker.peer import PeerLost, read_notes
-from containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.flows import Flows
+from ringlight.containers.worker.marks import WORD_TOS, carry_payload
+from ringlight.containers.worker.peer import PeerLost, read_notes
+from ringlight.containers.worker.spec import WorkerSpec
 
 _HELLO = struct.Struct("!4s8sII")
 _MAGIC = b"RLw2"

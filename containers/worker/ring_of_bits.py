@@ -17,12 +17,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from containers.worker.transport import Elements, RunReport, Transport
-from fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
-from fabric.gathers import ring_all_gather, ring_reduce_scatter
-from fabric.optinc import sums
-from fabric.optinc.blocks import BLOCK, block_count, dequantise, exponents, quantise
-from fabric.optinc.sums import GROUP, Words, group_count, pack, sum_bits, unpack
+from ringlight.containers.worker.transport import Elements, RunReport, Transport
+from ringlight.fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
+from ringlight.fabric.gathers import ring_all_gather, ring_reduce_scatter
+from ringlight.fabric.optinc import sums
+from ringlight.fabric.optinc.blocks import BLOCK, block_count, dequantise, exponents, quantise
+from ringlight.fabric.optinc.sums import GROUP, Words, group_count, pack, sum_bits, unpack
 
 _WORD = np.dtype("<u8")
 #: Groups of means that are turned back at once.

@@ -154,7 +154,7 @@ def parse_spec(raw: Any) -> WorkerSpec:
 
 def _check_collective(spec: WorkerSpec, ranks: int) -> None:
     # Imported here, so that a link test, which has none, loads no numpy.
-    from fabric.schedules import parse_collective, steps_named
+    from ringlight.fabric.schedules import parse_collective, steps_named
 
     try:
         found = parse_collective(spec.collective)

@@ -7,22 +7,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from containers.worker.averaged import summed_of
-from containers.worker.beacon import Beacons
-from containers.worker.checkpoint import Checkpoint
-from containers.worker.events import EventLog
-from containers.worker.flows import Flows
-from containers.worker.model import Replica, fingerprint
-from containers.worker.nics import carried
-from containers.worker.optinc import reducing_at
-from containers.worker.posted import FILE, Posted, told
-from containers.worker.release import wait_for_release
-from containers.worker.rendezvous import Lines, connect_all, describe, listen, onic, part
-from containers.worker.ring_of_bits import RingOfBits
-from containers.worker.spec import WorkerSpec
-from containers.worker.transport import Reduce, RunReport, Transport, partners, retransmits
-from fabric.collectives import all_reduce
-from fabric.schedules import parse_collective
+from ringlight.containers.worker.averaged import summed_of
+from ringlight.containers.worker.beacon import Beacons
+from ringlight.containers.worker.checkpoint import Checkpoint
+from ringlight.containers.worker.events import EventLog
+from ringlight.containers.worker.flows import Flows
+from ringlight.containers.worker.model import Replica, fingerprint
+from ringlight.containers.worker.nics import carried
+from ringlight.containers.worker.optinc import reducing_at
+from ringlight.containers.worker.posted import FILE, Posted, told
+from ringlight.containers.worker.release import wait_for_release
+from ringlight.containers.worker.rendezvous import Lines, connect_all, describe, listen, onic, part
+from ringlight.containers.worker.ring_of_bits import RingOfBits
+from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.transport import Reduce, RunReport, Transport, partners, retransmits
+from ringlight.fabric.collectives import all_reduce
+from ringlight.fabric.schedules import parse_collective
 
 
 def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:

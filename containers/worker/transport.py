@@ -46,11 +46,11 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from containers.worker.flows import Flow, Flows
-from containers.worker.lending import Lender
-from containers.worker.peer import PeerLost, read_notes
-from containers.worker.stalls import Stalls
-from fabric.collectives import Schedule, Transfer, chunk_bounds, lendable
+from ringlight.containers.worker.flows import Flow, Flows
+from ringlight.containers.worker.lending import Lender
+from ringlight.containers.worker.peer import PeerLost, read_notes
+from ringlight.containers.worker.stalls import Stalls
+from ringlight.fabric.collectives import Schedule, Transfer, chunk_bounds, lendable
 
 #: Bytes received, added and sent on at a time: large, because each receive costs an acknowledgement.
 SEGMENT_BYTES = 2 * 1024 * 1024

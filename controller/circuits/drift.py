@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from controller.circuits.transaction import Taken, standing
-from controller.optical.base import Plan, Snapshot
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.controller.circuits.transaction import Taken, standing
+from ringlight.controller.optical.base import Plan, Snapshot
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 
 _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
 

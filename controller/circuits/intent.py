@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.circuits.drift import Policy
-from controller.errors import StartError, UnavailableError
-from fabric.crossconnect import CrossConnect
-from fabric.topology import CrossConnects
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.errors import StartError, UnavailableError
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.topology import CrossConnects
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import UnavailableError
-from controller.optical.base import Deadline, Snapshot
-from controller.optical.errors import OpticalError, StaleRevision
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.optical.base import Deadline, Snapshot
+from ringlight.controller.optical.errors import OpticalError, StaleRevision
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
 log = logging.getLogger(__name__)
 

@@ -25,19 +25,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.drift import Drift, Mending, Policy, drift, mending
-from controller.circuits.intent import IntentDatabase, Pending
-from controller.circuits.optical_site import OpticalSite
-from controller.circuits.transaction import Found, Leftover, achieved, leftovers, standing, taken_back
-from controller.errors import ConflictError, InvalidError, UnavailableError
-from controller.optical.base import CrossConnectResult, Plan, Snapshot
-from controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
-from controller.packets.attachment import attachments
-from controller.packets.following import Followers
-from controller.packets.forwarding import Forwarding, ForwardingPlan, Stages
-from fabric.crossconnect import CrossConnect, Mode, plan_changes
-from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.drift import Drift, Mending, Policy, drift, mending
+from ringlight.controller.circuits.intent import IntentDatabase, Pending
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.transaction import (
+    Found,
+    Leftover,
+    achieved,
+    leftovers,
+    standing,
+    taken_back,
+)
+from ringlight.controller.errors import ConflictError, InvalidError, UnavailableError
+from ringlight.controller.optical.base import CrossConnectResult, Plan, Snapshot
+from ringlight.controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
+from ringlight.controller.packets.attachment import attachments
+from ringlight.controller.packets.following import Followers
+from ringlight.controller.packets.forwarding import Forwarding, ForwardingPlan, Stages
+from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 log = logging.getLogger(__name__)
 

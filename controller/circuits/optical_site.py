@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.meters import Meters
-from controller.circuits.transaction import lit
-from controller.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
-from controller.optical.base import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.meters import Meters
+from ringlight.controller.circuits.transaction import lit
+from ringlight.controller.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
+from ringlight.controller.optical.base import (
     Alarm,
     ApplyResult,
     Identity,
@@ -22,8 +22,8 @@ from controller.optical.base import (
     PortStatus,
     Snapshot,
 )
-from controller.optical.errors import Busy, NoSuchPort, NotAsPlanned, OpticalError, Unsupported
-from fabric.crossconnect import CrossConnect
+from ringlight.controller.optical.errors import Busy, NoSuchPort, NotAsPlanned, OpticalError, Unsupported
+from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from controller.bus import EventBus
-from controller.circuits.manager import CircuitManager
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import UnavailableError
-from controller.openflow.errors import OpenFlowError
-from controller.openflow.messages import SwitchEvent
-from controller.openflow.plane import OpenFlowPlane
-from controller.packets.forwarding import Forwarding
-from fabric.topology import Fabric, Port
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.manager import CircuitManager
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.openflow.errors import OpenFlowError
+from ringlight.controller.openflow.messages import SwitchEvent
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)
 

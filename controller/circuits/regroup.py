@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.manager import CircuitManager, Target
-from controller.circuits.transaction import Leftover
-from controller.errors import ControllerError, InvalidError, NotFoundError
-from controller.jobs.job import Job
-from controller.jobs.manager import JobManager
-from controller.packets.attachment import attachments, circuit_pairs, port_name
-from fabric.cost import RingJob, predict
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.placement import Regrouping, regroup
-from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.transaction import Leftover
+from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
+from ringlight.controller.jobs.job import Job
+from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.packets.attachment import attachments, circuit_pairs, port_name
+from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.placement import Regrouping, regroup
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controller.optical.base import Plan, Snapshot
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from ringlight.controller.optical.base import Plan, Snapshot
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
 _LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)
 

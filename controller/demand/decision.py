@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabric.allocation.demand import FloatArray
-from fabric.topology import Fabric
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.topology import Fabric
 
 #: By GPU and the IP address of each of its peers: bytes ``posted`` and, of them, sent for the first time
 #: (``fresh``), among others.

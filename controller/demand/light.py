@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from controller.errors import ConflictError, InvalidError
-from controller.jobs.job import linktest_targets
-from controller.jobs.reservation import reserve
-from fabric.allocation.demand import FloatArray, sent_in_steps
-from fabric.crossconnect import CrossConnect
-from fabric.lightpaths import Lightpath, Paths, setting_of
-from fabric.schedules import steps_named
-from fabric.topology import Fabric
+from ringlight.controller.errors import ConflictError, InvalidError
+from ringlight.controller.jobs.job import linktest_targets
+from ringlight.controller.jobs.reservation import reserve
+from ringlight.fabric.allocation.demand import FloatArray, sent_in_steps
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import Fabric
 
 #: By GPU and the IP address of each of its peers, as the server agent takes and shows it.
 Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]

@@ -14,16 +14,16 @@ from collections import deque
 from dataclasses import asdict
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.lights import Lights, Setting, quantiles
-from controller.demand.decision import Decision, Traffic, left, stranded
-from controller.demand.light import DemandLight, Tables, by_name, passed, tables
-from controller.errors import ControllerError, UnavailableError
-from controller.server_agent import AgentClient
-from fabric.allocation.demand import FloatArray
-from fabric.allocation.dividing import divider
-from fabric.lightpaths import Paths, setting_of
-from fabric.topology import Fabric
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.lights import Lights, Setting, quantiles
+from ringlight.controller.demand.decision import Decision, Traffic, left, stranded
+from ringlight.controller.demand.light import DemandLight, Tables, by_name, passed, tables
+from ringlight.controller.errors import ControllerError, UnavailableError
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.lightpaths import Paths, setting_of
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

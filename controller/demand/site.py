@@ -15,18 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from controller.bus import EventBus
-from controller.circuits.lights import Lights
-from controller.circuits.optical_site import OpticalSite
-from controller.demand.light import DemandLight, by_name, choose, demand_of
-from controller.demand.loop import PATIENCE_S, DemandLoop, write_tables
-from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.server_agent import AgentClient
-from fabric.allocation.circuits import check_degree
-from fabric.allocation.demand import FloatArray, placed
-from fabric.allocation.dividing import divider
-from fabric.interconnect import DemandRing, ParallelOcs
-from fabric.topology import Fabric, Planes, WdmRing
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.lights import Lights
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.demand.light import DemandLight, by_name, choose, demand_of
+from ringlight.controller.demand.loop import PATIENCE_S, DemandLoop, write_tables
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.allocation.circuits import check_degree
+from ringlight.fabric.allocation.demand import FloatArray, placed
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from ringlight.fabric.topology import Fabric, Planes, WdmRing
 
 log = logging.getLogger(__name__)
 

@@ -18,15 +18,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.manager import CircuitManager, Target
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.grids.onics import OnicSite
-from controller.jobs.job import linktest_targets
-from controller.jobs.reservation import reserve
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.grid import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from ringlight.controller.grids.onics import OnicSite
+from ringlight.controller.jobs.job import linktest_targets
+from ringlight.controller.jobs.reservation import reserve
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.grid import (
     Pair,
     Reach,
     choose_nodes,
@@ -36,8 +42,8 @@ from fabric.grid import (
     sockets,
     wavelength_map,
 )
-from fabric.schedules import steps_named
-from fabric.topology import Fabric, Grid, OpticalSwitch
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import Fabric, Grid, OpticalSwitch
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.bus import EventBus
-from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
-from controller.onic.wire import VERSION
+from ringlight.controller.bus import EventBus
+from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from ringlight.controller.onic.wire import VERSION
 
 log = logging.getLogger(__name__)
 

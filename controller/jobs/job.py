@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from controller.jobs.light import KINDS, Place
+from ringlight.controller.jobs.light import KINDS, Place
 
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
 LOST_PEER = 3

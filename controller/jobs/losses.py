@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from controller.jobs.job import LOST_PEER, Job, JobState, Loss, Rank, describe_failure, rank_of
+from ringlight.controller.jobs.job import LOST_PEER, Job, JobState, Loss, Rank, describe_failure, rank_of
 
 
 def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:

@@ -11,9 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from controller.bus import EventBus
-from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.jobs.job import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from ringlight.controller.jobs.job import (
     Job,
     JobState,
     Rank,
@@ -23,15 +29,15 @@ from controller.jobs.job import (
     note_workers,
     progress,
 )
-from controller.jobs.light import STANDING, Kind, Light, LightProvider, Place
-from controller.jobs.losses import go_on, lose, note_release, pending_losses
-from controller.jobs.reservation import reserve, spares_for
-from controller.jobs.workloads import WorkloadFiles
-from controller.server_agent import AgentClient
-from controller.store import Store
-from fabric.averagers import averaging_of
-from fabric.schedules import parse_collective, steps_named
-from fabric.topology import Fabric
+from ringlight.controller.jobs.light import STANDING, Kind, Light, LightProvider, Place
+from ringlight.controller.jobs.losses import go_on, lose, note_release, pending_losses
+from ringlight.controller.jobs.reservation import reserve, spares_for
+from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.server_agent import AgentClient
+from ringlight.controller.store import Store
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from controller.errors import ConflictError, InvalidError
+from ringlight.controller.errors import ConflictError, InvalidError
 
 
 def reserve(

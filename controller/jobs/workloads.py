@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from controller.errors import ConflictError, InvalidError, NotFoundError
-from workloads.graph import FloatArray, Workload
-from workloads.packed import unpack
-from workloads.traffic import sent
+from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
+from ringlight.workloads.graph import FloatArray, Workload
+from ringlight.workloads.packed import unpack
+from ringlight.workloads.traffic import sent
 
 #: Memory that one may take, bytes, and how many are kept.
 LIMIT_BYTES = 1 << 28

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from controller.onic.protocol import (
+from ringlight.controller.onic.protocol import (
     KINDS,
     Closed,
     Dark,
@@ -45,10 +45,18 @@ from controller.onic.protocol import (
     Times,
     Tune,
 )
-from controller.onic.wire import PORTS, VERSION, VERSION_MESSAGE, OtherVersion, decode, encode, parse_address
+from ringlight.controller.onic.wire import (
+    PORTS,
+    VERSION,
+    VERSION_MESSAGE,
+    OtherVersion,
+    decode,
+    encode,
+    parse_address,
+)
 
 if TYPE_CHECKING:
-    from controller.onic.faults import Faults
+    from ringlight.controller.onic.faults import Faults
 
 Address = tuple[str, int]
 
@@ -239,7 +247,7 @@ class Agent:
         )
         self._faults: Faults | None = None
         if settings.allow_faults:
-            from controller.onic.faults import Faults
+            from ringlight.controller.onic.faults import Faults
 
             self._faults = Faults()
         self._stopping = False
@@ -727,7 +735,7 @@ class Agent:
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._faults is None:
             raise ValueError("was started without --allow-faults")
-        from controller.onic.faults import changed
+        from ringlight.controller.onic.faults import changed
 
         wanted = {name: value for name, value in request.items() if name != "op"}
         tuning_s = wanted.pop("tuning_s", self._tuning_s)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.onic.wire import parse_address
+from ringlight.controller.onic.wire import parse_address
 
 Address = tuple[str, int]
 

@@ -20,7 +20,7 @@ from os_ken.ofproto import ofproto_protocol
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from controller.openflow.errors import Reason
+from ringlight.controller.openflow.errors import Reason
 
 log = logging.getLogger(__name__)
 

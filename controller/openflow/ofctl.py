@@ -17,12 +17,12 @@ from os_ken.exception import OSKenException
 from os_ken.lib import ofctl_utils, ofctl_v1_3
 from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.openflow.errors import (
+from ringlight.controller.openflow.errors import (
     NotKeptError,
     SwitchRefusedError,
     UnreadableError,
 )
-from controller.openflow.switch import Switch
+from ringlight.controller.openflow.switch import Switch
 
 #: What the library raises on an entry that it cannot read.
 _UNREADABLE = (

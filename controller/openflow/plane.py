@@ -22,9 +22,9 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
-from controller.openflow.handshake import Handlers
-from controller.openflow.messages import (
+from ringlight.controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
+from ringlight.controller.openflow.handshake import Handlers
+from ringlight.controller.openflow.messages import (
     Description,
     FlowEntry,
     FlowMod,
@@ -32,8 +32,8 @@ from controller.openflow.messages import (
     PortStats,
     SwitchEvent,
 )
-from controller.openflow.ofctl import OfctlMixin
-from controller.openflow.switch import Pending, Switch
+from ringlight.controller.openflow.ofctl import OfctlMixin
+from ringlight.controller.openflow.switch import Pending, Switch
 
 __all__ = [
     "Description",

@@ -13,7 +13,12 @@ from typing import Any
 from os_ken.controller.controller import Datapath
 from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 
-from controller.openflow.errors import NotConnectedError, Reason, SwitchRefusedError, SwitchTimeoutError
+from ringlight.controller.openflow.errors import (
+    NotConnectedError,
+    Reason,
+    SwitchRefusedError,
+    SwitchTimeoutError,
+)
 
 
 class Pending:

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from controller.optical.errors import (
+from ringlight.controller.optical.errors import (
     AuthFailed,
     Busy,
     DeadlineExceeded,
@@ -60,7 +60,7 @@ from controller.optical.errors import (
     Unsupported,
     WrongSide,
 )
-from fabric.crossconnect import (
+from ringlight.fabric.crossconnect import (
     BusyError,
     CrossConnect,
     CrossConnectState,

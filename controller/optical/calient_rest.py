@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -42,10 +42,10 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.credentials import Credentials, read_credentials
-from controller.optical.errors import Indeterminate, ProtocolError, Refused
-from controller.optical.http import HttpClient, Reply, http_client
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
+from ringlight.controller.optical.http import HttpClient, Reply, http_client
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Circuits per bulk request: a whole S320.
 MAX_BATCH = 320

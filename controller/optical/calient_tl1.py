@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -50,11 +50,11 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.credentials import Credentials, read_credentials
-from controller.optical.errors import Indeterminate, OpticalError, ProtocolError, Refused
-from controller.optical.tl1 import Command, Tl1Error, parse_values, quoted
-from controller.optical.tl1_client import Denied, Tl1Client
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.errors import Indeterminate, OpticalError, ProtocolError, Refused
+from ringlight.controller.optical.tl1 import Command, Tl1Error, parse_values, quoted
+from ringlight.controller.optical.tl1_client import Denied, Tl1Client
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Circuits per write: a whole S320 in bulk; else some, each with two commands.
 MAX_BATCH, MAX_SINGLES = 320, 32

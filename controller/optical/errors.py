@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fabric.crossconnect import CrossConnect
+from ringlight.fabric.crossconnect import CrossConnect
 
 if TYPE_CHECKING:
-    from controller.optical.base import ApplyResult
+    from ringlight.controller.optical.base import ApplyResult
 
 
 class OpticalError(Exception):

@@ -22,8 +22,8 @@ from typing import Any
 
 import h11
 
-from controller.optical.base import Deadline
-from controller.optical.errors import (
+from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
     Indeterminate,

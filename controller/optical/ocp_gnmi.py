@@ -39,7 +39,7 @@ import grpc
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -51,8 +51,8 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.credentials import Credentials, read_credentials
-from controller.optical.errors import (
+from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
     Indeterminate,
@@ -63,7 +63,7 @@ from controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 log = logging.getLogger(__name__)
 

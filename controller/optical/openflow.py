@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from controller.openflow.errors import (
+from ringlight.controller.openflow.errors import (
     NotConnectedError,
     OpenFlowError,
     SwitchRefusedError,
     SwitchTimeoutError,
 )
-from controller.openflow.messages import Description, FlowEntry, FlowMod, PortDescription, PortStats
-from controller.optical.base import (
+from ringlight.controller.openflow.messages import Description, FlowEntry, FlowMod, PortDescription, PortStats
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -33,14 +33,14 @@ from controller.optical.base import (
     Timing,
     dual_sided,
 )
-from controller.optical.errors import (
+from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
     ProtocolError,
     Refused,
     Unreachable,
 )
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Cookie of the flows that Ringlight makes ("RLXC").
 OWNER = 0x524C5843

@@ -48,7 +48,7 @@ from ncclient import NCClientError, manager
 from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
 from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostError
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -60,8 +60,8 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.credentials import Credentials, read_credentials
-from controller.optical.errors import (
+from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
     Indeterminate,
@@ -72,7 +72,7 @@ from controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -47,10 +47,10 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.credentials import Credentials, read_credentials
-from controller.optical.errors import ProtocolError, Refused, StaleRevision
-from controller.optical.http import HttpClient, Reply, http_client
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.errors import ProtocolError, Refused, StaleRevision
+from ringlight.controller.optical.http import HttpClient, Reply, http_client
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Pairs per write; a line of about 30 bytes each.
 MAX_BATCH = 1024

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -33,11 +33,11 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.credentials import Credentials, read_credentials
-from controller.optical.errors import ProtocolError
-from controller.optical.tl1 import Command, format_numbers
-from controller.optical.tl1_client import Tl1Client
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.errors import ProtocolError
+from ringlight.controller.optical.tl1 import Command, format_numbers
+from ringlight.controller.optical.tl1_client import Tl1Client
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Cross-connects per command; 128 pairs are a line of about 1 kB.
 MAX_BATCH = 128

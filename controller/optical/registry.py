@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
 
 ENTRY_POINTS = "ringlight.optical_drivers"
 
@@ -31,7 +31,7 @@ Build = Callable[[str, Mapping[str, Any], int, Any], OpticalSwitchDriver]
 
 def _ours(kind: str) -> Build | None:
     """The driver that is a module of this package."""
-    path = f"controller.optical.{kind}"
+    path = f"{__package__}.{kind}"
     if importlib.util.find_spec(path) is None:
         return None
     build: Build | None = getattr(importlib.import_module(path), "from_inventory", None)

@@ -26,7 +26,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.optical.base import (
+from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
     Deadline,
@@ -39,7 +39,7 @@ from controller.optical.base import (
     dual_sided,
     los_alarms,
 )
-from controller.optical.errors import (
+from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
     OpticalError,
@@ -47,7 +47,7 @@ from controller.optical.errors import (
     Refused,
     Unreachable,
 )
-from fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 
-from controller.optical.base import Deadline
-from controller.optical.credentials import Credentials
-from controller.optical.errors import (
+from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.credentials import Credentials
+from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
     Indeterminate,
@@ -28,7 +28,7 @@ from controller.optical.errors import (
     Refused,
     Unreachable,
 )
-from controller.optical.tl1 import (
+from ringlight.controller.optical.tl1 import (
     Command,
     MessageFramer,
     Reply,

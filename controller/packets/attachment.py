@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fabric.topology import CrossConnects, Fabric, Port, is_electrical, trace
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, is_electrical, trace
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 
-from controller.openflow.messages import FlowEntry, FlowMod
-from fabric.routing import Rule
+from ringlight.controller.openflow.messages import FlowEntry, FlowMod
+from ringlight.fabric.routing import Rule
 
 #: Marks the flows that this controller wrote ("RL" in the upper bytes); flows of others are left alone.
 COOKIE = 0x524C_0000_0000_0001

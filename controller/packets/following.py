@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from controller.bus import EventBus
-from fabric.topology import Fabric, Port
+from ringlight.controller.bus import EventBus
+from ringlight.fabric.topology import Fabric, Port
 
 
 def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[dict[str, Any]]:

@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from controller.errors import ConflictError, NotFoundError
-from controller.openflow.messages import FlowEntry, FlowMod
-from controller.openflow.plane import OpenFlowPlane
-from controller.packets import flow_rules
-from fabric.crossconnect import CrossConnect
-from fabric.paths import Router, without_ports
-from fabric.routing import Rule, forwarding_rules, out_port, rule_batches
-from fabric.topology import CrossConnects, Fabric, Port, electrical_graph
+from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.openflow.messages import FlowEntry, FlowMod
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.controller.packets import flow_rules
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.paths import Router, without_ports
+from ringlight.fabric.routing import Rule, forwarding_rules, out_port, rule_batches
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.errors import UnavailableError
-from controller.openflow.errors import OpenFlowError
-from controller.openflow.messages import PortStats
-from controller.openflow.plane import OpenFlowPlane
-from fabric.topology import Fabric, Port
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.openflow.errors import OpenFlowError
+from ringlight.controller.openflow.messages import PortStats
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.errors import StartError
+from ringlight.controller.errors import StartError
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")

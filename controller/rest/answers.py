@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.circuits.drift import Policy
-from controller.circuits.transaction import Found
-from controller.jobs.job import JobState
-from fabric.crossconnect import CrossConnectState, PortState
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.transaction import Found
+from ringlight.controller.jobs.job import JobState
+from ringlight.fabric.crossconnect import CrossConnectState, PortState
 
 
 class Answer(BaseModel):

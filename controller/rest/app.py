@@ -14,15 +14,15 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from controller.errors import InvalidError, NotFoundError, UnavailableError
-from controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
-from controller.packets.following import attached
-from controller.rest import answers as shapes
-from controller.rest import grids, jobs, light, ofctl, optical, optical_faults
-from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
-from controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
-from controller.rest.metrics import Metrics
-from controller.rest.requests import (
+from ringlight.controller.errors import InvalidError, NotFoundError, UnavailableError
+from ringlight.controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
+from ringlight.controller.packets.following import attached
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest import grids, jobs, light, ofctl, optical, optical_faults
+from ringlight.controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
+from ringlight.controller.rest.metrics import Metrics
+from ringlight.controller.rest.requests import (
     Circuits,
     EventId,
     LastEventId,
@@ -31,8 +31,8 @@ from controller.rest.requests import (
     PathEnd,
     StreamLength,
 )
-from controller.service import Controller
-from fabric.topology import Port
+from ringlight.controller.service import Controller
+from ringlight.fabric.topology import Port
 
 #: A silent event stream says so every so many seconds.
 _STILL_HERE_S = 10.0

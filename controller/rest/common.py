@@ -15,9 +15,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from controller.errors import ControllerError
-from controller.openflow.errors import OpenFlowError
-from controller.rest.access import ANYBODY
+from ringlight.controller.errors import ControllerError
+from ringlight.controller.openflow.errors import OpenFlowError
+from ringlight.controller.rest.access import ANYBODY
 
 _MEANINGS = {
     400: "The request cannot be carried out as it is written",

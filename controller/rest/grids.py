@@ -7,15 +7,15 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from controller.errors import InvalidError
-from controller.grids.arbiter import plan_document
-from controller.jobs.light import Kind
-from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, answers
-from controller.rest.requests import Cursor, GpuName, GridName, LightRequest, RingName
-from controller.rings.light import ring_of
-from controller.rings.site import ring_document
-from controller.service import Controller
+from ringlight.controller.errors import InvalidError
+from ringlight.controller.grids.arbiter import plan_document
+from ringlight.controller.jobs.light import Kind
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest.common import PlainRoute, answers
+from ringlight.controller.rest.requests import Cursor, GpuName, GridName, LightRequest, RingName
+from ringlight.controller.rings.light import ring_of
+from ringlight.controller.rings.site import ring_document
+from ringlight.controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:

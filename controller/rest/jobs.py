@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, Who, answers, errors
-from controller.rest.requests import (
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
+from ringlight.controller.rest.requests import (
     Cursor,
     JobId,
     JobRequest,
@@ -19,7 +19,7 @@ from controller.rest.requests import (
     Release,
     WorkloadDigest,
 )
-from controller.service import Controller
+from ringlight.controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:

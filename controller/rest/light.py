@@ -7,12 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from controller.circuits.drift import Drift
-from controller.circuits.manager import Target
-from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, Who, answers
-from controller.rest.optical import answer, entries, pairs
-from controller.rest.requests import (
+from ringlight.controller.circuits.drift import Drift
+from ringlight.controller.circuits.manager import Target
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest.common import PlainRoute, Who, answers
+from ringlight.controller.rest.optical import answer, entries, pairs
+from ringlight.controller.rest.requests import (
     AtMost,
     GeneralPolicy,
     LightChange,
@@ -22,7 +22,7 @@ from controller.rest.requests import (
     OwnPolicy,
     Settle,
 )
-from controller.service import Controller
+from ringlight.controller.service import Controller
 
 
 def router(controller: Controller) -> APIRouter:

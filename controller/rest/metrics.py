@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from controller.jobs.job import JobState
-from controller.service import Controller
+from ringlight.controller.jobs.job import JobState
+from ringlight.controller.service import Controller
 
 #: Longest flow table whose entries are given one by one, and longest wait for the tables, seconds.
 _MOST_FLOWS, _FLOWS_S = 5000, 1.0

@@ -14,11 +14,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from controller.errors import ConflictError, NotFoundError, UnsupportedError
-from controller.openflow.plane import OpenFlowPlane
-from controller.rest import ofctl_shapes as shapes
-from controller.rest.common import PlainRoute, answers, errors
-from controller.rest.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
+from ringlight.controller.errors import ConflictError, NotFoundError, UnsupportedError
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.controller.rest import ofctl_shapes as shapes
+from ringlight.controller.rest.common import PlainRoute, answers, errors
+from ringlight.controller.rest.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
 
 #: Questions of later OpenFlow, and where 1.3 has the answer.
 _LATER = {"queuedesc": "queueconfig", "meterdesc": "meterconfig"}

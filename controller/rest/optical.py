@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
-from controller.circuits.manager import Change, Target
-from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, Who, answers
-from controller.rest.requests import (
+from ringlight.controller.circuits.manager import Change, Target
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest.common import PlainRoute, Who, answers
+from ringlight.controller.rest.requests import (
     CrossConnectEntry,
     CrossConnectSet,
     Ingress,
@@ -21,8 +21,8 @@ from controller.rest.requests import (
     OpticalSwitchName,
     PortAdmin,
 )
-from controller.service import Controller
-from fabric.crossconnect import CrossConnect, Mode
+from ringlight.controller.service import Controller
+from ringlight.fabric.crossconnect import CrossConnect, Mode
 
 
 def router(controller: Controller) -> APIRouter:

@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 from fastapi import APIRouter
 
-from controller.errors import ConflictError, ControllerError, UnavailableError
-from controller.rest import answers as shapes
-from controller.rest.common import PlainRoute, answers
-from controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
-from controller.service import Controller
+from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest.common import PlainRoute, answers
+from ringlight.controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
+from ringlight.controller.service import Controller
 
 CALL_S = 10.0
 

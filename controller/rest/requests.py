@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from controller.circuits.drift import Policy
-from controller.jobs.light import KINDS, STANDING, Place
-from fabric.crossconnect import Mode
-from fabric.schedules import parse_collective, steps_named
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.jobs.light import KINDS, STANDING, Place
+from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.schedules import parse_collective, steps_named
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]

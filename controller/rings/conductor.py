@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from controller.bus import EventBus
-from controller.circuits.lights import WRITE_S, Lights, quantiles
-from controller.onic.agent import flow_name
-from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
-from fabric.wdm import RingPlan, set_up_steps
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.lights import WRITE_S, Lights, quantiles
+from ringlight.controller.onic.agent import flow_name
+from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
+from ringlight.fabric.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 

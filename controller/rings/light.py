@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from controller.errors import InvalidError
-from controller.jobs.job import linktest_targets
-from controller.jobs.reservation import reserve
-from fabric.schedules import steps_named
-from fabric.steps import Step, Steps, frozen
-from fabric.topology import Fabric, WdmRing
-from fabric.wdm import RingPlan, plan_ring
+from ringlight.controller.errors import InvalidError
+from ringlight.controller.jobs.job import linktest_targets
+from ringlight.controller.jobs.reservation import reserve
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import Step, Steps, frozen
+from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.fabric.wdm import RingPlan, plan_ring
 
 #: Bytes of an element of the gradient.
 _ITEM_BYTES = 4

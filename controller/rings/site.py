@@ -19,16 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from controller.bus import EventBus
-from controller.circuits.lights import Lights
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
-from controller.rings.conductor import RingConductor
-from controller.rings.light import choose_ring, plan_light, ring_of, steps_of_job
-from controller.server_agent import AgentClient
-from fabric.crossconnect import CrossConnect
-from fabric.topology import Fabric, WdmRing
-from fabric.wdm import RingPlan, set_up_steps
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.lights import Lights
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from ringlight.controller.rings.conductor import RingConductor
+from ringlight.controller.rings.light import choose_ring, plan_light, ring_of, steps_of_job
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.fabric.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 

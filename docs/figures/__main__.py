@@ -12,12 +12,12 @@ from pathlib import Path
 import docs.figures
 from docs.figures import disaggregation, divided, oddl, optinc, paths, sip_ml, wrht, zoo
 from docs.figures.parts import Block, Kind, Picture
-from experiments.language.text import ScenarioError, read_text
-from experiments.record.version import ROOT
-from experiments.record.writing import WriteError, write_whole
-from experiments.report.report import render
-from experiments.report.view import View
-from experiments.runner.command import view_of_folder
+from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.record.version import ROOT
+from ringlight.experiments.record.writing import WriteError, write_whole
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.view import View
+from ringlight.experiments.runner.command import view_of_folder
 
 BLOCKS: Mapping[str, Block] = {
     **disaggregation.BLOCKS,

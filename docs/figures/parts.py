@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from experiments.analysis.published import Mean, means
-from experiments.language.text import ScenarioError
-from experiments.papers import paper
-from experiments.report.view import View
-from fabric.schedules import steps_named
+from ringlight.experiments.analysis.published import Mean, means
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.papers import paper
+from ringlight.experiments.report.view import View
+from ringlight.fabric.schedules import steps_named
 
 Kind = Literal["measured", "simulated"]
 #: The runs of a block's scenario, by how their figures are known.

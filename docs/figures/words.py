@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.analysis.published import saved
+from ringlight.experiments.analysis.published import saved
 
 
 def seconds(value: float) -> str:

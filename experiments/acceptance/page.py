@@ -11,10 +11,29 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.report.charts import chart, key, legend, named_rows, plain_ticks, prefixed, sheet, spans
-from experiments.report.drawing import INK, LIGHT, PALETTE, STYLE, save
-from experiments.report.page import NOTHING, header, hero, listing, mark, page, picture, table_of, text
-from testbed.acceptance.items import SECTIONS
+from ringlight.experiments.report.charts import (
+    chart,
+    key,
+    legend,
+    named_rows,
+    plain_ticks,
+    prefixed,
+    sheet,
+    spans,
+)
+from ringlight.experiments.report.drawing import INK, LIGHT, PALETTE, STYLE, save
+from ringlight.experiments.report.page import (
+    NOTHING,
+    header,
+    hero,
+    listing,
+    mark,
+    page,
+    picture,
+    table_of,
+    text,
+)
+from ringlight.testbed.acceptance.items import SECTIONS
 
 Switch = Mapping[str, Any]
 #: Of a quantity: what it is called, and what stands there of a switch, HTML.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.analysis.rows import Row
-from experiments.analysis.table import Table
-from experiments.language.expand import Experiment
-from experiments.language.text import parse_yaml, resolved
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.text import parse_yaml, resolved
 
 AS_WRITTEN: Mapping[str, Any] = {}
 

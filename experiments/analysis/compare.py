@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.analysis.metrics import Unit
-from experiments.analysis.metrics.training import exchanges
-from experiments.analysis.prediction import all_reduce_time, nic_rate_bps, set_ups
-from experiments.analysis.rows import Label, Row, Standing, key_of
-from experiments.analysis.statistics import half_width, is_number
-from experiments.analysis.table import At, Table
-from experiments.language.plan import JobPlan, RunPlan
-from experiments.language.spec import BreakEvenSpec, CompareSpec
-from experiments.record.runs import JobRun, Run
-from fabric.parity import ratio_interval, set_up_line
-from fabric.schedules import steps_named
+from ringlight.experiments.analysis.metrics import Unit
+from ringlight.experiments.analysis.metrics.training import exchanges
+from ringlight.experiments.analysis.prediction import all_reduce_time, nic_rate_bps, set_ups
+from ringlight.experiments.analysis.rows import Label, Row, Standing, key_of
+from ringlight.experiments.analysis.statistics import half_width, is_number
+from ringlight.experiments.analysis.table import At, Table
+from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.parity import ratio_interval, set_up_line
+from ringlight.fabric.schedules import steps_named
 
 Ran = tuple[Run, JobRun]
 UTILISATION = "gpu_utilisation"

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.rows import Row, key_of
-from experiments.analysis.statistics import is_number
-from experiments.language.plan import RunPlan
-from experiments.language.spec import CrossoverSpec, quantity
+from ringlight.experiments.analysis.rows import Row, key_of
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.spec import CrossoverSpec, quantity
 
 #: (value of the path along which, the metric there), by that value.
 Series = Sequence[tuple[float, float]]

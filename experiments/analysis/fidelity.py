@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from experiments.analysis.metrics import Context
-from experiments.analysis.metrics.light import FORBIDDEN, counters, flows
-from experiments.analysis.metrics.training import by_model
-from experiments.analysis.metrics.workers import identical, payload
-from experiments.analysis.prediction import ring_of
-from experiments.analysis.statistics import median, percentile
-from experiments.record.events import (
+from ringlight.experiments.analysis.metrics import Context
+from ringlight.experiments.analysis.metrics.light import FORBIDDEN, counters, flows
+from ringlight.experiments.analysis.metrics.training import by_model
+from ringlight.experiments.analysis.metrics.workers import identical, payload
+from ringlight.experiments.analysis.prediction import ring_of
+from ringlight.experiments.analysis.statistics import median, percentile
+from ringlight.experiments.record.events import (
     LinkRate,
     PortRate,
     ProcessorLoad,
@@ -22,7 +22,7 @@ from experiments.record.events import (
     RingSetUps,
     SwitchRestarted,
 )
-from experiments.record.runs import SUCCEEDED, Run
+from ringlight.experiments.record.runs import SUCCEEDED, Run
 
 #: Seconds between two samples of the ports' throughput (10 Hz).
 SERIES_STEP_S = 0.1

@@ -13,14 +13,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from experiments.language.plan import JobPlan, RunPlan, Setting
-from fabric.averagers import averaging_of
-from fabric.cost import RingJob, predict, steps_time
-from fabric.plugged import plugged
-from fabric.schedules import parse_collective, steps_named
-from fabric.steps import Steps
-from fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
-from fabric.wdm import plan_ring, set_up_steps
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.cost import RingJob, predict, steps_time
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.steps import Steps
+from ringlight.fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
+from ringlight.fabric.wdm import plan_ring, set_up_steps
 
 Circuits = Sequence[Sequence[str]]
 #: Taken for the handshake of a flow between two O-NICs that have nothing else to do.

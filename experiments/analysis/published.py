@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.rows import Row, Standing, defines, key_of, where
-from experiments.analysis.statistics import is_number
-from experiments.analysis.table import Table
-from experiments.language.plan import RunPlan
-from experiments.language.spec import Figure, FileSpec, PublishedSpec
-from fabric.utilisation import waiting_counted
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.rows import Row, Standing, defines, key_of, where
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.spec import Figure, FileSpec, PublishedSpec
+from ringlight.fabric.utilisation import waiting_counted
 
 #: Utilisation from which others follow: only computing counts.
 _COMPUTING = "gpu_utilisation.compute"

@@ -8,21 +8,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.compare import break_even_rows, comparison_rows, equality_rows, told_apart_rows
-from experiments.analysis.crossover import crossover_rows
-from experiments.analysis.fidelity import judged
-from experiments.analysis.metrics import Context, rows_of
-from experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
-from experiments.analysis.rows import Label, Row, as_json
-from experiments.analysis.statistics import over_repeats
-from experiments.analysis.table import Table
-from experiments.language.expand import Experiment
-from experiments.language.spec import CompareSpec
-from experiments.language.text import ScenarioError
-from experiments.papers import paper
-from experiments.record.events import LinkRate, PortRate, Record, RunFailed
-from experiments.record.folder import read_json
-from experiments.record.runs import Run, runs_of
+from ringlight.experiments.analysis.compare import (
+    break_even_rows,
+    comparison_rows,
+    equality_rows,
+    told_apart_rows,
+)
+from ringlight.experiments.analysis.crossover import crossover_rows
+from ringlight.experiments.analysis.fidelity import judged
+from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
+from ringlight.experiments.analysis.rows import Label, Row, as_json
+from ringlight.experiments.analysis.statistics import over_repeats
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.spec import CompareSpec
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.papers import paper
+from ringlight.experiments.record.events import LinkRate, PortRate, Record, RunFailed
+from ringlight.experiments.record.folder import read_json
+from ringlight.experiments.record.runs import Run, runs_of
 
 SCHEMA_VERSION = 4
 #: Of environment.json, what a reader of figures needs beside them.

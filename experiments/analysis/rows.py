@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.language.text import ScenarioError
+from ringlight.experiments.language.text import ScenarioError
 
 if TYPE_CHECKING:
     import pandas as pd

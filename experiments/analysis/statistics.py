@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from experiments.analysis.rows import Row, Value, key_of
+from ringlight.experiments.analysis.rows import Row, Value, key_of
 
 
 def median(values: Iterable[float]) -> float | None:

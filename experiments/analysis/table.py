@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.analysis.rows import Row, defines, key_of
-from experiments.analysis.statistics import is_number
+from ringlight.experiments.analysis.rows import Row, defines, key_of
+from ringlight.experiments.analysis.statistics import is_number
 
 Point = Mapping[str, Any]
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
-from experiments.record.events import Record
+from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
+from ringlight.experiments.record.events import Record
 
 #: All that a backend may be able to do (``EventPlan.capability``), with what it is called in an error.
 CAPABILITIES: Mapping[str, str] = {

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.calls import Json
-from experiments.cli.common import fail, say, show_json, table
+from ringlight.experiments.cli.calls import Json
+from ringlight.experiments.cli.common import fail, say, show_json, table
 
 if TYPE_CHECKING:
-    from testbed.acceptance.rig import Rig
+    from ringlight.testbed.acceptance.rig import Rig
 
 #: A line on what is going on comes at most so often, seconds.
 _SAY_EVERY_S = 5.0
@@ -82,9 +82,9 @@ def conformance(
     With it: one driver against a switch that is there. Only --ports are touched, and what was on them is put
     back. Exit code 1 when an item failed.
     """
-    from testbed.acceptance.checks import CHECKS
-    from testbed.acceptance.measure import measured
-    from testbed.acceptance.runner import accept
+    from ringlight.testbed.acceptance.checks import CHECKS
+    from ringlight.testbed.acceptance.measure import measured
+    from ringlight.testbed.acceptance.runner import accept
 
     known = {one.name: one for one in CHECKS}
     if strange := next((name for name in check or () if name not in known), None):
@@ -144,7 +144,7 @@ def compare(
 
 
 def _write(document: Mapping[str, Any], out: Path) -> None:
-    from experiments.acceptance.page import render
+    from ringlight.experiments.acceptance.page import render
 
     out.mkdir(parents=True, exist_ok=True)
     (out / "acceptance.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -158,9 +158,9 @@ def _machine() -> dict[str, str]:
 
 
 def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping[str, Make]:
-    from fabric.optical_profiles import PROFILES
-    from testbed.acceptance.rigs import RIGS
-    from testbed.acceptance.rigs.emulated import (
+    from ringlight.fabric.optical_profiles import PROFILES
+    from ringlight.testbed.acceptance.rigs import RIGS
+    from ringlight.testbed.acceptance.rigs.emulated import (
         HOSTS,
         MAX_SIZE,
         MEASURED_HOSTS,
@@ -206,7 +206,7 @@ def _entry(
     profile: str,
 ) -> dict[str, Any]:
     """What an inventory would say of the target."""
-    from fabric.optical_profiles import PROFILES
+    from ringlight.fabric.optical_profiles import PROFILES
 
     if profile and profile not in PROFILES:
         fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
@@ -231,7 +231,7 @@ def _entry(
 def _targets(
     entry: Mapping[str, Any], size: int, ports: str, nic: str, read_only: bool
 ) -> Mapping[str, Make]:
-    from testbed.acceptance.device import DeviceRig
+    from ringlight.testbed.acceptance.device import DeviceRig
 
     if not size:
         fail("--target: say its --size, in duplex faceplate ports", 2)

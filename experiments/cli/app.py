@@ -15,12 +15,12 @@ from types import FrameType
 
 import typer
 
-from experiments.cli import bench, experiments, hands, look, machine, rest, workload
-from experiments.cli.common import Interrupted, say
-from experiments.record.writing import DISK_FULL
+from ringlight.experiments.cli import bench, experiments, hands, look, machine, rest, workload
+from ringlight.experiments.cli.common import Interrupted, say
+from ringlight.experiments.record.writing import DISK_FULL
 
 #: An error that is defined in one of these is a line for the user; any other is a fault of the program.
-_FORESEEN = {"fabric", "controller", "testbed", "containers", "experiments", "click", "typer"}
+_FORESEEN = {"ringlight", "click", "typer"}
 
 app = typer.Typer(
     name="ringlight",

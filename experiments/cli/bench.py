@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli import options
-from experiments.cli.common import fail, say, show_json, table
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import fail, say, show_json, table
 
 Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
 Algorithm = Annotated[str, typer.Option("--algorithm", help="Else the kind's default.")]
@@ -39,13 +39,13 @@ def bench(
     """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
     from dataclasses import asdict
 
-    from experiments.backends.emulation.backend import EmulationBackend
-    from experiments.backends.protocol import Backend
-    from experiments.backends.simulation.backend import SimulationBackend
-    from experiments.runner import bench as benching
-    from experiments.runner.command import load_checked
-    from experiments.runner.experiment import one_alone
-    from workloads.graph import Collective, Split
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.experiments.backends.protocol import Backend
+    from ringlight.experiments.backends.simulation.backend import SimulationBackend
+    from ringlight.experiments.runner import bench as benching
+    from ringlight.experiments.runner.command import load_checked
+    from ringlight.experiments.runner.experiment import one_alone
+    from ringlight.workloads.graph import Collective, Split
 
     try:
         chosen = benching.parse_sizes(sizes, factor)

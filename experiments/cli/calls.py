@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.common import Column, answer, listing, patience, table
+from ringlight.experiments.cli.common import Column, answer, listing, patience, table
 
 if TYPE_CHECKING:
-    from experiments.client import Api
+    from ringlight.experiments.client import Api
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")]
@@ -21,7 +21,7 @@ address = {"controller": "127.0.0.1:8080", "token": ""}
 
 
 def connection() -> Api:
-    from experiments.client import Api
+    from ringlight.experiments.client import Api
 
     return Api(address["controller"], address["token"] or None)
 

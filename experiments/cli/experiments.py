@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli import options
-from experiments.cli.common import answer, fail, say, show_json
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import answer, fail, say, show_json
 
 if TYPE_CHECKING:
-    from experiments.backends.simulation.backend import SimulationBackend
-    from experiments.runner.experiment import Done
+    from ringlight.experiments.backends.simulation.backend import SimulationBackend
+    from ringlight.experiments.runner.experiment import Done
 
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
 Mtu = Annotated[
@@ -43,7 +43,7 @@ def demo(
     as_json: options.Json = False,
 ) -> None:
     """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
-    from testbed.setup import ensure_ready
+    from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=options.check_runtime(runtime))
     run(BUNDLED, None, runtime, repeat, None, rest, openflow, runs, as_json)
@@ -61,8 +61,8 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
-    from experiments.backends.emulation.backend import EmulationBackend
-    from experiments.runner.command import carry_out_experiment, load_checked
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
     backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
     experiment = load_checked(scenario, repeat, resume)
@@ -84,7 +84,7 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
-    from experiments.runner.command import carry_out_experiment, load_checked
+    from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
     done, result = carry_out_experiment(
         load_checked(scenario, repeat, resume),
@@ -109,8 +109,8 @@ def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
 
 
 def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
-    from experiments.backends.simulation.backend import SimulationBackend
-    from fabric.units import parse_time
+    from ringlight.experiments.backends.simulation.backend import SimulationBackend
+    from ringlight.fabric.units import parse_time
 
     try:
         return SimulationBackend(mtu, parse_time(latency))
@@ -144,9 +144,9 @@ def crosscheck(
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
     """
-    from experiments.backends.emulation.backend import EmulationBackend
-    from experiments.crosscheck.command import run_crosscheck, show
-    from experiments.runner.progress import Reporter
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.experiments.crosscheck.command import run_crosscheck, show
+    from ringlight.experiments.runner.progress import Reporter
 
     if emulated is not None:
         names = ("arm", "iterations", "runtime", "rest", "openflow")
@@ -169,8 +169,8 @@ def crosscheck(
 
 def check(scenario: options.ScenarioFile, as_json: options.Json = False) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
-    from experiments.cli.show import check_document, show_check
-    from experiments.runner.command import load_checked
+    from ringlight.experiments.cli.show import check_document, show_check
+    from ringlight.experiments.runner.command import load_checked
 
     answer(check_document(load_checked(scenario)), as_json, show_check)
 
@@ -179,8 +179,8 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: options.Json = False
 ) -> None:
     """Compute result.json, plots and report.html of a run folder anew."""
-    from experiments.runner.command import finish
-    from experiments.runner.experiment import Done
+    from ringlight.experiments.runner.command import finish
+    from ringlight.experiments.runner.experiment import Done
 
     _show(finish(folder), Done(folder, ()), as_json)
 
@@ -197,14 +197,14 @@ def results(
     as_json: options.Json = False,
 ) -> None:
     """Join the rows of many run folders: as CSV on standard output, JSON, or a Parquet file."""
-    from experiments.analysis.rows import as_csv
-    from experiments.runner.command import joined
+    from ringlight.experiments.analysis.rows import as_csv
+    from ringlight.experiments.runner.command import joined
 
     rows = [
         row for row in joined(folders) if (not metric or row.metric in metric) and (not arm or row.arm in arm)
     ]
     if parquet is not None:
-        from experiments.analysis.rows import write_parquet
+        from ringlight.experiments.analysis.rows import write_parquet
 
         write_parquet(rows, parquet)
         typer.echo(f"{len(rows)} rows: {parquet}")
@@ -215,7 +215,7 @@ def results(
 
 
 def _show(result: dict[str, Any], done: Done, as_json: bool) -> None:
-    from experiments.cli.show import show_result
+    from ringlight.experiments.cli.show import show_result
 
     report_path = (done.path / "report.html").resolve()
     if as_json:

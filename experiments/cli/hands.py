@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli import calls, options, rest
-from experiments.cli.common import Column, fail, listing, say, table
-from experiments.cli.look import PANEL, LabId, controller_of, is_scenario
+from ringlight.experiments.cli import calls, options, rest
+from ringlight.experiments.cli.common import Column, fail, listing, say, table
+from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
-    from testbed.emulation.console.attached import Attached
+    from ringlight.testbed.emulation.console.attached import Attached
 
 
 class _Asked:
@@ -27,7 +27,7 @@ class _Asked:
         self._fabric = lab.fabric
 
     def light(self) -> None:
-        from fabric.topology import circuit_switches
+        from ringlight.fabric.topology import circuit_switches
 
         fabric = self._fabric
         of_circuits = circuit_switches(fabric)
@@ -68,7 +68,7 @@ class _Asked:
         rest.path(source, destination)
 
     def why_not(self, source: str, target: str) -> str:
-        from experiments.client import ApiError, Unreachable
+        from ringlight.experiments.client import ApiError, Unreachable
 
         try:
             calls.call("GET", "/v1/paths", source=source, destination=target)
@@ -95,7 +95,7 @@ def shell(
     openflow: options.OpenFlow = options.OPENFLOW,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
-    from testbed.emulation.console.attached import attach
+    from ringlight.testbed.emulation.console.attached import attach
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
@@ -124,10 +124,10 @@ def _own_lab(
     scenario: Path, arm: str | None, runtime: str, rest_at: str, openflow: str
 ) -> Iterator[Attached]:
     """A lab of a scenario file's fabric, removed afterwards."""
-    from experiments.backends.emulation.backend import processes_of
-    from experiments.cli.machine import setting_of
-    from experiments.language.expand import load
-    from testbed.emulation.console.attached import of_lab
+    from ringlight.experiments.backends.emulation.backend import processes_of
+    from ringlight.experiments.cli.machine import setting_of
+    from ringlight.experiments.language.expand import load
+    from ringlight.testbed.emulation.console.attached import of_lab
 
     setting = setting_of(load(scenario), arm)
     addresses = options.addresses(rest_at, openflow)
@@ -140,8 +140,8 @@ def _own_lab(
 
 def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
     """How many commands were refused."""
-    from testbed.emulation.console.prompt import Prompt
-    from testbed.emulation.console.view import View
+    from ringlight.testbed.emulation.console.prompt import Prompt
+    from ringlight.testbed.emulation.console.view import View
 
     view = View(lab)
     previous = signal.getsignal(signal.SIGINT)
@@ -167,7 +167,7 @@ def execute(
     lab_id: LabId = None,
 ) -> None:
     """Run a command at a node: in the container of its job, else in its network. Its exit code is ours."""
-    from testbed.emulation.console.attached import attach
+    from ringlight.testbed.emulation.console.attached import attach
 
     words = context.args[1:] if context.args[:1] == ["--"] else context.args
     if not words:
@@ -194,8 +194,8 @@ def ping(
     lab_id: LabId = None,
 ) -> None:
     """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss."""
-    from testbed.emulation.console import measures
-    from testbed.emulation.console.attached import attach
+    from ringlight.testbed.emulation.console import measures
+    from ringlight.testbed.emulation.console.attached import attach
 
     if bool(source) != bool(target):
         fail("name two GPUs, or none for all", 2)
@@ -233,10 +233,10 @@ def iperf(
     as_json: options.Json = False,
 ) -> None:
     """TCP rate from one GPU to another, as emulated and as real, by iperf."""
-    from experiments.cli.common import answer
-    from fabric.units import format_rate
-    from testbed.emulation.console import measures
-    from testbed.emulation.console.attached import attach
+    from ringlight.experiments.cli.common import answer
+    from ringlight.fabric.units import format_rate
+    from ringlight.testbed.emulation.console import measures
+    from ringlight.testbed.emulation.console.attached import attach
 
     lab = attach(lab_id)
     _known(lab, client, server)

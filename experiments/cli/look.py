@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli import calls, options
-from experiments.cli.common import Interrupted, answer, fail, listing, say, show_json
+from ringlight.experiments.cli import calls, options
+from ringlight.experiments.cli.common import Interrupted, answer, fail, listing, say, show_json
 
 if TYPE_CHECKING:
-    from experiments.client import Api
-    from fabric.topology import Fabric, Port
-    from testbed.emulation.console.attached import Attached
+    from ringlight.experiments.client import Api
+    from ringlight.fabric.topology import Fabric, Port
+    from ringlight.testbed.emulation.console.attached import Attached
 
 PANEL = "Hands in a lab"
 #: tcpdump ends within this after it was told to, seconds.
@@ -56,8 +56,8 @@ def capture(
     as_json: options.Json = False,
 ) -> None:
     """Capture what passes a port, until Ctrl-C. On a WDM ring a packet's colour is its VLAN tag less 1."""
-    from testbed.emulation.console import capture as taps
-    from testbed.emulation.console.attached import attach
+    from ringlight.testbed.emulation.console import capture as taps
+    from ringlight.testbed.emulation.console.attached import attach
 
     if direction not in ("in", "out", "inout"):
         fail(f"--direction: {direction!r} is not in, out or inout", 2)
@@ -158,7 +158,7 @@ def graph(
     arm: Annotated[str | None, typer.Option("--arm", help="Of a scenario with several fabrics.")] = None,
 ) -> None:
     """A fabric as Mermaid, DOT or GraphML: nodes, cables, and the circuits that are lit."""
-    from fabric import graphs
+    from ringlight.fabric import graphs
 
     forms: dict[str, Callable[[Any], str]] = {
         "mermaid": graphs.mermaid,
@@ -178,15 +178,15 @@ def is_scenario(where: str | None) -> bool:
 
 def _fabric_of(where: str | None, arm: str | None) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
     """A fabric and its lit circuits: those that a scenario begins with, or those of a lab as they are now."""
-    from fabric.plugged import plugged
+    from ringlight.fabric.plugged import plugged
 
     if where is not None and is_scenario(where):
-        from experiments.cli.machine import setting_of
-        from experiments.language.expand import load
+        from ringlight.experiments.cli.machine import setting_of
+        from ringlight.experiments.language.expand import load
 
         fabric = plugged(setting_of(load(Path(where)), arm).fabric)
         return fabric, fabric.circuits
-    from testbed.emulation.console.attached import attach
+    from ringlight.testbed.emulation.console.attached import attach
 
     lab = attach(where)
     controller_of(lab)
@@ -194,7 +194,7 @@ def _fabric_of(where: str | None, arm: str | None) -> tuple[Fabric, Iterable[tup
 
 
 def _lit() -> list[tuple[Port, Port]]:
-    from fabric.topology import Port
+    from ringlight.fabric.topology import Port
 
     found = calls.get("/v1/circuits")["circuits"]
     return [(Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1])) for circuit in found]
@@ -211,8 +211,8 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Nodes of a lab: kind, state and addresses."""
-    from testbed.emulation.console.attached import attach, labs_up, of_lab
-    from testbed.lab import Lab
+    from ringlight.testbed.emulation.console.attached import attach, labs_up, of_lab
+    from ringlight.testbed.lab import Lab
 
     if every:
         if os.geteuid() != 0:
@@ -282,7 +282,7 @@ def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
 @contextmanager
 def _asking() -> Iterator[Api | None]:
     """The controller, or None when it does not answer."""
-    from experiments.client import Unreachable
+    from ringlight.experiments.client import Unreachable
 
     with calls.connection() as api:
         try:

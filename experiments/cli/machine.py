@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli import options, suite
-from experiments.cli.common import Column, answer, fail, listing, say
+from ringlight.experiments.cli import options, suite
+from ringlight.experiments.cli.common import Column, answer, fail, listing, say
 
 if TYPE_CHECKING:
-    from experiments.language.expand import Experiment
-    from experiments.language.plan import Setting
+    from ringlight.experiments.language.expand import Experiment
+    from ringlight.experiments.language.plan import Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,10 +35,10 @@ def up(
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
-    from experiments.backends.emulation.backend import processes_of
-    from experiments.backends.emulation.requests import cannot_drive
-    from experiments.language.expand import load
-    from experiments.record.writing import writing
+    from ringlight.experiments.backends.emulation.backend import processes_of
+    from ringlight.experiments.backends.emulation.requests import cannot_drive
+    from ringlight.experiments.language.expand import load
+    from ringlight.experiments.record.writing import writing
 
     setting = setting_of(load(scenario), arm)
     if (why := cannot_drive(setting.fabric)) is not None:
@@ -57,7 +57,7 @@ def up(
 
 def setting_of(experiment: Experiment, arm: str | None) -> Setting:
     """The setting of an arm, or the only one. Raises UserError naming the arms."""
-    from fabric.plugged import plugged
+    from ringlight.fabric.plugged import plugged
 
     wanted = [plan.setting for plan in experiment.plans if arm is None or plan.arm == arm]
     arms = ", ".join(experiment.arms)
@@ -108,7 +108,7 @@ def image(
     packages: Annotated[list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")],
 ) -> None:
     """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
-    from containers.image_build import build_from_packages
+    from ringlight.containers.image_build import build_from_packages
 
     typer.echo(f"Docker has image {build_from_packages(name, packages, say)}")
 
@@ -117,7 +117,7 @@ def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; without it, every lab left up.")] = None,
 ) -> None:
     """End what ``up`` left running."""
-    from testbed.processes import end_standing
+    from ringlight.testbed.processes import end_standing
 
     ended = end_standing(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
@@ -128,10 +128,10 @@ def test(context: typer.Context) -> None:
 
     Without root nothing of the machine is set up, and tests that need it are skipped.
     """
-    from testbed.supervision import dying_with_starter
+    from ringlight.testbed.supervision import dying_with_starter
 
     if os.geteuid() == 0:
-        from testbed.setup import ensure_ready
+        from ringlight.testbed.setup import ensure_ready
 
         ensure_ready(say)
     else:
@@ -169,7 +169,7 @@ def _caches_in(folder: str) -> dict[str, str]:
 
 def setup(runtime: options.Runtime = "docker") -> None:
     """Make this machine ready: services, eBPF program, worker image. Does nothing the second time."""
-    from testbed.setup import ensure_ready
+    from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=options.check_runtime(runtime))
     say("ready")
@@ -179,7 +179,7 @@ def doctor(as_json: options.Json = False) -> None:
     """Say what the machine has and lacks, each with the one command that mends it."""
     import dataclasses
 
-    from testbed.setup import doctor_checks
+    from ringlight.testbed.setup import doctor_checks
 
     checks = [dataclasses.asdict(check) for check in doctor_checks()]
     ok: Column = ("", lambda check: "yes" if check["ok"] else "NO")
@@ -191,7 +191,7 @@ def doctor(as_json: options.Json = False) -> None:
 
 def clean(as_json: options.Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
-    from testbed.emulation.clean import clean as clean_machine
+    from ringlight.testbed.emulation.clean import clean as clean_machine
 
     if os.geteuid() != 0:
         fail("root is needed to remove networks and containers; run again with sudo")

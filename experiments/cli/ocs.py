@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli import ocs_faults
-from experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
-from experiments.cli.common import Column, answer, fail, listing, show_json, table
-from experiments.cli.ocs_serve import serve
+from ringlight.experiments.cli import ocs_faults
+from ringlight.experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
+from ringlight.experiments.cli.common import Column, answer, fail, listing, show_json, table
+from ringlight.experiments.cli.ocs_serve import serve
 
 Mode = Annotated[
     str, typer.Option(help="safe: refuse busy ports; update: take them; replace: nothing else stays.")
@@ -198,7 +198,7 @@ def _change(
     method: str, path: str, body: Any, as_json: bool, write: Callable[[Any], None], **query: Any
 ) -> None:
     """Ask for a change; where a part of it could not be taken back, say which."""
-    from experiments.client import ApiError
+    from ringlight.experiments.client import ApiError
 
     try:
         answer(call(method, path, body, **query), as_json, write)

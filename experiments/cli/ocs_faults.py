@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli.calls import Json, address, call
-from experiments.cli.common import answer, fail, listing, patience
+from ringlight.experiments.cli.calls import Json, address, call
+from ringlight.experiments.cli.common import answer, fail, listing, patience
 
 Where = Annotated[
     str,
@@ -27,7 +27,7 @@ commands = typer.Typer(
 def _call(where: str, method: str, path: str = "", body: Any = None) -> Any:
     if ":" not in where:
         return call(method, f"/v1/optical-switches/{where}/faults{path}", body)
-    from experiments.client import Api
+    from ringlight.experiments.client import Api
 
     with Api(where, address["token"] or None, "emulated switch") as one, patience(f"waiting for {where}"):
         return one.call(method, f"/v1/faults{path}", body)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.common import fail, show_json, table
-from experiments.cli.options import Json
+from ringlight.experiments.cli.common import fail, show_json, table
+from ringlight.experiments.cli.options import Json
 
 
 def serve(
@@ -58,13 +58,13 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""
-    from controller.errors import StartError
-    from controller.rest.access import read_tokens
-    from fabric.optical_drivers import protocols_of
-    from fabric.optical_profiles import PROFILES
-    from testbed.emulation.optical import alone
-    from testbed.emulation.optical.device import Recovery
-    from testbed.emulation.optical.server import OpticalSwitchServer
+    from ringlight.controller.errors import StartError
+    from ringlight.controller.rest.access import read_tokens
+    from ringlight.fabric.optical_drivers import protocols_of
+    from ringlight.fabric.optical_profiles import PROFILES
+    from ringlight.testbed.emulation.optical import alone
+    from ringlight.testbed.emulation.optical.device import Recovery
+    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 
     if not protocols_of(profile):
         known = ", ".join(name for name in PROFILES if protocols_of(name))
@@ -110,7 +110,7 @@ def _tell(
     addresses: dict[str, str], profile: str, ports: int, user: str, resumed: bool, as_json: bool
 ) -> None:
     """What is served, on standard output."""
-    from testbed.emulation.optical.alone import example
+    from ringlight.testbed.emulation.optical.alone import example
 
     if as_json:
         show_json({"profile": profile, "ports": ports, "addresses": addresses, "pid": os.getpid()})

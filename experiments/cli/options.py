@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.common import fail
+from ringlight.experiments.cli.common import fail
 
 if TYPE_CHECKING:
-    from testbed.processes import Addresses
+    from ringlight.testbed.processes import Addresses
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
 Runtime = Annotated[
@@ -50,7 +50,7 @@ APP_REST, APP_OPENFLOW = "127.0.0.1:8081", "127.0.0.1:6654"
 
 def addresses(rest: str, openflow: str, **more: str) -> Addresses:
     """Where the controller listens; the token is of the environment. ``more``: where applications do."""
-    from testbed.processes import Addresses
+    from ringlight.testbed.processes import Addresses
 
     return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None, **more)
 

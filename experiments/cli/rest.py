@@ -9,9 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.cli import acceptance, ocs
-from experiments.cli.calls import DryRun, Json, Switch, address, call, connection, get, list_of, write_plan
-from experiments.cli.common import Column, answer, fail, listing, say, show_json, table
+from ringlight.experiments.cli import acceptance, ocs
+from ringlight.experiments.cli.calls import (
+    DryRun,
+    Json,
+    Switch,
+    address,
+    call,
+    connection,
+    get,
+    list_of,
+    write_plan,
+)
+from ringlight.experiments.cli.common import Column, answer, fail, listing, say, show_json, table
 
 JobId = Annotated[str, typer.Argument(metavar="JOB")]
 Count = Annotated[int, typer.Option(min=1)]
@@ -62,7 +72,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _rate(entry: Mapping[str, Any]) -> str:
-    from fabric.units import format_rate
+    from ringlight.fabric.units import format_rate
 
     return "" if entry["rate_bps"] is None else format_rate(entry["rate_bps"])
 
@@ -241,7 +251,7 @@ def job_submit(
     as_json: Json = False,
 ) -> None:
     """Submit a training job (sizes and times as emulated)."""
-    from fabric.units import parse_size, parse_time
+    from ringlight.fabric.units import parse_size, parse_time
 
     try:
         # The buffer holds FP32 numbers: whole ones.
@@ -318,7 +328,7 @@ def job_release(
     as_json: Json = False,
 ) -> None:
     """Start held jobs together."""
-    from fabric.units import parse_time
+    from ringlight.fabric.units import parse_time
 
     try:
         delay_s = parse_time(delay)
@@ -380,7 +390,7 @@ def regroup(
 
 
 def _write_regroup(found: Mapping[str, Any]) -> None:
-    from fabric.units import format_size, format_time
+    from ringlight.fabric.units import format_size, format_time
 
     plan = found["plan"]
     moves = [["move", f"{m['gpu']}: {m['from'] or 'dark'} → {m['to']}"] for m in plan["moves"]]
@@ -441,7 +451,7 @@ def series(
 
 
 def _write_series(samples: list[dict[str, Any]]) -> None:
-    from fabric.units import format_rate
+    from ringlight.fabric.units import format_rate
 
     grouped: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for sample in samples:

@@ -7,23 +7,23 @@ from typing import Any
 
 import typer
 
-from experiments.analysis.prediction import expected_s
-from experiments.analysis.rows import Row, from_json, where
-from experiments.backends.protocol import Backend
-from experiments.cli.common import listing, table
-from experiments.language.expand import Experiment
-from experiments.language.plan import JobPlan, RunPlan, Setting
-from fabric.frames import describe
-from fabric.paths import most_paths
-from fabric.topology import Fabric, circuit_cross_connects, electrical_graph
-from fabric.units import format_rate, format_size, format_time
+from ringlight.experiments.analysis.prediction import expected_s
+from ringlight.experiments.analysis.rows import Row, from_json, where
+from ringlight.experiments.backends.protocol import Backend
+from ringlight.experiments.cli.common import listing, table
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.fabric.frames import describe
+from ringlight.fabric.paths import most_paths
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
+from ringlight.fabric.units import format_rate, format_size, format_time
 
 
 def check_document(experiment: Experiment) -> dict[str, Any]:
     """What a sound file describes, as JSON."""
     # Here, as whoever simulates needs nothing of the emulation.
-    from experiments.backends.emulation.backend import EmulationBackend
-    from experiments.backends.simulation.backend import SimulationBackend
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.experiments.backends.simulation.backend import SimulationBackend
 
     backends: Sequence[Backend] = (EmulationBackend(), SimulationBackend())
     arms: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def _does(job: JobPlan) -> dict[str, Any]:
         return {"image": job.container.image, "command": list(job.container.command or ())}
     if job.workload is None:
         return {key: getattr(job.loop, key) for key in ("collective", "compute_s", "gradient_bytes")}
-    from workloads.summary import summary
+    from ringlight.workloads.summary import summary
 
     found = summary(job.workload)
     sent = sum(traffic.sent for traffic in found.traffic.values())
@@ -87,7 +87,7 @@ def _does(job: JobPlan) -> dict[str, Any]:
 
 def _notes(setting: Setting) -> list[str]:
     """What short forms of a fabric stand for, how packets choose where they can, and what its frames are."""
-    from fabric.schema import FabricSpec
+    from ringlight.fabric.schema import FabricSpec
 
     fabric = setting.fabric
     spec = {key: value for key, value in setting.section.items() if key in FabricSpec.model_fields}

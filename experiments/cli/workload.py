@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from experiments.cli import options
-from experiments.cli.common import answer, fail, listing, patience
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import answer, fail, listing, patience
 
 if TYPE_CHECKING:
-    from workloads.devices import Device
-    from workloads.formats.reading import Options
-    from workloads.graph import Workload
+    from ringlight.workloads.devices import Device
+    from ringlight.workloads.formats.reading import Options
+    from ringlight.workloads.graph import Workload
 
 T = TypeVar("T")
 
@@ -134,11 +134,11 @@ def make(
         return
     if out is None or not model:
         fail("give --model and OUT, or --list", 2)
-    from fabric.units import parse_size
-    from workloads.graph import Split
-    from workloads.models import model_named
-    from workloads.parallelism import generate
-    from workloads.settings import Parallel, Training
+    from ringlight.fabric.units import parse_size
+    from ringlight.workloads.graph import Split
+    from ringlight.workloads.models import model_named
+    from ringlight.workloads.parallelism import generate
+    from ringlight.workloads.settings import Parallel, Training
 
     parallel = Parallel(dp, tp, pp, ep)
     if parallel.ranks > MOST_RANKS:
@@ -190,7 +190,7 @@ def _named(option: str, make: Callable[[Any], T], value: Any) -> T:
 
 
 def _options(groups: Path | None, ranks: int | None, model_ranks: int | None, shape: str) -> Options:
-    from workloads.formats.reading import Options
+    from ringlight.workloads.formats.reading import Options
 
     try:
         sides = tuple(int(side) for side in shape.split("x")) if shape else ()
@@ -212,7 +212,7 @@ def _algorithms(given: Sequence[str]) -> dict[str, str]:
 def _device(name: str | None, efficiency: float | None) -> Device | None:
     from dataclasses import replace
 
-    from workloads.devices import device_named
+    from ringlight.workloads.devices import device_named
 
     if name is None:
         if efficiency is not None:
@@ -223,14 +223,14 @@ def _device(name: str | None, efficiency: float | None) -> Device | None:
 
 
 def _timed(workload: Workload, device: Device | None) -> Workload:
-    from workloads.devices import timed
+    from ringlight.workloads.devices import timed
 
     return workload if device is None else timed(workload, device)
 
 
 def _read(files: Sequence[Path], said: Options) -> Workload:
-    from fabric.units import format_size
-    from workloads.formats.reading import files_read, read_any
+    from ringlight.fabric.units import format_size
+    from ringlight.workloads.formats.reading import files_read, read_any
 
     try:
         size = sum(path.stat().st_size for path in files_read(files, said) if path.exists())
@@ -242,7 +242,7 @@ def _read(files: Sequence[Path], said: Options) -> Workload:
 
 def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
     """Write a workload, read it again, and say where it is."""
-    from workloads.formats.writing import write_any
+    from ringlight.workloads.formats.writing import write_any
 
     try:
         with patience(f"writing {workload.operations:,} operations to {out}, and reading them again"):
@@ -260,7 +260,7 @@ def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
 
 def _document(workload: Workload) -> dict[str, Any]:
     """What a workload comes to, as JSON; seconds are null where an operation states none."""
-    from workloads.summary import summary
+    from ringlight.workloads.summary import summary
 
     found = summary(workload)
     least, most = float(found.seconds.min()), float(found.seconds.max())
@@ -286,7 +286,7 @@ def _document(workload: Workload) -> dict[str, Any]:
 
 
 def _show(found: Mapping[str, Any], files: Sequence[Path], said: Options, device: str | None) -> None:
-    from fabric.units import format_size, format_time
+    from ringlight.fabric.units import format_size, format_time
 
     programs = {1: "all do the same", found["ranks"]: "each has a program of its own"}
     alike = programs.get(found["programs"], f"{found['programs']:,} different programs")
@@ -341,7 +341,7 @@ def _job(found: Mapping[str, Any], files: Sequence[Path], said: Options, device:
 
 
 def _write_matrix(workload: Workload, path: Path) -> None:
-    from workloads.formats import matrix
+    from ringlight.workloads.formats import matrix
 
     try:
         with patience(f"adding up what {workload.ranks} ranks send to each other"):
@@ -352,10 +352,10 @@ def _write_matrix(workload: Workload, path: Path) -> None:
 
 def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]:
     """Simulates an iteration and writes its timeline; how many operations, of how many ranks, how long."""
-    from fabric.units import parse_rate
-    from testbed.simulation.networks import IdealNetwork
-    from testbed.simulation.workload import simulate_workload
-    from workloads.formats import timeline
+    from ringlight.fabric.units import parse_rate
+    from ringlight.testbed.simulation.networks import IdealNetwork
+    from ringlight.testbed.simulation.workload import simulate_workload
+    from ringlight.workloads.formats import timeline
 
     gpus = [f"g{rank}" for rank in range(workload.ranks)]
     rate_bps = _named("--rate", parse_rate, rate)
@@ -376,9 +376,9 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
 
 
 def _models_and_devices() -> dict[str, Any]:
-    from workloads.devices import DEVICES
-    from workloads.layers import forward_flops, parameters
-    from workloads.models import MODELS
+    from ringlight.workloads.devices import DEVICES
+    from ringlight.workloads.layers import forward_flops, parameters
+    from ringlight.workloads.models import MODELS
 
     return {
         "models": [

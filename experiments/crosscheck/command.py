@@ -10,21 +10,21 @@ from typing import Any
 import typer
 import yaml
 
-from experiments.analysis.result import read_result
-from experiments.backends.protocol import Backend
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.cli.common import table
-from experiments.crosscheck.compare import JUDGED, Side, crosscheck
-from experiments.crosscheck.page import render, title_of
-from experiments.language.expand import Experiment, parse
-from experiments.language.text import ScenarioError, parse_yaml
-from experiments.record.events import LinkRate, LinkRateDisturbed, read_records
-from experiments.record.folder import new_folder, read_json
-from experiments.record.runs import runs_of
-from experiments.record.writing import write_json, write_whole, writing
-from experiments.runner.command import carry_out_experiment, experiment_of, finish, load_checked
-from experiments.runner.experiment import choose
-from experiments.runner.progress import Reporter
+from ringlight.experiments.analysis.result import read_result
+from ringlight.experiments.backends.protocol import Backend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.common import table
+from ringlight.experiments.crosscheck.compare import JUDGED, Side, crosscheck
+from ringlight.experiments.crosscheck.page import render, title_of
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.text import ScenarioError, parse_yaml
+from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records
+from ringlight.experiments.record.folder import new_folder, read_json
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.record.writing import write_json, write_whole, writing
+from ringlight.experiments.runner.command import carry_out_experiment, experiment_of, finish, load_checked
+from ringlight.experiments.runner.experiment import choose
+from ringlight.experiments.runner.progress import Reporter
 
 #: Sections that name arms; without them fewer arms are as sound.
 _OF_ALL_ARMS = ("compare", "published", "break_even", "sweep")

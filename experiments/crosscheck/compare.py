@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.analysis.metrics import LIGHT
-from experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
-from experiments.record.runs import JobRun, Run
+from ringlight.experiments.analysis.metrics import LIGHT
+from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
+from ringlight.experiments.record.runs import JobRun, Run
 
 SCHEMA_VERSION = 3
 #: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is

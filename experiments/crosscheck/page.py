@@ -11,11 +11,11 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.crosscheck.compare import JUDGED, signed
-from experiments.language.expand import Experiment
-from experiments.report.charts import chart, key, legend, named_rows, sheet
-from experiments.report.drawing import LIGHT, PALETTE, QUIET, STYLE, save
-from experiments.report.page import (
+from ringlight.experiments.crosscheck.compare import JUDGED, signed
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.report.charts import chart, key, legend, named_rows, sheet
+from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET, STYLE, save
+from ringlight.experiments.report.page import (
     NO_RESULT,
     assumptions,
     header,

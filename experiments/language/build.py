@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from experiments.language.checks import Draft, agents, check_run, loss_rule
-from experiments.language.containers import container_of
-from experiments.language.containers import files_of as container_files
-from experiments.language.paths import like, names_of
-from experiments.language.plan import (
+from ringlight.experiments.language.checks import Draft, agents, check_run, loss_rule
+from ringlight.experiments.language.containers import container_of
+from ringlight.experiments.language.containers import files_of as container_files
+from ringlight.experiments.language.paths import like, names_of
+from ringlight.experiments.language.plan import (
     ControlFaults,
     Costs,
     EventPlan,
@@ -29,8 +29,8 @@ from experiments.language.plan import (
     Tcp,
     When,
 )
-from experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
-from experiments.language.spec import (
+from ringlight.experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
+from ringlight.experiments.language.spec import (
     ALL,
     EITHER,
     ControlSpec,
@@ -43,13 +43,13 @@ from experiments.language.spec import (
     inside,
     keys_of,
 )
-from experiments.language.text import first_problem, references_in, resolved
-from experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
-from fabric.schedules import fitted
-from fabric.schema import Strict, build_fabric
-from fabric.topology import Fabric
-from fabric.wdm import reach
-from workloads.graph import Workload
+from ringlight.experiments.language.text import first_problem, references_in, resolved
+from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
+from ringlight.fabric.schedules import fitted
+from ringlight.fabric.schema import Strict, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.wdm import reach
+from ringlight.workloads.graph import Workload
 
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
 LEAST_GRADIENT_BYTES = 9640

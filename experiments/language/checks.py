@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.language.paths import like
-from experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
-from experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
-from fabric.allocation.circuits import check_degree
-from fabric.allocation.demand import sent_in_steps
-from fabric.averagers import averaging_of
-from fabric.grid import ways_for
-from fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs, divided_anew
-from fabric.paths import Router
-from fabric.schedules import parse_collective, unstriped_steps
-from fabric.topology import (
+from ringlight.experiments.language.paths import like
+from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
+from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
+from ringlight.fabric.allocation.circuits import check_degree
+from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.grid import ways_for
+from ringlight.fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs, divided_anew
+from ringlight.fabric.paths import Router
+from ringlight.fabric.schedules import parse_collective, unstriped_steps
+from ringlight.fabric.topology import (
     Fabric,
     Grid,
     Port,
@@ -29,8 +29,8 @@ from fabric.topology import (
     electrical_graph,
     optical_neighbour,
 )
-from fabric.wdm import plan_ring
-from workloads.traffic import sent
+from ringlight.fabric.wdm import plan_ring
+from ringlight.workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from experiments.language.plan import Container, Scale
-from experiments.language.workloads import OF_RUN_FOLDERS
-from fabric.schema import Duration, Size, Strict
+from ringlight.experiments.language.plan import Container, Scale
+from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
+from ringlight.fabric.schema import Duration, Size, Strict
 
 #: What a container sees already; nothing is mounted over it.
 _TAKEN = ("/", "/job", "/tmp", "/proc", "/sys", "/dev")

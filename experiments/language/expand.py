@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from experiments.language.build import Builder, Concrete, checked
-from experiments.language.checks import agents, check_file, circle_in
-from experiments.language.paths import like, put
-from experiments.language.plan import ControlFaults, RunPlan
-from experiments.language.spec import FileSpec, RunSpec, keys_of
-from experiments.language.text import ScenarioError, parse_yaml, read_text, resolved
+from ringlight.experiments.language.build import Builder, Concrete, checked
+from ringlight.experiments.language.checks import agents, check_file, circle_in
+from ringlight.experiments.language.paths import like, put
+from ringlight.experiments.language.plan import ControlFaults, RunPlan
+from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
+from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text, resolved
 
 #: The arm of a file that has none.
 BASE = "base"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.language.spec import EITHER, FileSpec, RunSpec, inside, keys_of, may_be_made
-from experiments.language.text import joined
+from ringlight.experiments.language.spec import EITHER, FileSpec, RunSpec, inside, keys_of, may_be_made
+from ringlight.experiments.language.text import joined
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from fabric.frames import Frames, choose_frames
-from fabric.topology import Fabric
-from workloads.graph import Workload
+from ringlight.fabric.frames import Frames, choose_frames
+from ringlight.fabric.topology import Fabric
+from ringlight.workloads.graph import Workload
 
 Do = Literal[
     "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "cancel", "start"

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from experiments.language.containers import ContainerKeys
-from experiments.language.plan import Do, OnLoss, Target
-from experiments.language.profiles import compute_seconds
-from experiments.language.workloads import WorkloadSpec
-from fabric.schedules import parse_collective
-from fabric.schema import Duration, FabricSpec, Name, Rate, Size, Strict
-from fabric.units import parse_rate, parse_size, parse_time
+from ringlight.experiments.language.containers import ContainerKeys
+from ringlight.experiments.language.plan import Do, OnLoss, Target
+from ringlight.experiments.language.profiles import compute_seconds
+from ringlight.experiments.language.workloads import WorkloadSpec
+from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.schema import Duration, FabricSpec, Name, Rate, Size, Strict
+from ringlight.fabric.units import parse_rate, parse_size, parse_time
 
 Words = Annotated[str, Field(min_length=1)]
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fabric.schema import KIND_TAG
+from ringlight.fabric.schema import KIND_TAG
 
 
 class ScenarioError(ValueError):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from experiments.language.plan import Scale
-from fabric.schema import Duration, Size, Strict
-from workloads.graph import Book, Collective, Kind, Split, Workload, Writer
+from ringlight.experiments.language.plan import Scale
+from ringlight.fabric.schema import Duration, Size, Strict
+from ringlight.workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
 if TYPE_CHECKING:
-    from workloads.devices import Device
-    from workloads.formats.reading import Options
-    from workloads.settings import Parallel, Training
+    from ringlight.workloads.devices import Device
+    from ringlight.workloads.formats.reading import Options
+    from ringlight.workloads.settings import Parallel, Training
 
 T = TypeVar("T")
 #: Of ranks along one kind of parallelism, and of micro-batches: a slip of the finger fills no memory.
@@ -179,7 +179,7 @@ def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
     tables = [directory / found.device] if found.device is not None and _is_table(found.device) else []
     if not found.files:
         return tables
-    from workloads.formats.reading import files_read
+    from ringlight.workloads.formats.reading import files_read
 
     options = _options(found, ranks, directory)
     paths = [directory / name for name in found.files]
@@ -188,7 +188,7 @@ def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
 
 def emulated(workload: Workload, scale: Scale) -> Workload:
     """A workload as emulated: computation takes D times as long, and payload is 1/S."""
-    from workloads.devices import scaled
+    from ringlight.workloads.devices import scaled
 
     found: Workload = scaled(workload, scale.time, scale.payload)
     return found
@@ -211,7 +211,7 @@ def _untimed(workload: Workload) -> str | None:
 
 
 def _options(found: WorkloadSpec, ranks: int, directory: Path) -> Options:
-    from workloads.formats.reading import Options
+    from ringlight.workloads.formats.reading import Options
 
     groups = None if found.groups is None else directory / found.groups
     return Options(ranks, found.model_ranks, found.shape, groups)
@@ -224,20 +224,20 @@ def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
         return _placed(found)
     timing = _timing(found, directory)
     if found.model is None:
-        from workloads.formats.reading import read_any
+        from ringlight.workloads.formats.reading import read_any
 
         options = _options(found, ranks, directory)
         paths = [directory / name for name in found.files]
         return timing(_keyed("files", lambda paths: read_any(paths, options), paths))
-    from workloads.models import model_named
-    from workloads.parallelism import generate
+    from ringlight.workloads.models import model_named
+    from ringlight.workloads.parallelism import generate
 
     return timing(generate(_keyed("model", model_named, found.model), _parallel(found), _training(found)))
 
 
 def _placed(found: WorkloadSpec) -> Workload:
-    from workloads.models import model_named
-    from workloads.placement import placed_workload, widest_window
+    from ringlight.workloads.models import model_named
+    from ringlight.workloads.placement import placed_workload, widest_window
 
     assert found.placed is not None
     assert found.batch is not None
@@ -257,7 +257,7 @@ def _placed(found: WorkloadSpec) -> Workload:
 
 def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Workload]:
     """What gives operations that state no time one: a device's rate or a table, where there is either."""
-    from workloads.devices import measured, timed
+    from ringlight.workloads.devices import measured, timed
 
     if found.device is None:
         return lambda workload: workload
@@ -270,7 +270,7 @@ def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Worklo
 
 
 def _device(found: WorkloadSpec, element_bytes: int) -> Device:
-    from workloads.devices import device_named
+    from ringlight.workloads.devices import device_named
 
     assert found.device is not None
     device = _keyed("device", device_named, found.device)
@@ -282,8 +282,8 @@ def _device(found: WorkloadSpec, element_bytes: int) -> Device:
 
 def _table(path: Path) -> dict[str, float]:
     """Seconds by operation. Raises ValueError naming the file and the line that is wrong."""
-    from workloads.devices import seconds_table
-    from workloads.formats.files import read_text
+    from ringlight.workloads.devices import seconds_table
+    from ringlight.workloads.formats.files import read_text
 
     text = read_text(path)
     try:
@@ -300,7 +300,7 @@ def _keyed(key: str, make: Callable[[Any], T], value: Any) -> T:
 
 
 def _collective(found: WorkloadSpec, ranks: int) -> Workload:
-    from fabric.kinds import KINDS, collective_steps
+    from ringlight.fabric.kinds import KINDS, collective_steps
 
     assert found.collective is not None
     assert found.size is not None
@@ -317,13 +317,13 @@ def _collective(found: WorkloadSpec, ranks: int) -> Workload:
 
 
 def _parallel(found: WorkloadSpec) -> Parallel:
-    from workloads.settings import Parallel
+    from ringlight.workloads.settings import Parallel
 
     return Parallel(found.dp, found.tp, found.pp, found.ep)
 
 
 def _training(found: WorkloadSpec) -> Training:
-    from workloads.settings import Training
+    from ringlight.workloads.settings import Training
 
     alike = (
         *("micro_batch", "micro_batches", "sequence", "schedule", "virtual_stages", "zero", "recompute"),

@@ -1,6 +1,6 @@
-"""``python -m experiments.onn``."""
+"""``python -m ringlight.experiments.onn``."""
 
-from experiments.onn.command import app
+from ringlight.experiments.onn.command import app
 
 if __name__ == "__main__":
-    app(prog_name="python -m experiments.onn")
+    app(prog_name="python -m ringlight.experiments.onn")

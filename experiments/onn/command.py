@@ -1,4 +1,4 @@
-"""``python -m experiments.onn train`` and ``check``: arguments, files, the check over every input."""
+"""``python -m ringlight.experiments.onn train`` and ``check``: arguments, files, a check of all inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from experiments.record.writing import WriteError, write_whole, writing
-from experiments.runner.progress import Reporter
-from fabric.optinc.network import Wrong, table_of, wrong_of
-from fabric.optinc.structure import CASES, Structure
-from fabric.optinc.weights import Note, note_of, pack, unpack
+from ringlight.experiments.record.writing import WriteError, write_whole, writing
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.fabric.optinc.network import Wrong, table_of, wrong_of
+from ringlight.fabric.optinc.structure import CASES, Structure
+from ringlight.fabric.optinc.weights import Note, note_of, pack, unpack
 
 #: Epochs after which scenario 1 is exact with each of the seeds in docs/optinc.md.
 EPOCHS = {"exact": 140, "retraction": 140, "projection": 250}
@@ -103,8 +103,8 @@ def train(
         import torch
     except ModuleNotFoundError as error:
         _stop(f"{error.name} is needed to train, and is not installed: pip install 'ringlight[onn]'")
-    from experiments.onn.training import Recipe
-    from experiments.onn.training import train as trained
+    from ringlight.experiments.onn.training import Recipe
+    from ringlight.experiments.onn.training import train as trained
 
     torch.set_num_threads(threads)
     passes = epochs or EPOCHS[method]
@@ -133,7 +133,8 @@ def train(
     file = pack(network)
     note = Note(
         case=name, method=method.value, seed=seed,
-        command=shlex.join(["python", "-m", "experiments.onn", *sys.argv[1:]]), torch=str(torch.__version__),
+        command=shlex.join(["python", "-m", "ringlight.experiments.onn", *sys.argv[1:]]),
+        torch=str(torch.__version__),
         inputs=found.inputs, wrong=found.wrong, worst=round(found.worst, 4),
         wall_s=round(wall_s, 1), processor_s=round(processor_s, 1), sha256=hashlib.sha256(file).hexdigest(),
     )  # fmt: skip

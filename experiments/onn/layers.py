@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fabric.optinc.approximation import approximated, joined
-from fabric.optinc.structure import Structure
+from ringlight.fabric.optinc.approximation import approximated, joined
+from ringlight.fabric.optinc.structure import Structure
 
 
 class Layer(nn.Module):  # type: ignore[misc]

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.onn.layers import Exact, Layer, Projected, Retracted, layers_of
-from fabric.optinc.averaging import combination, goals, to_outputs
-from fabric.optinc.network import Network, light
-from fabric.optinc.pam4 import LEVELS
-from fabric.optinc.structure import Structure
+from ringlight.experiments.onn.layers import Exact, Layer, Projected, Retracted, layers_of
+from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
+from ringlight.fabric.optinc.network import Network, light
+from ringlight.fabric.optinc.pam4 import LEVELS
+from ringlight.fabric.optinc.structure import Structure
 
 FORMS: Mapping[str, type[Layer]] = {"exact": Exact, "retraction": Retracted, "projection": Projected}
 #: Inputs come as light of 0 to 4^g - 1. Training has them from -SPAN to SPAN; shift and scale become part of

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from experiments.analysis.base import AtBase
-from experiments.analysis.prediction import ideal_all_reduce_s
-from experiments.analysis.rows import Row, Value
-from experiments.analysis.statistics import is_number
-from experiments.papers import Finding
-from experiments.record.runs import Run
+from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
+from ringlight.experiments.analysis.rows import Row, Value
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.papers import Finding
+from ringlight.experiments.record.runs import Run
 
 #: What an H100 computes in a second at the utilisation that the paper takes (section IV): 0.6 of 60 TFLOPs.
 GPU_FLOPS = 60e12 * 0.6

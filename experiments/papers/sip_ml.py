@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from experiments.analysis.base import AtBase
-from experiments.analysis.rows import Row
-from experiments.analysis.statistics import is_number
-from experiments.language.spec import quantity
-from experiments.papers import Finding
-from experiments.record.runs import Run
-from workloads.graph import Kind, Workload
-from workloads.layers import parameters
-from workloads.models import MODELS
-from workloads.placement import AUTHORS, authors_all_reduce_s
+from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.spec import quantity
+from ringlight.experiments.papers import Finding
+from ringlight.experiments.record.runs import Run
+from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.layers import parameters
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.placement import AUTHORS, authors_all_reduce_s
 
 #: Bytes of an element of gradient, where the public architecture says how many there are.
 _ELEMENT_BYTES = 4

@@ -14,20 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.analysis.base import AS_WRITTEN, AtBase
-from experiments.analysis.prediction import declared_set_up_s, ring_of
-from experiments.analysis.published import means, saved
-from experiments.analysis.rows import Row
-from experiments.analysis.statistics import is_number
-from experiments.language.plan import RunPlan
-from experiments.language.spec import quantity
-from experiments.papers import Finding
-from experiments.record.runs import Run
-from fabric.schedules import Collective, fitting_group, parse_collective
-from fabric.topology import Fabric
-from fabric.units import format_size, format_time
-from fabric.wdm import stripes
-from fabric.wrht import WrhtPlan, exchange_wavelengths, plan
+from ringlight.experiments.analysis.base import AS_WRITTEN, AtBase
+from ringlight.experiments.analysis.prediction import declared_set_up_s, ring_of
+from ringlight.experiments.analysis.published import means, saved
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.spec import quantity
+from ringlight.experiments.papers import Finding
+from ringlight.experiments.record.runs import Run
+from ringlight.fabric.schedules import Collective, fitting_group, parse_collective
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.units import format_size, format_time
+from ringlight.fabric.wdm import stripes
+from ringlight.fabric.wrht import WrhtPlan, exchange_wavelengths, plan
 
 WRHT = ("wrht", "wrht-exchange")
 

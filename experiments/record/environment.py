@@ -13,10 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from experiments.language.plan import Setting
-from experiments.record.version import ROOT
-from fabric.frames import describe
-from fabric.units import format_rate
+from ringlight.experiments.language.plan import Setting
+from ringlight.experiments.record.version import ROOT
+from ringlight.fabric.frames import describe
+from ringlight.fabric.units import format_rate
 
 _PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "scipy", "networkx", "fastapi", "matplotlib")
 _PROGRAMS = {

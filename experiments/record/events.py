@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast, dataclass_transform
 
-from experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.text import ScenarioError, read_text
 
 #: Every kind of record by the name of its event.
 KINDS: dict[str, type[Record]] = {}

@@ -17,9 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from experiments.language.text import ScenarioError, read_text
-from experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
-from experiments.record.writing import DISK_FULL, Lines, WriteError, write_json, write_whole, writing
+from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
+from ringlight.experiments.record.writing import (
+    DISK_FULL,
+    Lines,
+    WriteError,
+    write_json,
+    write_whole,
+    writing,
+)
 
 
 def _or_none(written: str) -> str | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-from experiments.language.plan import EventPlan, JobPlan, RunPlan
-from experiments.language.text import ScenarioError
-from experiments.record.events import (
+from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import (
     ENDED,
     ActionBegun,
     ActionEnded,

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
-from experiments.language.spec import quantity
-from experiments.report.drawing import INK, QUIET
+from ringlight.experiments.language.spec import quantity
+from ringlight.experiments.report.drawing import INK, QUIET
 
 #: Inches; as wide as the page's text.
 WIDTH = 9.2

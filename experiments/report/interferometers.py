@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from experiments.report.charts import WIDTH, centred
-from experiments.report.drawing import INK, QUIET
-from fabric.optinc.mesh import Mesh, there
+from ringlight.experiments.report.charts import WIDTH, centred
+from ringlight.experiments.report.drawing import INK, QUIET
+from ringlight.fabric.optinc.mesh import Mesh, there
 
 #: Modes up to which interferometers are large enough for figures and dots.
 WITH_FIGURES = 8

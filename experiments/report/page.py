@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from experiments.report.drawing import Plot
+    from ringlight.experiments.report.drawing import Plot
 
 Item = TypeVar("Item")
 #: Of a table: heading of each column, and what stands there of an item; both HTML.

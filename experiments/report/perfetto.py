@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments.record.events import Flow, Iteration, Operations, RingSetUps
-from experiments.record.runs import JobRun, Run
-from experiments.record.writing import WriteError
-from fabric.schedules import steps_named
-from workloads.formats.timeline import Span, write
-from workloads.summary import kind_named
+from ringlight.experiments.record.events import Flow, Iteration, Operations, RingSetUps
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.experiments.record.writing import WriteError
+from ringlight.fabric.schedules import steps_named
+from ringlight.workloads.formats.timeline import Span, write
+from ringlight.workloads.summary import kind_named
 
 #: More spans than these make a file that no viewer opens; operations of a run that would, and later runs, are
 #: left out whole.

@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.record.writing import write_whole
-from experiments.report import sections as _sections
-from experiments.report.page import page, picture
-from experiments.report.perfetto import write_trace
-from experiments.report.view import Draw, View
+from ringlight.experiments.record.writing import write_whole
+from ringlight.experiments.report import sections as _sections
+from ringlight.experiments.report.page import page, picture
+from ringlight.experiments.report.perfetto import write_trace
+from ringlight.experiments.report.view import Draw, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def render(view: View, plots: Path, *, png: bool = False) -> str:
     # matplotlib takes a second to load, which only who draws should wait for.
     import matplotlib
 
-    from experiments.report.drawing import STYLE, save
+    from ringlight.experiments.report.drawing import STYLE, save
 
     plots.mkdir(parents=True, exist_ok=True)
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.analysis.base import AtBase
-from experiments.analysis.result import Analysis
-from experiments.analysis.rows import Label, Row, Value, key_of
-from experiments.analysis.statistics import is_number
-from experiments.analysis.table import Point as Point
-from experiments.analysis.table import Table
-from experiments.language.expand import Experiment
-from experiments.language.plan import RunPlan, Scale, Setting
-from experiments.language.spec import CompareSpec
-from experiments.record.events import PortRate
-from experiments.record.runs import Run
-from experiments.report.page import NOTHING, text
-from experiments.report.words import figure, said
+from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.analysis.result import Analysis
+from ringlight.experiments.analysis.rows import Label, Row, Value, key_of
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.analysis.table import Point as Point
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.plan import RunPlan, Scale, Setting
+from ringlight.experiments.language.spec import CompareSpec
+from ringlight.experiments.record.events import PortRate
+from ringlight.experiments.record.runs import Run
+from ringlight.experiments.report.page import NOTHING, text
+from ringlight.experiments.report.words import figure, said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.rows import Row, Value
-from experiments.analysis.statistics import is_number
-from experiments.report.page import NOTHING, mark, tag, text
-from fabric.units import format_rate, format_size
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.rows import Row, Value
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.report.page import NOTHING, mark, tag, text
+from ringlight.fabric.units import format_rate, format_size
 
 #: Metrics that tables show, as their heads have it.
 _TITLES = {

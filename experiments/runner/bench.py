@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.language.plan import JobPlan, RunPlan
-from experiments.record.events import LinkRate, Operations, Record, WorkerDone
-from fabric.kinds import bus_factor, collective_steps
-from fabric.units import format_rate, format_size, format_time, parse_size
-from workloads.devices import scaled
-from workloads.graph import Book, Collective, Writer
+from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
+from ringlight.fabric.kinds import bus_factor, collective_steps
+from ringlight.fabric.units import format_rate, format_size, format_time, parse_size
+from ringlight.workloads.devices import scaled
+from ringlight.workloads.graph import Book, Collective, Writer
 
 JOB = "bench"
 #: A link that gives less than this share of what is stated is named.

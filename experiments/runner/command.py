@@ -10,25 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.result import analyse, document, label_of, read_result
-from experiments.analysis.rows import Row, as_csv, from_json
-from experiments.backends.protocol import Backend
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import Experiment, load, parse
-from experiments.language.text import ScenarioError, read_text
-from experiments.papers import papers
-from experiments.record.events import read_records
-from experiments.record.folder import RunFolder, read_json, read_port_rates
-from experiments.record.version import code_version
-from experiments.record.writing import write_json, write_whole, writing
-from experiments.report.report import parts, write_report
-from experiments.report.view import View, view_of
-from experiments.runner.executors import by_entry_point
-from experiments.runner.executors import dask as dask_executor
-from experiments.runner.executors import processes as local
-from experiments.runner.experiment import Done, carry_out, choose, runs_in
-from experiments.runner.progress import Reporter
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.result import analyse, document, label_of, read_result
+from ringlight.experiments.analysis.rows import Row, as_csv, from_json
+from ringlight.experiments.backends.protocol import Backend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, load, parse
+from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.papers import papers
+from ringlight.experiments.record.events import read_records
+from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
+from ringlight.experiments.record.version import code_version
+from ringlight.experiments.record.writing import write_json, write_whole, writing
+from ringlight.experiments.report.report import parts, write_report
+from ringlight.experiments.report.view import View, view_of
+from ringlight.experiments.runner.executors import by_entry_point
+from ringlight.experiments.runner.executors import dask as dask_executor
+from ringlight.experiments.runner.executors import processes as local
+from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
+from ringlight.experiments.runner.progress import Reporter
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
 _READABLE = 2000
@@ -196,7 +196,7 @@ def backend_named(name: str) -> Backend:
     if name == "simulation":
         return SimulationBackend()
     if name == "emulation":
-        from experiments.backends.emulation.backend import EmulationBackend
+        from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
         return EmulationBackend()
     raise ValueError(f"there is no backend {name!r}; there are simulation and emulation")

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 
-from experiments.language.text import ScenarioError
+from ringlight.experiments.language.text import ScenarioError
 
 #: The group of entry points, by the name before the colon of ``--executor NAME:ADDRESS``.
 GROUP = "ringlight.executors"

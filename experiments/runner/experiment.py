@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.backends.protocol import Backend, BackendError, BatchBackend
-from experiments.language.expand import Experiment
-from experiments.language.plan import RunPlan, Setting
-from experiments.language.text import ScenarioError
-from experiments.record.environment import describe_machine
-from experiments.record.events import Record, RunEnded, RunFailed, read_records
-from experiments.record.folder import RunFolder
-from experiments.record.version import code_version
-from experiments.runner.progress import Reporter
-from experiments.runner.repeats import Repeats
-from experiments.runner.timeline import run_group
+from ringlight.experiments.backends.protocol import Backend, BackendError, BatchBackend
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.environment import describe_machine
+from ringlight.experiments.record.events import Record, RunEnded, RunFailed, read_records
+from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.repeats import Repeats
+from ringlight.experiments.runner.timeline import run_group
 
 #: Of a sweep, a line of progress at most so often, seconds.
 _LINE_S = 5.0

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.analysis.fidelity import TAKEN, Reason, machines_fault, taken
-from experiments.analysis.prediction import expected_s
-from experiments.language.plan import RunPlan
-from experiments.record.events import Record, Repeated
-from experiments.record.runs import AGAIN, Run, runs_of
-from experiments.runner.progress import Reporter
+from ringlight.experiments.analysis.fidelity import TAKEN, Reason, machines_fault, taken
+from ringlight.experiments.analysis.prediction import expected_s
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import Record, Repeated
+from ringlight.experiments.record.runs import AGAIN, Run, runs_of
+from ringlight.experiments.runner.progress import Reporter
 
 
 class Repeats:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from experiments.analysis.prediction import expected_s
-from experiments.backends.protocol import Backend, BackendError, Lab
-from experiments.language.plan import EventPlan, JobPlan, RunPlan, When
-from experiments.record.events import (
+from ringlight.experiments.analysis.prediction import expected_s
+from ringlight.experiments.backends.protocol import Backend, BackendError, Lab
+from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, When
+from ringlight.experiments.record.events import (
     ENDED,
     ActionEnded,
     Iteration,
@@ -23,9 +23,9 @@ from experiments.record.events import (
     RunEnded,
     RunStarted,
 )
-from experiments.record.runs import AGAIN
-from experiments.runner.progress import Reporter
-from experiments.runner.repeats import Repeats
+from ringlight.experiments.record.runs import AGAIN
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.repeats import Repeats
 
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0

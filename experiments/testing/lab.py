@@ -14,18 +14,18 @@ from typing import Any
 
 import yaml
 
-from containers.image import ImageError
-from experiments.analysis.result import analyse
-from experiments.analysis.rows import Row, Value
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.protocol import BackendError
-from experiments.client import Api
-from experiments.language.expand import Experiment, parse
-from experiments.language.plan import RunPlan, Setting
-from experiments.language.text import ScenarioError, read_text
-from experiments.record.events import LinkRate, PortRate, Record
-from experiments.record.writing import WriteError
-from experiments.runner.bench import (
+from ringlight.containers.image import ImageError
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.rows import Row, Value
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.client import Api
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.record.events import LinkRate, PortRate, Record
+from ringlight.experiments.record.writing import WriteError
+from ringlight.experiments.runner.bench import (
     SLOW,
     Measured,
     bench_plan,
@@ -36,14 +36,14 @@ from experiments.runner.bench import (
     slow_links,
     words_of,
 )
-from experiments.runner.progress import Reporter
-from experiments.runner.timeline import run_in
-from fabric.plugged import plugged
-from fabric.topology import Fabric
-from fabric.units import format_size, parse_rate, parse_size
-from testbed.lab import LabError
-from testbed.processes import Addresses, check_ready
-from workloads.graph import Collective, Split
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.timeline import run_in
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.units import format_size, parse_rate, parse_size
+from ringlight.testbed.lab import LabError
+from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.workloads.graph import Collective, Split
 
 #: What making a lab raises for reasons that one line says.
 FORESEEN = (ScenarioError, BackendError, LabError, WriteError)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.allocation.demand import FloatArray
-from fabric.steps import IntArray
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.steps import IntArray
 
 #: Rounding of sums of demand: a ratio this close to a whole number is that number.
 ROUND = 1e-9

@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.arc_bounds import (
+from ringlight.fabric.allocation.arc_bounds import (
     ROUND,
     Pairs,
     check_wavelengths,
@@ -32,8 +32,8 @@ from fabric.allocation.arc_bounds import (
     pairs_of,
     shorter_way_level,
 )  # fmt: skip
-from fabric.allocation.demand import FloatArray, check_demand
-from fabric.steps import BoolArray, IntArray, Step, frozen, frozen_bool
+from ringlight.fabric.allocation.demand import FloatArray, check_demand
+from ringlight.fabric.steps import BoolArray, IntArray, Step, frozen, frozen_bool
 
 #: In segments that somebody must leave who then looks for another place: what one more costs on the longer
 #: way, what one costs that somebody leaves who can do without, how much dearer each becomes with each move.

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.demand import FloatArray, check_counts, check_demand
-from fabric.steps import BoolArray, IntArray
+from ringlight.fabric.allocation.demand import FloatArray, check_counts, check_demand
+from ringlight.fabric.steps import BoolArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fabric.steps import IntArray, Steps
+from ringlight.fabric.steps import IntArray, Steps
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -6,14 +6,14 @@ from typing import Protocol
 
 import numpy as np
 
-from fabric.allocation.arcs import Decisions
-from fabric.allocation.circuits import patient_shot, permutations, single_shot
-from fabric.allocation.demand import FloatArray
-from fabric.interconnect import DemandRing, ParallelOcs
-from fabric.lightpaths import Division, Lightpath
-from fabric.steps import IntArray
-from fabric.topology import Fabric
-from fabric.wdm import CLOCKWISE, COUNTER
+from ringlight.fabric.allocation.arcs import Decisions
+from ringlight.fabric.allocation.circuits import patient_shot, permutations, single_shot
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from ringlight.fabric.lightpaths import Division, Lightpath
+from ringlight.fabric.steps import IntArray
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.wdm import CLOCKWISE, COUNTER
 
 
 class Divider(Protocol):

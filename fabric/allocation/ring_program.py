@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from fabric.allocation.arc_bounds import (
+from ringlight.fabric.allocation.arc_bounds import (
     Pairs,
     check_wavelengths,
     cut_bound,
@@ -27,8 +27,8 @@ from fabric.allocation.arc_bounds import (
     pairs_of,
     shorter_way_level,
 )  # fmt: skip
-from fabric.allocation.demand import FloatArray, check_demand
-from fabric.steps import IntArray
+from ringlight.fabric.allocation.demand import FloatArray, check_demand
+from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True, eq=False)

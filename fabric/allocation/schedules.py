@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.circuits import permutations
-from fabric.allocation.demand import check_demand
-from fabric.steps import BoolArray, IntArray
+from ringlight.fabric.allocation.circuits import permutations
+from ringlight.fabric.allocation.demand import check_demand
+from ringlight.fabric.steps import BoolArray, IntArray
 
 #: A configuration and its share of the time, or its seconds.
 Configuration = tuple[IntArray, float]

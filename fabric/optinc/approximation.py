@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabric.optinc.network import Network
+from ringlight.fabric.optinc.network import Network
 
 FloatArray = NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabric.optinc.averaging import Coding, goal, index_of
-from fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
-from fabric.optinc.network import Table
+from ringlight.fabric.optinc.averaging import Coding, goal, index_of
+from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
+from ringlight.fabric.optinc.network import Table
 
 #: Codes (N, values) of type ``blocks.code_type`` to answers (values,) from 0 to 2^B - 1.
 Unit = Callable[[NDArray[Any]], NDArray[Any]]

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabric.optinc import approximation
-from fabric.optinc.mesh import Mesh, decompose, disturbed, on_grid, quantised, rebuild
-from fabric.optinc.network import Network
+from ringlight.fabric.optinc import approximation
+from ringlight.fabric.optinc.mesh import Mesh, decompose, disturbed, on_grid, quantised, rebuild
+from ringlight.fabric.optinc.network import Network
 
 FloatArray = NDArray[np.float64]
 #: How far an approximated layer may be from squares Sigma U: part of its largest weight.

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabric.optinc.averaging import Coding, combination, goals, goals_of, to_answers, to_outputs
-from fabric.optinc.pam4 import LEVELS, nearest
+from ringlight.fabric.optinc.averaging import Coding, combination, goals, goals_of, to_answers, to_outputs
+from ringlight.fabric.optinc.pam4 import LEVELS, nearest
 
 FloatArray = NDArray[np.floating[Any]]
 #: Combinations computed at once.

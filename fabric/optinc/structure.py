@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.averaging import Coding
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fabric.optinc.averaging import Coding
-from fabric.optinc.imperfect import Imperfections, OnMeshes, as_network
-from fabric.optinc.network import wrong_among
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network
+from ringlight.fabric.optinc.network import wrong_among
 
 IDEAL = Imperfections()
 

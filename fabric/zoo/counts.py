@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from fabric.interconnect import (
+from ringlight.fabric.interconnect import (
     DemandRing,
     GridOfGpus,
     Ideal,
@@ -19,8 +19,8 @@ from fabric.interconnect import (
     TorusOfGpus,
     WavelengthRing,
 )
-from fabric.topology import Fabric, Link, is_electrical
-from fabric.zoo.torus import Torus
+from ringlight.fabric.topology import Fabric, Link, is_electrical
+from ringlight.fabric.zoo.torus import Torus
 
 
 @dataclass(frozen=True)

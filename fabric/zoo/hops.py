@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fabric.steps import IntArray
+from ringlight.fabric.steps import IntArray
 
 HopArray = npt.NDArray[np.int32]
 

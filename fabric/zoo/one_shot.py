@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.demand import check_demand
-from fabric.schedules import strides
-from fabric.steps import IntArray
+from ringlight.fabric.allocation.demand import check_demand
+from ringlight.fabric.schedules import strides
+from ringlight.fabric.steps import IntArray
 
 
 def one_shot(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabric.steps import IntArray
+from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True)

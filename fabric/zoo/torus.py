@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fabric.steps import IntArray
+from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from controller.optical.base import ApplyResult, OpticalSwitchDriver
-from controller.optical.errors import Indeterminate, StaleRevision
-from fabric.crossconnect import CrossConnect, Mode
+from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
+from ringlight.controller.optical.errors import Indeterminate, StaleRevision
+from ringlight.fabric.crossconnect import CrossConnect, Mode
 
 #: How often an unknown outcome is followed by another try.
 ATTEMPTS = 4

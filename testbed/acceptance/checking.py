@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from controller.optical.base import OpticalSwitchDriver
-from testbed.acceptance.rig import Rig
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.testbed.acceptance.rig import Rig
 
 
 class CheckFailed(AssertionError):

@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode, PortState
-from testbed.acceptance.changing import converge
-from testbed.acceptance.checks.reading import WRONG_PASSWORD
-from testbed.acceptance.network import Host
-from testbed.acceptance.rig import Rig, lacks
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState
+from ringlight.testbed.acceptance.changing import converge
+from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
+from ringlight.testbed.acceptance.network import Host
+from ringlight.testbed.acceptance.rig import Rig, lacks
 
 log = logging.getLogger(__name__)
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from controller.optical.base import ApplyResult, OpticalSwitchDriver
-from controller.optical.errors import NotAsPlanned, OpticalError
-from fabric.crossconnect import CrossConnect, Mode
-from testbed.acceptance.rig import Lacks, Rig, lacks
-from testbed.acceptance.runner import opened
-from testbed.acceptance.traffic import Arrived, Gap, Sent, Traffic, gaps, interval_of, together
+from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
+from ringlight.controller.optical.errors import NotAsPlanned, OpticalError
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.acceptance.rig import Lacks, Rig, lacks
+from ringlight.testbed.acceptance.runner import opened
+from ringlight.testbed.acceptance.traffic import Arrived, Gap, Sent, Traffic, gaps, interval_of, together
 
 #: A frame leaves each way so often, seconds.
 PACE_S = 100e-6

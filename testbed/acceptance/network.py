@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from testbed.emulation.optical.netns import entered
-from testbed.lab import Lab
+from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.lab import Lab
 
 #: The EtherType of the packets: IEEE 802's first for local experiments.
 ETHERTYPE = 0x88B5

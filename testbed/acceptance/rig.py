@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, Literal, NoReturn
 
-from controller.optical.base import ApplyResult, OpticalSwitchDriver
-from fabric.crossconnect import CrossConnect, Mode
-from testbed.acceptance.changing import converge
-from testbed.acceptance.network import Host
+from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.acceptance.changing import converge
+from ringlight.testbed.acceptance.network import Host
 
 #: What a start does to cross-connects (Open Compute Project): nothing, make them anew, remove them.
 Recovery = Literal["MAINTAIN", "RESTORE", "REMOVE"]

@@ -9,13 +9,13 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import OpticalError
-from fabric.crossconnect import Mode
-from testbed.acceptance.checking import Check, CheckFailed
-from testbed.acceptance.checks import CHECKS
-from testbed.acceptance.items import ITEMS
-from testbed.acceptance.rig import Lacks, Rig
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import OpticalError
+from ringlight.fabric.crossconnect import Mode
+from ringlight.testbed.acceptance.checking import Check, CheckFailed
+from ringlight.testbed.acceptance.checks import CHECKS
+from ringlight.testbed.acceptance.items import ITEMS
+from ringlight.testbed.acceptance.rig import Lacks, Rig
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Streams of numbered frames through a switch, and what arrived of them.
 
 Senders and receivers are processes of their own, so that nothing that the measurement does meanwhile holds
-them up: ``python -m testbed.acceptance.traffic send|receive …``, ended by SIGTERM. A sender notes the clock
-before and after each frame is given to the kernel, a receiver the kernel's time of its arrival: the frame
-passed the switch in between. All times are CLOCK_MONOTONIC nanoseconds.
+them up: ``python -m ringlight.testbed.acceptance.traffic send|receive …``, ended by SIGTERM. A sender notes
+the clock before and after each frame is given to the kernel, a receiver the kernel's time of its arrival:
+the frame passed the switch in between. All times are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from types import FrameType, TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from testbed.acceptance.network import Host
+from ringlight.testbed.acceptance.network import Host
 
 _FRAME = struct.Struct("!IQ")
 _HEADER = 14
@@ -170,7 +170,14 @@ class Traffic:
     def _start(self, what: str, number: int, words: Sequence[str]) -> None:
         host = self._hosts[number]
         inside = ["--netns", host.namespace] if host.namespace else []
-        command = [sys.executable, "-m", "testbed.acceptance.traffic", what, "--interface", host.interface]
+        command = [
+            sys.executable,
+            "-m",
+            "ringlight.testbed.acceptance.traffic",
+            what,
+            "--interface",
+            host.interface,
+        ]
         process = subprocess.Popen(
             [*command, *inside, "--out", str(self._file(what, number)), *words],
             stdout=subprocess.PIPE,
@@ -314,7 +321,9 @@ def receive(host: Host, out: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m testbed.acceptance.traffic", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ringlight.testbed.acceptance.traffic", description=__doc__
+    )
     parser.add_argument("what", choices=["send", "receive"])
     parser.add_argument("--interface", required=True)
     parser.add_argument("--netns")

@@ -1,4 +1,4 @@
-"""``python -m testbed.emulation``: builds a lab, serves it until it is told to stop, takes it down."""
+"""``python -m ringlight.testbed.emulation``: builds a lab, serves it until told to stop, takes it down."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.lab import ENVIRONMENT, Lab, LabError
+from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
 if TYPE_CHECKING:
-    from fabric.topology import Fabric
+    from ringlight.fabric.topology import Fabric
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -33,7 +33,7 @@ def _factor(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m testbed.emulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ringlight.testbed.emulation", description=__doc__)
     parser.add_argument("--fabric", type=Path, required=True, help="the fabric as JSON, units as strings")
     parser.add_argument("--lab", required=True, help="id: 3 or 4 lower-case letters and digits")
     parser.add_argument("--state", type=Path, help="directory for its files (default: the lab's own)")
@@ -60,8 +60,8 @@ def load_fabric(path: Path) -> Fabric:
     """Raises ValueError with one line that names file and key."""
     from pydantic import ValidationError
 
-    from fabric.plugged import plugged
-    from fabric.schema import FabricSpec, build_fabric
+    from ringlight.fabric.plugged import plugged
+    from ringlight.fabric.schema import FabricSpec, build_fabric
 
     try:
         spec = FabricSpec.model_validate_json(path.read_text(encoding="utf-8"))
@@ -95,11 +95,11 @@ def _run(chosen: argparse.Namespace) -> int:
     # Every process that this one starts carries the label; so must this one, which clean looks for.
     if os.environ.get(ENVIRONMENT) != lab.id:
         os.environ[ENVIRONMENT] = lab.id
-        os.execv(sys.executable, [sys.executable, "-m", "testbed.emulation", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "ringlight.testbed.emulation", *sys.argv[1:]])
 
-    from testbed.emulation.network import Emulation
-    from testbed.emulation.nodes import ControllerAddress
-    from testbed.emulation.testbed import Settings, Stopped, Testbed
+    from ringlight.testbed.emulation.network import Emulation
+    from ringlight.testbed.emulation.nodes import ControllerAddress
+    from ringlight.testbed.emulation.testbed import Settings, Stopped, Testbed
 
     testbed = Testbed(
         Settings(

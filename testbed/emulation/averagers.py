@@ -21,15 +21,15 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from containers.worker.optinc import WINDOW
-from fabric.averagers import averaging_of, coding
-from fabric.optinc.designed import designed
-from fabric.optinc.structure import CASES
-from fabric.optinc.weights import pack
-from fabric.optinc.wire import FRAME, HEADER_BYTES, Form
-from fabric.topology import Averager, Fabric, Link, Port
-from testbed.emulation import netlink
-from testbed.emulation.averager.core import DEPTH
+from ringlight.containers.worker.optinc import WINDOW
+from ringlight.fabric.averagers import averaging_of, coding
+from ringlight.fabric.optinc.designed import designed
+from ringlight.fabric.optinc.structure import CASES
+from ringlight.fabric.optinc.weights import pack
+from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from ringlight.fabric.topology import Averager, Fabric, Link, Port
+from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.averager.core import DEPTH
 
 NIC = "eth1"
 #: Where every averager listens.
@@ -158,7 +158,7 @@ class Averagers:
         above = None if up is None else fabric.averagers[up.b.node]
         its = coding(averager, above, below[0] if below else None)
         command = [
-            *(sys.executable, "-m", "testbed.emulation.averager", "--name", name),
+            *(sys.executable, "-m", "ringlight.testbed.emulation.averager", "--name", name),
             *("--listen", f"0.0.0.0:{TCP_PORT}", "--status", str(self.status_file(name))),
             *("--bits", str(its.bits), "--servers", str(its.servers), "--inputs", str(its.inputs)),
             *("--arriving", str(its.arriving), "--leaving", str(its.leaving)),
@@ -189,7 +189,7 @@ class Averagers:
             if (one.coding.bits, one.coding.servers) == (averager.bits, averager.ports)
         )
         if averager.network == "trained":
-            return str(resources.files("fabric.optinc.weights") / f"{case}.npz")
+            return str(resources.files("ringlight.fabric.optinc.weights") / f"{case}.npz")
         path = self._weights_file(averager.name)
         path.write_bytes(pack(designed(CASES[case])))
         return str(path)

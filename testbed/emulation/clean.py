@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed import priority, services
-from testbed.emulation import netlink, openvswitch
-from testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
+from ringlight.testbed import priority, services
+from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
 
 if TYPE_CHECKING:
     import docker

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fabric.topology import Fabric, Link, Port
+from ringlight.fabric.topology import Fabric, Link, Port
 
 Kind = Literal[
     "link",

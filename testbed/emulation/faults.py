@@ -18,11 +18,11 @@ from typing import Any
 from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
 
-from fabric.topology import Fabric, Port
-from testbed.emulation import openvswitch
-from testbed.emulation.agent.http import AgentServer
-from testbed.emulation.agent.workers import Worker, Workers
-from testbed.emulation.fault_targets import (
+from ringlight.fabric.topology import Fabric, Port
+from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.agent.http import AgentServer
+from ringlight.testbed.emulation.agent.workers import Worker, Workers
+from ringlight.testbed.emulation.fault_targets import (
     ControlFaults,
     FaultRequest,
     Kind,
@@ -32,13 +32,13 @@ from testbed.emulation.fault_targets import (
     listed,
     read_request,
 )
-from testbed.emulation.netlink import NetworkError
-from testbed.emulation.network import LabNetwork
-from testbed.emulation.nodes import describe
-from testbed.emulation.onic.manage import emulate
-from testbed.emulation.openvswitch import OpenVSwitchError
-from testbed.faults import Do, FaultReport, State
-from testbed.supervision import SupervisionError, Supervisor
+from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.network import LabNetwork
+from ringlight.testbed.emulation.nodes import describe
+from ringlight.testbed.emulation.onic.manage import emulate
+from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.faults import Do, FaultReport, State
+from ringlight.testbed.supervision import SupervisionError, Supervisor
 
 log = logging.getLogger(__name__)
 

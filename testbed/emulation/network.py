@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from mininet.net import Mininet
 from pyroute2 import IPRoute
 
-from fabric.frames import choose_frames
-from fabric.topology import OURS, Fabric, Link, Port
-from fabric.units import format_rate
-from testbed.emulation import averagers, netlink, openvswitch
-from testbed.emulation.netlink import NetworkError
-from testbed.emulation.nodes import (
+from ringlight.fabric.frames import choose_frames
+from ringlight.fabric.topology import OURS, Fabric, Link, Port
+from ringlight.fabric.units import format_rate
+from ringlight.testbed.emulation import averagers, netlink, openvswitch
+from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.nodes import (
     Cable,
     ControllerAddress,
     DeviceNode,
@@ -35,16 +35,16 @@ from testbed.emulation.nodes import (
     WorkerPlace,
     has_kernel_datapath,
 )
-from testbed.emulation.onic.tables import HOST
-from testbed.emulation.onic.wiring import (
+from ringlight.testbed.emulation.onic.tables import HOST
+from ringlight.testbed.emulation.onic.wiring import (
     HOST_NAME,
     ControlNetwork,
     OnicNode,
     array_wavelengths,
     standing_light,
 )
-from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
-from testbed.lab import OVS_LABEL, Lab
+from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
+from ringlight.testbed.lab import OVS_LABEL, Lab
 
 log = logging.getLogger(__name__)
 

@@ -27,13 +27,22 @@ from mininet.link import Intf, Link
 from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
-from fabric.topology import OURS
-from testbed.emulation import netlink
-from testbed.emulation.guests import Guest, GuestPlan
-from testbed.emulation.optical.netns import HELD_GROUP
-from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, OVS_LABEL, RANK_LABEL, Lab
-from testbed.priority import favour
-from testbed.supervision import ended
+from ringlight import IMPORT_PATH
+from ringlight.fabric.topology import OURS
+from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.guests import Guest, GuestPlan
+from ringlight.testbed.emulation.optical.netns import HELD_GROUP
+from ringlight.testbed.lab import (
+    CONTAINER_LABEL,
+    ENVIRONMENT,
+    GPU_LABEL,
+    JOB_LABEL,
+    OVS_LABEL,
+    RANK_LABEL,
+    Lab,
+)
+from ringlight.testbed.priority import favour
+from ringlight.testbed.supervision import ended
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
 WORKER_UID = 61000
@@ -42,7 +51,6 @@ HOME = "home"
 MEMORY_BYTES = 512 << 20
 PIDS = 128
 STDERR_TAIL_BYTES = 4096
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class WorkerError(RuntimeError):
@@ -514,7 +522,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
         except netlink.NetworkError as error:
             raise WorkerError(f"worker {place.id}: {error}") from None
         command = [word.replace("{job}", ".") for word in place.command]
-        environment = {**self.lab.environment(), **worker_environment(), "PYTHONPATH": str(ROOT)}
+        environment = {**self.lab.environment(), **worker_environment(), "PYTHONPATH": str(IMPORT_PATH)}
 
         def start() -> subprocess.Popen[bytes]:
             # A child inherits the namespace of the thread that forks it.
@@ -576,7 +584,7 @@ def _without_privileges(uid: int) -> Sequence[str]:
 @cache
 def program_is_readable() -> bool:
     """Whether any user may run this Python and read this source tree."""
-    return readable_by_others(Path(sys.executable)) and readable_by_others(ROOT)
+    return readable_by_others(Path(sys.executable)) and readable_by_others(IMPORT_PATH)
 
 
 def readable_by_others(path: Path) -> bool:

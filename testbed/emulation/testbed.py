@@ -24,22 +24,22 @@ import docker
 import docker.errors
 import requests
 
-from fabric.optical_drivers import DRIVERS
-from fabric.topology import Fabric, OpticalSwitch
-from testbed import services
-from testbed.emulation import clean, netlink, openvswitch
-from testbed.emulation.agent.hosts import IdleHosts
-from testbed.emulation.agent.http import AgentServer, make_app
-from testbed.emulation.agent.lightpaths import Lightpaths
-from testbed.emulation.agent.onics import Onics
-from testbed.emulation.agent.workers import Workers
-from testbed.emulation.averagers import Averagers
-from testbed.emulation.fault_targets import Kind
-from testbed.emulation.faults import Faults, Kept, fault_routes
-from testbed.emulation.netlink import NetworkError
-from testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
-from testbed.emulation.nodes import (
-    ROOT,
+from ringlight import IMPORT_PATH
+from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.fabric.topology import Fabric, OpticalSwitch
+from ringlight.testbed import services
+from ringlight.testbed.emulation import clean, netlink, openvswitch
+from ringlight.testbed.emulation.agent.hosts import IdleHosts
+from ringlight.testbed.emulation.agent.http import AgentServer, make_app
+from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
+from ringlight.testbed.emulation.agent.onics import Onics
+from ringlight.testbed.emulation.agent.workers import Workers
+from ringlight.testbed.emulation.averagers import Averagers
+from ringlight.testbed.emulation.fault_targets import Kind
+from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
+from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
+from ringlight.testbed.emulation.nodes import (
     ControllerAddress,
     DockerHost,
     NamespaceHost,
@@ -47,7 +47,7 @@ from testbed.emulation.nodes import (
     WorkerPlace,
     docker_reason,
 )
-from testbed.emulation.onic.wiring import (
+from ringlight.testbed.emulation.onic.wiring import (
     control_ip,
     is_tagged,
     laser_ids,
@@ -55,10 +55,10 @@ from testbed.emulation.onic.wiring import (
     onic_directory,
     tunable,
 )
-from testbed.emulation.optical.far_light import light_plan
-from testbed.emulation.optical.lasers import Lasers
-from testbed.lab import Lab
-from testbed.supervision import Supervisor
+from ringlight.testbed.emulation.optical.far_light import light_plan
+from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class Testbed:
         self._undo.callback(api.close)
         image = self.settings.image
         if image is None:
-            from containers.image import image_tag
+            from ringlight.containers.image import image_tag
 
             image = image_tag()
         try:
@@ -274,7 +274,7 @@ class Testbed:
         known = self._addresses.get(switch.name, {})
         protocol = protocol_of(switch)
         command = [
-            *(sys.executable, "-m", "testbed.emulation.optical"),
+            *(sys.executable, "-m", "ringlight.testbed.emulation.optical"),
             *("--name", switch.name, "--lab", settings.lab.id, "--size", str(switch.size)),
             *("--listen", known.get("scpi", _ANY_PORT), "--ready", str(ready), "--profile", switch.profile),
             *("--netns", settings.lab.namespace(switch.name)),
@@ -330,7 +330,7 @@ class Testbed:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**self.settings.lab.environment(), "PYTHONPATH": str(ROOT)},
+                env={**self.settings.lab.environment(), "PYTHONPATH": str(IMPORT_PATH)},
                 cwd="/",
                 start_new_session=True,
             )
@@ -399,7 +399,7 @@ class Testbed:
         node = self.network.onics[gpu]
         directory = onic_directory(settings.state, gpu)
         command = [
-            *(sys.executable, "-S", "-m", "testbed.emulation.onic", "--gpu", gpu),
+            *(sys.executable, "-S", "-m", "ringlight.testbed.emulation.onic", "--gpu", gpu),
             *("--listen", f"{control_ip(node.gpu)}:{AGENT_PORT}", "--directory", str(directory)),
             *("--pins", str(node.pins), "--lasers", str(self._laser_pin)),
             *("--laser-ids", ",".join(map(str, laser_ids(settings.fabric, gpu)))),
@@ -606,7 +606,7 @@ def protocol_of(switch: OpticalSwitch) -> str:
 def worker_command(runtime: Runtime) -> tuple[str, ...]:
     """The training worker; in a container by the image's Python, else by this one."""
     python = "python3" if runtime == "docker" else sys.executable
-    return (python, "-m", "containers.worker", "{job}")
+    return (python, "-m", "ringlight.containers.worker", "{job}")
 
 
 def answers(address: Path | tuple[str, int]) -> bool:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.simulation.arrays import FloatArray, IntArray
-from testbed.simulation.engine import Engine
-from testbed.simulation.maxmin import rates
-from testbed.simulation.phases import Transfers
+from ringlight.testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.maxmin import rates
+from ringlight.testbed.simulation.phases import Transfers
 
 
 class Load:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from fabric.kinds import collective_steps, matrix_bounds, vector_bytes
-from fabric.steps import Steps
-from testbed.simulation.together import in_bytes
-from workloads.graph import Kind, Workload
-from workloads.splits import split_bytes
+from ringlight.fabric.kinds import collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.steps import Steps
+from ringlight.testbed.simulation.together import in_bytes
+from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.splits import split_bytes
 
 
 class Call(NamedTuple):

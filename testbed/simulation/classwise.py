@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.steps import Step, frozen
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.bundles import Bundles, Load
-from testbed.simulation.calls import Calls, ends_of
-from testbed.simulation.engine import Engine
-from testbed.simulation.lockstep import Classes, Meeting
-from testbed.simulation.networks import Network
-from testbed.simulation.operations import Operations
-from testbed.simulation.phases import Phases, Run, StepCost, Transfers
-from testbed.simulation.together import together
-from workloads.graph import Kind, Workload
+from ringlight.fabric.steps import Step, frozen
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.bundles import Bundles, Load
+from ringlight.testbed.simulation.calls import Calls, ends_of
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.lockstep import Classes, Meeting
+from ringlight.testbed.simulation.networks import Network
+from ringlight.testbed.simulation.operations import Operations
+from ringlight.testbed.simulation.phases import Phases, Run, StepCost, Transfers
+from ringlight.testbed.simulation.together import together
+from ringlight.workloads.graph import Kind, Workload
 
 
 class _Part(NamedTuple):

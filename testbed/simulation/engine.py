@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.simulation.arrays import SAME, FloatArray
-from testbed.simulation.maxmin import rates
+from ringlight.testbed.simulation.arrays import SAME, FloatArray
+from ringlight.testbed.simulation.maxmin import rates
 
 #: Events closer together than this share of the time are one instant.
 INSTANT = 1e-13

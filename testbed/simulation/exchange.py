@@ -13,11 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from fabric.steps import Step, Steps, frozen
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.engine import Engine
-from testbed.simulation.networks import Routes
-from testbed.simulation.phases import StepCost, needs_new_light
+from ringlight.fabric.steps import Step, Steps, frozen
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.networks import Routes
+from ringlight.testbed.simulation.phases import StepCost, needs_new_light
 
 
 class Ways(Protocol):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabric.allocation.arcs import Divisions
-from fabric.allocation.circuits import check_degree, single_shot
-from fabric.allocation.demand import placed, sent_in_steps
-from fabric.allocation.dividing import Divider, PlanesDivider
-from fabric.interconnect import (
+from ringlight.fabric.allocation.arcs import Divisions
+from ringlight.fabric.allocation.circuits import check_degree, single_shot
+from ringlight.fabric.allocation.demand import placed, sent_in_steps
+from ringlight.fabric.allocation.dividing import Divider, PlanesDivider
+from ringlight.fabric.interconnect import (
     DemandRing,
     Divided,
     GridOfGpus,
@@ -24,19 +24,19 @@ from fabric.interconnect import (
     TorusOfGpus,
     WavelengthRing,
 )
-from fabric.steps import IntArray, Steps
-from fabric.zoo.one_shot import circuits, one_shot
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.networks import IdealNetwork, Network
-from testbed.simulation.zoo import (
+from ringlight.fabric.steps import IntArray, Steps
+from ringlight.fabric.zoo.one_shot import circuits, one_shot
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.networks import IdealNetwork, Network
+from ringlight.testbed.simulation.zoo import (
     CircuitNetwork,
     RelayedGridNetwork,
     TorusNetwork,
     WavelengthRingNetwork,
     rotor_network,
 )
-from workloads.graph import Workload
-from workloads.traffic import all_reduce_groups, sent
+from ringlight.workloads.graph import Workload
+from ringlight.workloads.traffic import all_reduce_groups, sent
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,13 +16,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fabric.schedules import steps_named
-from fabric.steps import Step, Steps, check_ranks
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.engine import Engine, Flow
-from testbed.simulation.exchange import Exchange, StepPlan, plan_steps
-from testbed.simulation.networks import Network, Routes
-from testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import Step, Steps, check_ranks
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.engine import Engine, Flow
+from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
+from ringlight.testbed.simulation.networks import Network, Routes
+from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000

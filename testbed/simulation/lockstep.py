@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.steps import IntArray
-from workloads.graph import Kind, Program, Workload
+from ringlight.fabric.steps import IntArray
+from ringlight.workloads.graph import Kind, Program, Workload
 
 
 class Meeting(NamedTuple):

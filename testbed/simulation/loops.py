@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from testbed.simulation.arrays import LEFT, SAME, FloatArray, IntArray
+from ringlight.testbed.simulation.arrays import LEFT, SAME, FloatArray, IntArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -19,7 +19,7 @@ import importlib.util
 
 import numpy as np
 
-from testbed.simulation.arrays import LEFT, SAME, FloatArray, IntArray
+from ringlight.testbed.simulation.arrays import LEFT, SAME, FloatArray, IntArray
 
 #: Events after which the compiled loops take over, where there are any.
 FEW_EVENTS = 50
@@ -119,7 +119,7 @@ def drain(
         limit = FEW_EVENTS if compiled is None and has_numba() else None
         ends = _drain_numpy(offsets, links, capacity, sizes, begin, limit)
     if ends is None:
-        from testbed.simulation.loops import drain_loops
+        from ringlight.testbed.simulation.loops import drain_loops
 
         order = np.argsort(begin, kind="stable")
         ends = drain_loops(offsets.astype(np.int64), links.astype(np.int64), capacity, sizes, begin, order)

@@ -16,11 +16,11 @@ from typing import Protocol
 
 import numpy as np
 
-from fabric.grid import check_power as check_grid_power
-from fabric.grid import lines
-from fabric.paths import Router
-from fabric.steps import Step
-from fabric.topology import (
+from ringlight.fabric.grid import check_power as check_grid_power
+from ringlight.fabric.grid import lines
+from ringlight.fabric.paths import Router
+from ringlight.fabric.steps import Step
+from ringlight.fabric.topology import (
     CrossConnects,
     Fabric,
     Grid,
@@ -30,8 +30,8 @@ from fabric.topology import (
     circuit_cross_connects,
     electrical_graph,
 )
-from fabric.wdm import check_power, check_wavelengths, segments
-from testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.fabric.wdm import check_power, check_wavelengths, segments
+from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from controller.onic import protocol
-from fabric.grid import Ways
-from fabric.topology import Fabric
-from testbed.simulation.engine import Engine
+from ringlight.controller.onic import protocol
+from ringlight.fabric.grid import Ways
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.engine import Engine
 
 
 @dataclass(frozen=True)

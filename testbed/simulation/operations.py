@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.engine import Engine
-from workloads.graph import Kind, Program, Workload
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.workloads.graph import Kind, Program, Workload
 
 
 class Plan(NamedTuple):

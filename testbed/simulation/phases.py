@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.steps import Step, Steps, check_ranks
-from fabric.topology import Reconfigure
-from testbed.simulation.arrays import FloatArray, IntArray
-from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import Network, Routes
+from ringlight.fabric.steps import Step, Steps, check_ranks
+from ringlight.fabric.topology import Reconfigure
+from ringlight.testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.testbed.simulation.maxmin import drain
+from ringlight.testbed.simulation.networks import Network, Routes
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fabric.steps import Step, frozen
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.calls import Calls, End, ends_of
-from testbed.simulation.engine import Engine
-from testbed.simulation.exchange import Exchange, StepPlan, plan_steps
-from testbed.simulation.networks import Network, Routes
-from testbed.simulation.operations import Operations
-from testbed.simulation.phases import StepCost
-from testbed.simulation.together import together
-from workloads.graph import Kind, Workload
+from ringlight.fabric.steps import Step, frozen
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.calls import Calls, End, ends_of
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
+from ringlight.testbed.simulation.networks import Network, Routes
+from ringlight.testbed.simulation.operations import Operations
+from ringlight.testbed.simulation.phases import StepCost
+from ringlight.testbed.simulation.together import together
+from ringlight.workloads.graph import Kind, Workload
 
 
 class _Ways:

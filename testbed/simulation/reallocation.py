@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.engine import Engine
-from testbed.simulation.workload import Execution
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.workload import Execution
 
 #: Capacities in bits per second [links] from the bytes that have yet to pass each link.
 Decide = Callable[[FloatArray], FloatArray]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from fabric.steps import IntArray, Step, Steps, frozen
+from ringlight.fabric.steps import IntArray, Step, Steps, frozen
 
 
 def in_bytes(steps: Steps, bounds: IntArray) -> Steps:

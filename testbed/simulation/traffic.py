@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.simulation.arrays import FloatArray, IntArray
-from testbed.simulation.bundles import Stretch
-from testbed.simulation.engine import Passed
+from ringlight.testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.testbed.simulation.bundles import Stretch
+from ringlight.testbed.simulation.engine import Passed
 
 #: More numbers than this are no overview any more; 1.6 GB.
 MOST = 200_000_000

@@ -13,20 +13,20 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fabric.steps import IntArray
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.calls import Calls
-from testbed.simulation.classwise import InClasses
-from testbed.simulation.engine import Engine
-from testbed.simulation.lockstep import Classes
-from testbed.simulation.networks import GridNetwork, Network, RingNetwork
-from testbed.simulation.operations import Operations, Record, Times, plan_of
-from testbed.simulation.phases import StepCost
-from testbed.simulation.rankwise import RankByRank
-from testbed.simulation.traffic import Traffic, of_flows, of_stretches
-from workloads.formats.timeline import Span
-from workloads.graph import Kind, Workload
-from workloads.summary import kind_named
+from ringlight.fabric.steps import IntArray
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.calls import Calls
+from ringlight.testbed.simulation.classwise import InClasses
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.lockstep import Classes
+from ringlight.testbed.simulation.networks import GridNetwork, Network, RingNetwork
+from ringlight.testbed.simulation.operations import Operations, Record, Times, plan_of
+from ringlight.testbed.simulation.phases import StepCost
+from ringlight.testbed.simulation.rankwise import RankByRank
+from ringlight.testbed.simulation.traffic import Traffic, of_flows, of_stretches
+from ringlight.workloads.formats.timeline import Span
+from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.summary import kind_named
 
 How = Literal["exact", "classes"]
 #: Intervals of the traffic over time when no width is given.

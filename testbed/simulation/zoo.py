@@ -17,13 +17,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fabric.allocation.demand import check_counts
-from fabric.steps import BoolArray, IntArray, Step
-from fabric.wdm import segments
-from fabric.zoo import hops, torus
-from fabric.zoo.rotor import Rotor
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.networks import IdealNetwork, Places, Routes, capacity_of
+from ringlight.fabric.allocation.demand import check_counts
+from ringlight.fabric.steps import BoolArray, IntArray, Step
+from ringlight.fabric.wdm import segments
+from ringlight.fabric.zoo import hops, torus
+from ringlight.fabric.zoo.rotor import Rotor
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.networks import IdealNetwork, Places, Routes, capacity_of
 
 
 class CircuitNetwork:

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect
-from testbed.acceptance.checks.reading import WRONG_PASSWORD
-from testbed.acceptance.rig import Recovery, Rig, lacks
-from testbed.acceptance.rigs.emulated import HOSTS, SIZE
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
+from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
+from ringlight.testbed.acceptance.rigs.emulated import HOSTS, SIZE
 from tests import netconf_server
 from tests.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
 

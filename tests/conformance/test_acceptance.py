@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fabric.crossconnect import CrossConnect
-from testbed.acceptance.items import ITEMS
-from testbed.acceptance.rigs.emulated import SIZE, ScpiRig
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.testbed.acceptance.items import ITEMS
+from ringlight.testbed.acceptance.rigs.emulated import SIZE, ScpiRig
 
 pytestmark = pytest.mark.root
 
@@ -32,7 +32,7 @@ def rig() -> Iterator[ScpiRig]:
 
 
 def conformance(rig: ScpiRig, *words: str, driver: str = "scpi") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "experiments.cli.app", "ocs", "conformance"]
+    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "ocs", "conformance"]
     command += ["--driver", driver, "--target", rig.address, "--size", str(SIZE), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from controller.optical import calient_rest, scpi, tl1, tl1_client
-from controller.optical.base import OpticalSwitchDriver, Plan, PortStatus, Snapshot
-from controller.optical.errors import OpticalError
-from fabric.crossconnect import CrossConnectState, PortState
-from testbed.acceptance.checks import CHECKS
-from testbed.acceptance.rig import Rig
-from testbed.acceptance.rigs.emulated import ScpiRig
-from testbed.acceptance.rigs.tl1 import PolatisTl1Rig
-from testbed.acceptance.rigs.web import CalientRestRig
-from testbed.acceptance.runner import by_item, run_checks
+from ringlight.controller.optical import calient_rest, scpi, tl1, tl1_client
+from ringlight.controller.optical.base import OpticalSwitchDriver, Plan, PortStatus, Snapshot
+from ringlight.controller.optical.errors import OpticalError
+from ringlight.fabric.crossconnect import CrossConnectState, PortState
+from ringlight.testbed.acceptance.checks import CHECKS
+from ringlight.testbed.acceptance.rig import Rig
+from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
+from ringlight.testbed.acceptance.rigs.tl1 import PolatisTl1Rig
+from ringlight.testbed.acceptance.rigs.web import CalientRestRig
+from ringlight.testbed.acceptance.runner import by_item, run_checks
 
 pytestmark = pytest.mark.root
 

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import OpticalError, PortClash, ProtocolError, Unsupported
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
-from testbed.acceptance.changing import converge
-from testbed.acceptance.checking import Check
-from testbed.acceptance.checks import CHECKS, timing
-from testbed.acceptance.checks.life import at_rest
-from testbed.acceptance.network import Stream
-from testbed.acceptance.rig import Lacks, Rig
-from testbed.acceptance.rigs import RIGS
-from testbed.acceptance.rigs.emulated import HOSTS, SIZE, WssRig
-from testbed.acceptance.runner import opened
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import OpticalError, PortClash, ProtocolError, Unsupported
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.acceptance.changing import converge
+from ringlight.testbed.acceptance.checking import Check
+from ringlight.testbed.acceptance.checks import CHECKS, timing
+from ringlight.testbed.acceptance.checks.life import at_rest
+from ringlight.testbed.acceptance.network import Stream
+from ringlight.testbed.acceptance.rig import Lacks, Rig
+from ringlight.testbed.acceptance.rigs import RIGS
+from ringlight.testbed.acceptance.rigs.emulated import HOSTS, SIZE, WssRig
+from ringlight.testbed.acceptance.runner import opened
 from tests.conformance.netconf_rigs import NetconfRig
 
 DRIVERS = [

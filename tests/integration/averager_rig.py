@@ -33,11 +33,11 @@ import numpy as np
 import numpy.typing as npt
 from pyroute2 import IPRoute
 
-from containers.worker.optinc import Averaging, Place
-from containers.worker.peer import AveragingFailed
-from fabric.optinc import blocks, wire
-from fabric.optinc.averaging import Coding, goal, mean_of_means
-from testbed.emulation import netlink
+from ringlight.containers.worker.optinc import Averaging, Place
+from ringlight.containers.worker.peer import AveragingFailed
+from ringlight.fabric.optinc import blocks, wire
+from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
+from ringlight.testbed.emulation import netlink
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7070
@@ -195,7 +195,7 @@ class Averager:
 
     def __init__(self, directory: Path, name: str, namespace: int | None, *arguments: str) -> None:
         self.status_file = directory / f"{name}.json"
-        self._command = [sys.executable, "-m", "testbed.emulation.averager", "--name", name]
+        self._command = [sys.executable, "-m", "ringlight.testbed.emulation.averager", "--name", name]
         self._command += ["--status", str(self.status_file), *arguments]
         self._namespace = namespace
         self.process = self._start()

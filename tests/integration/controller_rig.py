@@ -20,11 +20,11 @@ from typing import Any
 
 import httpx
 
-from fabric.optical_profiles import PROFILES
-from fabric.schema import FabricSpec, build_fabric
-from testbed.acceptance.network import run
-from testbed.emulation.optical.datapath import remove_pins
-from testbed.lab import new_lab
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.acceptance.network import run
+from ringlight.testbed.emulation.optical.datapath import remove_pins
+from ringlight.testbed.lab import new_lab
 
 START_S = 30.0
 
@@ -122,7 +122,7 @@ class ControllerRig:
         with (self.state / "ocs0.log").open("ab") as log:
             self.optical = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
+                    *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self.lab.id, "--size", "10", "--listen", f"127.0.0.1:{self.optical_port}"),
                     *("--profile", self.profile, "--netns", self.lab.namespace("ocs0")),
                     *("--pins", str(self.lab.bpf_dir / "ocs0"), "--ready", str(ready), "--seed", "1"),
@@ -162,7 +162,7 @@ class ControllerRig:
 
     def command(self, *more: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "controller", "--fabric", str(self.state / "fabric.json")),
+            *(sys.executable, "-m", "ringlight.controller", "--fabric", str(self.state / "fabric.json")),
             *("--inventory", str(self.state / "inventory.json"), "--state", str(self.state)),
             *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}", *more),
         ]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.rows import Row, Value, from_json
-from experiments.record.events import Record, read_records
+from ringlight.experiments.analysis.rows import Row, Value, from_json
+from ringlight.experiments.record.events import Record, read_records
 
 
 class Figures:

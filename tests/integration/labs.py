@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from fabric.topology import Fabric
-from testbed import services
-from testbed.emulation import netlink
-from testbed.emulation.nodes import ControllerAddress
-from testbed.emulation.testbed import Settings, Testbed
-from testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed import services
+from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.emulation.testbed import Settings, Testbed
+from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
 
 #: Nobody listens there: a controller that runs on this machine must not see these bridges.
 NOBODY = ControllerAddress("127.0.0.1", 9)

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from controller.onic.agent import Agent, NullRoutes, Settings
-from controller.onic.protocol import Times
+from ringlight.controller.onic.agent import Agent, NullRoutes, Settings
+from ringlight.controller.onic.protocol import Times
 
 
 class FileLaser:

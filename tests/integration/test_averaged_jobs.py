@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from containers.image import image_tag
-from containers.image_build import ensure_image
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import AveragerPlace, WorkerSpec
-from testbed.faults import FaultClient
+from ringlight.containers.image import image_tag
+from ringlight.containers.image_build import ensure_image
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
+from ringlight.testbed.faults import FaultClient
 from tests.integration.test_controller_jobs import Run
 from tests.unit.test_averagers import names, one_level, two_levels
 
@@ -40,10 +40,10 @@ spec = json.loads(pathlib.Path("/job/spec.json").read_text())
 rank, what = {odd}.get(spec["seed"], (None, ""))
 if spec["rank"] == rank and what == "block":
     import functools
-    import containers.worker.optinc as optinc
+    from ringlight.containers.worker import optinc
     optinc.Place = functools.partial(optinc.Place, block=512)
 elif spec["rank"] == rank:
-    from containers.worker.model import Replica
+    from ringlight.containers.worker.model import Replica
     compute = Replica.compute
     def bad(self, iteration):
         loss = compute(self, iteration)

@@ -294,7 +294,7 @@ def test_an_averager_that_cannot_be_ends_with_one_line(tmp_path: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "testbed.emulation.averager",
+            "ringlight.testbed.emulation.averager",
             "--name",
             "a",
             "--listen",

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.analysis import fidelity
-from experiments.backends.emulation import linktest
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.language.expand import parse
-from experiments.runner.bench import bench_plan, checked, measured, slow_links
-from experiments.runner.experiment import one_alone
-from testbed.processes import Addresses
+from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.backends.emulation import linktest
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.runner.bench import bench_plan, checked, measured, slow_links
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.testbed.processes import Addresses
+from ringlight.workloads.graph import Collective, Split
 from tests.integration.controller_rig import free_port
 from tests.unit.test_simulated_workloads import SWITCH
-from workloads.graph import Collective, Split
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 

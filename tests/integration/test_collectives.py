@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from containers.image_build import ensure_image
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import WorkerSpec
+from ringlight.containers.image_build import ensure_image
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import WorkerSpec
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root

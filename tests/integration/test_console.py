@@ -13,16 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.image import ROOT
-from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation import testbed as emulated
-from testbed.lab import Lab
+from ringlight.containers.image import ROOT
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.lab import Lab
 from tests.integration.controller_rig import FABRIC, free_port
 from tests.integration.labs import agent_client, running_testbed, traces
 
 pytestmark = pytest.mark.root
 
-COMMAND = [sys.executable, "-m", "experiments.cli.app"]
+COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 PROMPT = "ringlight> "
 #: What is another one each time: milliseconds, what a transfer reached, a lab's id, and versions of others.
 CHANGES = (

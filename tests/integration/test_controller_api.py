@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fabric.routing import forwarding_rules
-from fabric.topology import Port, circuit_cross_connects, electrical_graph
-from testbed.acceptance.network import run
-from testbed.emulation.optical.datapath import Datapath
+from ringlight.fabric.routing import forwarding_rules
+from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.testbed.acceptance.network import run
+from ringlight.testbed.emulation.optical.datapath import Datapath
 from tests.integration.controller_rig import FABRIC, ControllerRig
 from tests.integration.labs import Idle
 

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.workloads.graph import Book, Collective, Split, Writer
+from ringlight.workloads.packed import pack
 from tests.integration.controller_rig import FABRIC, free_port
-from workloads.graph import Book, Collective, Split, Writer
-from workloads.packed import pack
 
 pytestmark = pytest.mark.root
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.packed import pack
 from tests.integration.test_controller_jobs import Run
-from workloads.graph import Book, Collective, Writer
-from workloads.packed import pack
 
 pytestmark = pytest.mark.root
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.analysis import fidelity
-from experiments.backends.emulation import linktest
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.language.expand import parse, put
-from experiments.language.text import parse_yaml, read_text
-from experiments.runner.command import carry_out_experiment
-from fabric.frames import LARGEST_MTU_BYTES
-from testbed.processes import Addresses
+from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.backends.emulation import linktest
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.language.expand import parse, put
+from ringlight.experiments.language.text import parse_yaml, read_text
+from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.fabric.frames import LARGEST_MTU_BYTES
+from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures
 from tests.simulated import bundled

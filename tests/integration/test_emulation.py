@@ -18,17 +18,18 @@ import docker
 import httpx
 import pytest
 
-from controller.optical.errors import OpticalError
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed import services
-from testbed.emulation import clean, netlink, openvswitch
-from testbed.emulation import testbed as emulated
-from testbed.emulation.network import Emulation
-from testbed.emulation.nodes import ROOT, WORKER_UID, has_kernel_datapath
-from testbed.lab import Lab, new_lab
+from ringlight.containers.image import ROOT
+from ringlight.controller.optical.errors import OpticalError
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed import services
+from ringlight.testbed.emulation import clean, netlink, openvswitch
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.nodes import WORKER_UID, has_kernel_datapath
+from ringlight.testbed.lab import Lab, new_lab
 from tests.drivers import converge
 from tests.integration.labs import NOBODY, Idle, agent_client, running_testbed, traces, until
 
@@ -133,7 +134,7 @@ OPTICAL = {
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    from containers.image_build import ensure_image
+    from ringlight.containers.image_build import ensure_image
 
     return ensure_image(lambda _: None)
 
@@ -473,7 +474,7 @@ def test_an_optical_switch_made_of_open_vswitch() -> None:
 def launch(lab: Lab, fabric: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "testbed.emulation", "--fabric", str(fabric), "--lab", lab.id),
+            *(sys.executable, "-m", "ringlight.testbed.emulation", "--fabric", str(fabric), "--lab", lab.id),
             *("--payload-scale", "400", "--openflow", f"{NOBODY.host}:{NOBODY.port}", *more),
         ],
         cwd=ROOT,

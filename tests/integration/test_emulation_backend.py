@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import pytest
 
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.emulation.lab import EmulatedLab
-from experiments.language.expand import parse
-from experiments.language.plan import RunPlan
-from experiments.record.events import (
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.emulation.lab import EmulatedLab
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Circuits,
@@ -42,11 +42,11 @@ from experiments.record.events import (
     line_of,
     record_of,
 )
-from experiments.runner.progress import Reporter
-from experiments.runner.timeline import run_group
-from fabric.topology import canonical
-from testbed.lab import Lab
-from testbed.processes import Addresses
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.timeline import run_group
+from ringlight.fabric.topology import canonical
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces
 

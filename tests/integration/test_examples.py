@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from containers.image_build import ensure_image
-from experiments.analysis import fidelity
-from experiments.backends.emulation import linktest
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.language.expand import Experiment, parse
-from experiments.language.paths import put
-from experiments.language.text import parse_yaml, read_text
-from experiments.record.events import read_records
-from experiments.record.runs import Run, runs_of
-from experiments.runner.command import carry_out_experiment
-from testbed.processes import Addresses
+from ringlight.containers.image_build import ensure_image
+from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.backends.emulation import linktest
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.paths import put
+from ringlight.experiments.language.text import parse_yaml, read_text
+from ringlight.experiments.record.events import read_records
+from ringlight.experiments.record.runs import Run, runs_of
+from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.testbed.processes import Addresses
 from tests.examples import EXAMPLES, assert_as_planned, assert_shown
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures

@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from controller.grids.onics import OnicEntry, ask
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect
-from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation import openvswitch
-from testbed.emulation import testbed as emulated
-from testbed.emulation.optical.datapath import Datapath
-from testbed.faults import FaultClient, FaultError, FaultReport
+from ringlight.controller.grids.onics import OnicEntry, ask
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.optical.datapath import Datapath
+from ringlight.testbed.faults import FaultClient, FaultError, FaultReport
 from tests.drivers import converge
 from tests.integration.labs import agent_client, running_testbed, until
 

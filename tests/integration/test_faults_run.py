@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from containers.image_build import ensure_image
-from testbed.emulation.clean import clean
-from testbed.faults import FaultClient, FaultReport
+from ringlight.containers.image_build import ensure_image
+from ringlight.testbed.emulation.clean import clean
+from ringlight.testbed.faults import FaultClient, FaultReport
 from tests.integration.controller_rig import FABRIC
 from tests.integration.labs import traces, until
 from tests.integration.test_controller_jobs import SPREAD, Run

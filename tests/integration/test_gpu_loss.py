@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from containers.worker.reference import Segment, train_in_one_process
-from containers.worker.spec import parse_spec
-from testbed.faults import FaultClient
+from ringlight.containers.worker.reference import Segment, train_in_one_process
+from ringlight.containers.worker.spec import parse_spec
+from ringlight.testbed.faults import FaultClient
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root

@@ -21,10 +21,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fabric.optical_profiles import PROFILES
-from testbed.acceptance.network import run
-from testbed.emulation.optical.datapath import remove_pins
-from testbed.lab import new_lab
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.acceptance.network import run
+from ringlight.testbed.emulation.optical.datapath import remove_pins
+from ringlight.testbed.lab import new_lab
 from tests.integration.controller_rig import free_port
 
 pytestmark = pytest.mark.root
@@ -139,7 +139,7 @@ class Rig:
                     *(
                         sys.executable,
                         "-m",
-                        "testbed.emulation.optical",
+                        "ringlight.testbed.emulation.optical",
                         "--name",
                         name,
                         "--lab",
@@ -181,7 +181,13 @@ class Rig:
         with (self.state / "controller.log").open("ab") as log:
             self.controller = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "controller", "--fabric", str(self.state / "fabric.json")),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "ringlight.controller",
+                        "--fabric",
+                        str(self.state / "fabric.json"),
+                    ),
                     *("--inventory", str(self.state / "inventory.json"), "--state", str(self.state)),
                     *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}"),
                     *("--token-file", str(self.state / "tokens")),
@@ -471,7 +477,7 @@ def test_the_shell_shows_and_changes_the_same(rig: Rig) -> None:
             [
                 sys.executable,
                 "-m",
-                "experiments.cli.app",
+                "ringlight.experiments.cli.app",
                 "--controller",
                 f"127.0.0.1:{rig.rest}",
                 "ocs",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
-from fabric.optical_drivers import DRIVERS
-from fabric.schema import FabricSpec, build_fabric
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_ocs_serve import PASSWORD, USER, Served, any_port, serving
 
 SIZE = 8

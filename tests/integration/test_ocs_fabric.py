@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from experiments.backends.emulation.backend import EmulationBackend, processes_of
-from experiments.language.expand import parse
-from experiments.record.events import ActionEnded, Circuits
-from testbed.processes import Addresses
+from ringlight.experiments.backends.emulation.backend import EmulationBackend, processes_of
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.record.events import ActionEnded, Circuits
+from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces
 from tests.integration.test_emulation_backend import runs_of

@@ -60,7 +60,7 @@ class Served:
 
 
 def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.cli.app", "ocs", "serve", *options]
+    return [sys.executable, "-m", "ringlight.experiments.cli.app", "ocs", "serve", *options]
 
 
 @contextmanager

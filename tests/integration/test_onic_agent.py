@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from controller.onic import agent as agent_module
-from controller.onic.agent import (
+from ringlight.controller.onic import agent as agent_module
+from ringlight.controller.onic.agent import (
     EPOCH_FILE,
     FLOW_SOCKET,
     MANAGE_SOCKET,
@@ -32,8 +32,8 @@ from controller.onic.agent import (
     NullRoutes,
     Settings,
 )
-from controller.onic.protocol import REQUEST, Message, Times
-from controller.onic.wire import VERSION, VERSION_MESSAGE, encode
+from ringlight.controller.onic.protocol import REQUEST, Message, Times
+from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
 
 HOST = "127.83.7.1"
 PATIENCE_S = 0.6

@@ -21,24 +21,24 @@ from typing import Any
 
 import pytest
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import PortClash
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.grid import cross_connects, wavelength_map
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed.emulation import clean
-from testbed.emulation import testbed as emulated
-from testbed.emulation.network import Emulation
-from testbed.emulation.nodes import ROOT
-from testbed.emulation.onic.counting import read_switch
-from testbed.emulation.onic.light import BpfLaser, BpfRoutes
-from testbed.emulation.onic.tables import Counters, read_counters
-from testbed.emulation.onic.wiring import laser_ids
-from testbed.emulation.optical.datapath import Datapath
-from testbed.emulation.optical.lasers import Lasers
-from testbed.lab import new_lab
+from ringlight.containers.image import ROOT
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import PortClash
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.grid import cross_connects, wavelength_map
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation import clean
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.onic.counting import read_switch
+from ringlight.testbed.emulation.onic.light import BpfLaser, BpfRoutes
+from ringlight.testbed.emulation.onic.tables import Counters, read_counters
+from ringlight.testbed.emulation.onic.wiring import laser_ids
+from ringlight.testbed.emulation.optical.datapath import Datapath
+from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.lab import new_lab
 from tests.drivers import converge
 from tests.integration.labs import (
     Ends,
@@ -432,7 +432,7 @@ def test_each_fibre_port_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> No
 def with_agents(request: pytest.FixtureRequest) -> Iterator[Rig]:
     image = None
     if request.param == "docker":
-        from containers.image_build import ensure_image
+        from ringlight.containers.image_build import ensure_image
 
         image = ensure_image(lambda _: None)
     with running(grid(), request.param, image=image, onic_faults=True, onic_lease_s=0.5) as rig:
@@ -588,7 +588,7 @@ def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(tmp_path: Pa
     side = {"rows": 2, "columns": 2, "gpu": "test", "rate": "100 Gbit/s", "wss": {"profile": "ideal"}}
     described.write_text(json.dumps({"grids": {"n": side}}))
     command = [
-        *(sys.executable, "-m", "testbed.emulation", "--fabric", str(described), "--lab", lab.id),
+        *(sys.executable, "-m", "ringlight.testbed.emulation", "--fabric", str(described), "--lab", lab.id),
         *("--runtime", "namespace", "--payload-scale", "1000", "--openflow", "127.0.0.1:9"),
     ]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)

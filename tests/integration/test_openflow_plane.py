@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from controller.openflow.errors import (
+from ringlight.controller.openflow.errors import (
     ListenError,
     NotConnectedError,
     SwitchRefusedError,
     SwitchTimeoutError,
 )
-from controller.openflow.plane import FlowMod, OpenFlowPlane, SwitchEvent
-from testbed.acceptance.network import run
-from testbed.lab import new_lab
+from ringlight.controller.openflow.plane import FlowMod, OpenFlowPlane, SwitchEvent
+from ringlight.testbed.acceptance.network import run
+from ringlight.testbed.lab import new_lab
 
 pytestmark = pytest.mark.root
 

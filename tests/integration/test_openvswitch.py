@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation import openvswitch
+from ringlight.testbed.emulation import openvswitch
 from tests.integration.labs import until
 
 

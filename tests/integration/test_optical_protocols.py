@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.optical.tl1 import MessageFramer, Reply, Report
-from testbed.acceptance.network import run
-from testbed.acceptance.rigs.emulated import PASSWORD, SIZE, USER
-from testbed.acceptance.rigs.tl1 import PolatisTl1Rig
+from ringlight.controller.optical.tl1 import MessageFramer, Reply, Report
+from ringlight.testbed.acceptance.network import run
+from ringlight.testbed.acceptance.rigs.emulated import PASSWORD, SIZE, USER
+from ringlight.testbed.acceptance.rigs.tl1 import PolatisTl1Rig
 
 pytestmark = pytest.mark.root
 

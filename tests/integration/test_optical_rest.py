@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed.emulation.optical.datapath import Datapath, remove_pins
-from testbed.lab import new_lab
+from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
+from ringlight.testbed.lab import new_lab
 
 pytestmark = pytest.mark.root
 
@@ -39,7 +39,7 @@ class Emulated:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
+                    *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self.lab.id, "--size", str(SIZE), "--profile", "ideal"),
                     *("--listen", "127.0.0.1:0", "--serve", "polatis-tl1=127.0.0.1:0"),
                     *("--pins", str(self.pins), "--ready", str(ready), "--rest", "127.0.0.1:0", *more),
@@ -196,7 +196,7 @@ def test_what_cannot_be_is_one_line(switch: Emulated) -> None:
 
 def ringlight(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "experiments.cli.app", *arguments],
+        [sys.executable, "-m", "ringlight.experiments.cli.app", *arguments],
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
@@ -233,7 +233,7 @@ def test_faults_from_the_shell(switch: Emulated) -> None:
 
 
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--size", "4"]
+    command = [sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0", "--size", "4"]
     command += ["--listen", "127.0.0.1:0", "--pins", str(tmp_path / "pins"), "--rest", "0.0.0.0:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 2

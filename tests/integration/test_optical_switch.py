@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from fabric.optical_profiles import PROFILES
-from testbed.emulation.optical.build import BuildError, build_object
-from testbed.emulation.optical.datapath import Counters, Datapath, remove_pins
-from testbed.emulation.optical.netns import entered
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.emulation.optical.build import BuildError, build_object
+from ringlight.testbed.emulation.optical.datapath import Counters, Datapath, remove_pins
+from ringlight.testbed.emulation.optical.netns import entered
 
 pytestmark = pytest.mark.root
 
@@ -127,7 +127,15 @@ class Bench:
         with (self.directory / "switch.log").open("ab") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--lab", self.lab),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "ringlight.testbed.emulation.optical",
+                        "--name",
+                        "ocs0",
+                        "--lab",
+                        self.lab,
+                    ),
                     *("--size", str(SIZE), "--listen", "127.0.0.1:0", "--netns", self.netns),
                     *("--pins", str(self.pins), "--ready", str(ready), "--profile", profile, *arguments),
                 ],
@@ -507,7 +515,15 @@ def test_a_start_that_cannot_work_says_so_in_one_line_and_leaves_nothing(bench: 
     def failing(*arguments: str) -> str:
         result = subprocess.run(
             [
-                *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0", "--size", str(SIZE)),
+                *(
+                    sys.executable,
+                    "-m",
+                    "ringlight.testbed.emulation.optical",
+                    "--name",
+                    "ocs0",
+                    "--size",
+                    str(SIZE),
+                ),
                 *("--netns", bench.netns, "--pins", str(bench.pins), *arguments),
             ],
             cwd=ROOT,

@@ -16,14 +16,14 @@ import httpx
 import pytest
 import yaml
 
-from containers.image import ROOT
-from testbed.lab import Lab
+from ringlight.containers.image import ROOT
+from ringlight.testbed.lab import Lab
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 
 pytestmark = pytest.mark.root
 
-COMMAND = [sys.executable, "-m", "experiments.cli.app"]
+COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 APPLICATIONS = ROOT / "docs/applications"
 LEARNING = APPLICATIONS / "learning_switch.py"
 TWO_SWITCHES = APPLICATIONS / "two_switches.yaml"

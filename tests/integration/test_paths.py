@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from experiments.backends.emulation.backend import processes_of
-from experiments.client import Api, ApiError
-from experiments.language.expand import load
-from testbed.lab import Lab
-from testbed.processes import Addresses
+from ringlight.experiments.backends.emulation.backend import processes_of
+from ringlight.experiments.client import Api, ApiError
+from ringlight.experiments.language.expand import load
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 

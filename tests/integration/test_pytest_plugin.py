@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.lab import Lab
+from ringlight.testbed.lab import Lab
 from tests.conftest import environments
 from tests.integration.labs import traces, until
 

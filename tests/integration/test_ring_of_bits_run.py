@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from tests.integration.figures import Figures
 from tests.integration.test_run import RunningCommand, assert_gone, running_command
 

@@ -22,20 +22,20 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.image import ROOT
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.schema import FabricSpec, build_fabric
-from fabric.steps import Step, frozen, frozen_bool
-from fabric.topology import Fabric
-from fabric.wdm import ADD_CLOCKWISE, EAST, WEST, cross_connects
-from testbed.emulation import testbed as emulated
-from testbed.emulation.network import Emulation
-from testbed.emulation.onic.tables import Counters, RouteTable, Transmitter, read_counters
-from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
-from testbed.emulation.optical.lasers import Lasers
-from testbed.lab import new_lab
+from ringlight.containers.image import ROOT
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.steps import Step, frozen, frozen_bool
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.wdm import ADD_CLOCKWISE, EAST, WEST, cross_connects
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.onic.tables import Counters, RouteTable, Transmitter, read_counters
+from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
+from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.lab import new_lab
 from tests.drivers import converge
 from tests.integration.labs import (
     Ends,
@@ -301,7 +301,7 @@ def test_a_capture_has_every_colour_of_a_fibre_and_the_bytes_that_the_switch_cou
         file, port = tmp_path / "fibre.pcap", f"{switch.name}:{WEST}"
         capture = subprocess.Popen(
             [
-                *(sys.executable, "-m", "experiments.cli.app", "capture", port, "-w", str(file)),
+                *(sys.executable, "-m", "ringlight.experiments.cli.app", "capture", port, "-w", str(file)),
                 *("--direction", "in", "--lab", rig.lab.id, "--json"),
             ],
             cwd=ROOT,

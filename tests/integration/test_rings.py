@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from containers.worker.flows import Flow, Flows
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import parse_spec
-from controller.bus import EventBus
-from controller.circuits.lights import Lights
-from controller.circuits.optical_site import OpticalSite
-from controller.optical.registry import make_driver
-from controller.rings import conductor as ring_conductor
-from controller.rings.conductor import RingConductor
-from controller.rings.light import plan_light, steps_of_job
-from fabric.crossconnect import CrossConnect
-from fabric.schema import FabricSpec, build_fabric
+from ringlight.containers.worker.flows import Flow, Flows
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import parse_spec
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.lights import Lights
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.rings import conductor as ring_conductor
+from ringlight.controller.rings.conductor import RingConductor
+from ringlight.controller.rings.light import plan_light, steps_of_job
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.record.events import LinkRate, LinkRateDisturbed, RunStarted, read_records
-from experiments.record.runs import AGAIN
-from testbed.emulation.clean import clean, clean_objects
-from testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
+from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, RunStarted, read_records
+from ringlight.experiments.record.runs import AGAIN
+from ringlight.testbed.emulation.clean import clean, clean_objects
+from ringlight.testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
 from tests.integration.figures import Figures
 from tests.integration.labs import traces, until
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
 #: The command line, its bundled experiment the small one instead of one that takes minutes.
 DEMO = (
-    "import experiments.cli.app as app, experiments.cli.experiments as commands, pathlib; "
+    "import pathlib; from ringlight.experiments.cli import app, experiments as commands; "
     f"commands.BUNDLED = pathlib.Path({str(MINI)!r}); app.main()"
 )
 DEADLINE_S = 250.0
@@ -41,7 +41,9 @@ class RunningCommand:
     """``ringlight run`` (or ``demo``) as a process, its standard error collected while it runs."""
 
     def __init__(self, folder: Path, *arguments: str, scenario: Path = MINI, demo: bool = False) -> None:
-        command = ["-c", DEMO, "demo"] if demo else ["-m", "experiments.cli.app", "run", str(scenario)]
+        command = (
+            ["-c", DEMO, "demo"] if demo else ["-m", "ringlight.experiments.cli.app", "run", str(scenario)]
+        )
         self.process = subprocess.Popen(
             [sys.executable, *command, "--runs", str(folder), *arguments],
             cwd=ROOT,
@@ -178,7 +180,7 @@ def test_an_experiment_end_to_end(running: RunningCommand, tmp_path: Path) -> No
 
 def assert_crosschecked(emulated: Path, runs: Path) -> None:
     """Its simulation has the same jobs in the same runs, and no other order of magnitude."""
-    command = [sys.executable, "-m", "experiments.cli.app", "crosscheck", str(MINI)]
+    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "crosscheck", str(MINI)]
     done = subprocess.run(
         [*command, "--emulated", str(emulated), "--runs", str(runs), "--limit", "300", "--json"],
         cwd=ROOT,

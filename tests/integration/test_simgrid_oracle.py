@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.simulation.engine import Engine
-from testbed.simulation.maxmin import drain
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.maxmin import drain
 
 PYTHON = Path("/usr/bin/python3")
 DRIVER = Path(__file__).resolve().parents[1] / "simgrid_flows.py"

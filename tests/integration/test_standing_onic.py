@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.allocation.dividing import divider
-from fabric.crossconnect import Mode
-from fabric.lightpaths import Lightpath, Paths, setting_of
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed.emulation import testbed as emulated
-from testbed.emulation.network import Emulation
-from testbed.emulation.onic.tables import (
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.onic.tables import (
     LightTable,
     Lit,
     PathCount,

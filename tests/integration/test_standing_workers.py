@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from controller.demand.decision import left, stranded
-from controller.optical.registry import make_driver
-from controller.server_agent import AgentClient, AgentRefusedError
-from fabric.crossconnect import Mode
-from fabric.lightpaths import Lightpath, Paths, setting_of
-from testbed.emulation import testbed as emulated
-from testbed.emulation.network import Emulation
+from ringlight.controller.demand.decision import left, stranded
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.server_agent import AgentClient, AgentRefusedError
+from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.lightpaths import Lightpath, Paths, setting_of
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.network import Emulation
+from ringlight.workloads.packed import pack
 from tests.drivers import converge
 from tests.integration.labs import running_testbed, until
 from tests.integration.test_standing_onic import SCALE, STRAY_BYTES, circuits, planes
 from tests.unit.test_worker_graph import pipeline
-from workloads.packed import pack
 
 pytestmark = pytest.mark.root
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.clean import clean
-from testbed.lab import ENVIRONMENT, STATE_ROOT, Lab
+from ringlight.testbed.emulation.clean import clean
+from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab
 from tests.conftest import RUN, environments, lives
 from tests.integration.labs import traces, until
 from tests.integration.test_run import ROOT

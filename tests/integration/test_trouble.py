@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.clean import clean, clean_objects
-from testbed.lab import STATE_ROOT, Lab
+from ringlight.testbed.emulation.clean import clean, clean_objects
+from ringlight.testbed.lab import STATE_ROOT, Lab
 from tests.integration.test_run import MINI, ROOT, free_ports
 
 pytestmark = pytest.mark.root
@@ -30,7 +30,7 @@ HIDE = {
 
 def ringlight(*arguments: str, hidden: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command as a user gives it; with one service's socket hidden from it."""
-    command = [sys.executable, "-m", "experiments.cli.app", *arguments]
+    command = [sys.executable, "-m", "ringlight.experiments.cli.app", *arguments]
     if hidden is not None:
         command = ["unshare", "--mount", "sh", "-c", f'{HIDE[hidden]} && exec "$@"', "sh", *command]
     return subprocess.run(

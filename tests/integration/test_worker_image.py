@@ -15,14 +15,14 @@ from typing import Any
 import docker
 import pytest
 
-from containers.image import base_tag, image_present, image_tag
-from containers.image_build import ensure_image
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import read_spec
-from testbed import lab
-from testbed.emulation import clean
-from testbed.lab import Lab
-from testbed.setup import remove_old_images
+from ringlight.containers.image import base_tag, image_present, image_tag
+from ringlight.containers.image_build import ensure_image
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import read_spec
+from ringlight.testbed import lab
+from ringlight.testbed.emulation import clean
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.setup import remove_old_images
 
 pytestmark = pytest.mark.root
 
@@ -127,8 +127,8 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
         "status = dict(l.split(':', 1) for l in open('/proc/self/status'))\n"
         "print(json.dumps({'uid': os.getuid(), 'capabilities': status['CapEff'].strip(),\n"
         "    'writable': [p for p in ('/', '/tmp', '/opt/ringlight', '/job') if writable(p)],\n"
-        "    'ours': sorted(os.listdir('/opt/ringlight')),\n"
-        "    'fabric': sorted(os.listdir('/opt/ringlight/fabric'))}))\n"
+        "    'ours': sorted(os.listdir('/opt/ringlight/ringlight')),\n"
+        "    'fabric': sorted(os.listdir('/opt/ringlight/ringlight/fabric'))}))\n"
     )
     container = bench.run(bench.job(0, 1), ["python3", "-c", program])
     assert container.wait(timeout=60)["StatusCode"] == 0, container.logs()
@@ -136,7 +136,12 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
     assert seen["uid"] == NOBODY
     assert int(seen["capabilities"], 16) == 0
     assert seen["writable"] == ["/job"]
-    assert seen["ours"] == ["containers", "fabric", "workloads"]
+    assert [name for name in seen["ours"] if name != "__pycache__"] == [
+        "__init__.py",
+        "containers",
+        "fabric",
+        "workloads",
+    ]
     assert [name for name in seen["fabric"] if name.endswith(".py")] == [
         "__init__.py",
         "alltoall.py",

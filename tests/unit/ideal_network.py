@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workloads.graph import Kind, Workload
-from workloads.iteration_time import IdealNetwork
+from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.iteration_time import IdealNetwork
 
 
 def ideal_run(

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.onic.protocol import (
+from ringlight.controller.onic.protocol import (
     ASKING,
     Closed,
     Dark,

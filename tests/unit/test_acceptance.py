@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.acceptance.page import render
-from fabric.crossconnect import CrossConnect, check_matching
-from testbed.acceptance.checks import CHECKS
-from testbed.acceptance.items import ITEMS
-from testbed.acceptance.measure import Stream, summary, two_states
-from testbed.acceptance.rig import Lacks, Rig
-from testbed.acceptance.runner import Outcome, as_document, by_item
-from testbed.acceptance.traffic import Arrived, Sent, gaps, interval_of
+from ringlight.experiments.acceptance.page import render
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.testbed.acceptance.checks import CHECKS
+from ringlight.testbed.acceptance.items import ITEMS
+from ringlight.testbed.acceptance.measure import Stream, summary, two_states
+from ringlight.testbed.acceptance.rig import Lacks, Rig
+from ringlight.testbed.acceptance.runner import Outcome, as_document, by_item
+from ringlight.testbed.acceptance.traffic import Arrived, Sent, gaps, interval_of
 from tests.unit.test_cli import ringlight
 
 

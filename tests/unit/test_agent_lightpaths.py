@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed.emulation.agent.errors import AgentError
-from testbed.emulation.agent.http import LightSpec
-from testbed.emulation.agent.lightpaths import Lightpaths
-from testbed.emulation.onic.tables import Lit, Transmitter
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.agent.http import LightSpec
+from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
+from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 
 
 def interconnect(**values: Any) -> Fabric:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric import wdm
-from fabric.allocation.arcs import ArcPlan, Decisions, Divisions, allocate
-from fabric.allocation.colour_bound import colour_bound
-from fabric.allocation.ring_program import highs_ring, load_bound
+from ringlight.fabric import wdm
+from ringlight.fabric.allocation.arcs import ArcPlan, Decisions, Divisions, allocate
+from ringlight.fabric.allocation.colour_bound import colour_bound
+from ringlight.fabric.allocation.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.allocation.circuits import (
+from ringlight.fabric.allocation.circuits import (
     CircuitPlan,
     highs_single_shot,
     multi_shot,
@@ -19,8 +19,8 @@ from fabric.allocation.circuits import (
     permutations,
     single_shot,
 )
-from fabric.crossconnect import CrossConnect, check_matching
-from fabric.steps import IntArray
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.steps import IntArray
 
 INFINITE = float("inf")
 Matrix = npt.NDArray[np.float64]

@@ -13,14 +13,14 @@ import webob
 import yaml
 from pydantic import ValidationError
 
-from containers.image import ROOT
-from controller.bus import EventBus
-from controller.openflow.apps import wsgi
-from controller.packets.attachment import attachments
-from controller.packets.following import Followers, attached
-from controller.packets.forwarding import Forwarding
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Port, circuit_cross_connects
+from ringlight.containers.image import ROOT
+from ringlight.controller.bus import EventBus
+from ringlight.controller.openflow.apps import wsgi
+from ringlight.controller.packets.attachment import attachments
+from ringlight.controller.packets.following import Followers, attached
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Port, circuit_cross_connects
 from tests.unit.test_controller_rules import FakeTables
 
 APPLICATIONS = ROOT / "docs/applications"
@@ -31,7 +31,7 @@ def loaded(text: str, folder: Path) -> tuple[int, str]:
     """Exit code and standard error of a process that runs an application file with this text."""
     file = folder / "my_app.py"
     file.write_text(text)
-    command = [sys.executable, "-m", "controller.openflow.apps", "--openflow", "127.0.0.1:9"]
+    command = [sys.executable, "-m", "ringlight.controller.openflow.apps", "--openflow", "127.0.0.1:9"]
     done = subprocess.run(
         [*command, "--rest", "127.0.0.1:9", str(file)],
         cwd=ROOT,
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_run_is_named_in_one_line(text: str, said: str, tm
 
 def test_ryu_is_os_ken_under_another_name() -> None:
     code = """if True:
-        from controller.openflow.apps import ryu
+        from ringlight.controller.openflow.apps import ryu
         ryu.install()
         from ryu.base import app_manager
         import os_ken.base.app_manager as theirs
@@ -76,7 +76,7 @@ def test_ryu_is_os_ken_under_another_name() -> None:
         from ryu.exception import RyuException
         from ryu.app.wsgi import ControllerBase
         from os_ken.app import wsgi
-        from controller.openflow.apps import wsgi as ours
+        from ringlight.controller.openflow.apps import wsgi as ours
         assert app_manager is theirs and theirs.__spec__.name == "os_ken.base.app_manager"
         assert app_manager.RyuApp is theirs.OSKenApp
         assert ryu.lib.packet.ethernet is os_ken.lib.packet.ethernet

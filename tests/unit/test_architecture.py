@@ -11,7 +11,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from containers.image import ROOT, code_files
+from ringlight.containers.image import ROOT, code_files
 
 ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments")
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
@@ -132,17 +132,23 @@ def _nodes(node: ast.AST, *, deferred: bool) -> Iterator[ast.AST]:
             yield from _nodes(child, deferred=deferred)
 
 
+def _room_name(name: str) -> str:
+    """A module's name as here: its path. A bare import would find a user's folder, or nothing."""
+    assert name.partition(".")[0] not in ROOMS, f"{name} is imported by this name, not as ringlight.{name}"
+    return name.removeprefix("ringlight.")
+
+
 @cache
 def imports(module: str, *, deferred: bool = True) -> frozenset[str]:
     """Everything a module imports when it runs; ``deferred``: inside of functions, too."""
     found = set()
     for node in _nodes(ast.parse(modules()[module].read_text()), deferred=deferred):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found |= {_room_name(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{module}: imports are absolute"
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules() else str(node.module) for name in names}
+            names = {_room_name(f"{node.module}.{alias.name}") for alias in node.names}
+            found |= {name if name in modules() else _room_name(str(node.module)) for name in names}
     return frozenset(found)
 
 
@@ -196,7 +202,11 @@ def test_rooms_import_what_the_architecture_allows() -> None:
 def test_packages_of_others_stay_in_their_rooms() -> None:
     wrong = []
     for module in modules():
-        others = {name.partition(".")[0] for name in imports(module)} - sys.stdlib_module_names - set(ROOMS)
+        others = (
+            {name.partition(".")[0] for name in imports(module)}
+            - sys.stdlib_module_names
+            - {"ringlight", *ROOMS}
+        )
         wrong += [
             f"{module} imports {o}"
             for o in others
@@ -215,14 +225,14 @@ def test_the_image_has_what_a_worker_imports() -> None:
         if module not in seen and module in modules():
             seen.add(module)
             todo += [*imports(module), module.rpartition(".")[0]]
-    assert {modules()[module] for module in seen} <= set(code_files())
+    assert {modules()[module] for module in seen} <= set(code_files().values())
 
 
 def test_simulating_needs_no_emulation() -> None:
     """A scenario simulated by the command, with its report, loads nothing of the emulated testbed."""
     code = """
 import sys
-from experiments.cli.app import main
+from ringlight.experiments.cli.app import main
 sys.argv = ["ringlight", "simulate", *sys.argv[1:]]
 try:
     main()
@@ -234,6 +244,7 @@ print(*sys.modules)
         command = [sys.executable, "-c", code, str(ROOT / "tests/data/mini_oddl.yaml"), "--runs", runs]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
+    loaded = [name.removeprefix("ringlight.") for name in loaded]
     assert "testbed.simulation.engine" in loaded
     emulation = ("testbed.emulation", "experiments.backends.emulation")
     assert not [name for name in loaded if any(within(name, room) for room in emulation)]
@@ -241,8 +252,24 @@ print(*sys.modules)
 
 def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
     """It is half of the time of its start, and a link test starts a worker for every GPU, again and again."""
-    code = "import sys, containers.worker.__main__, containers.worker.linktest; print(*sys.modules)"
+    code = "import sys; from ringlight.containers.worker import __main__, linktest; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "containers.worker.rendezvous" in loaded
+    assert "ringlight.containers.worker.rendezvous" in loaded
     assert "numpy" not in loaded
+
+
+def test_nothing_else_imports_a_room_by_its_bare_name() -> None:
+    """Found only because this folder happens to be in the path, and then a second copy of the module."""
+    for place in ("tests", "benchmarks", "docs", "scenarios"):
+        for path in (ROOT / place).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names = (
+                        [alias.name for alias in node.names]
+                        if isinstance(node, ast.Import)
+                        else [node.module]
+                    )
+                    assert not {str(name).partition(".")[0] for name in names} & set(ROOMS), (
+                        f"{path}: {names}"
+                    )

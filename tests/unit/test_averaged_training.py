@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker.averaged import summed_by
-from containers.worker.exchange import Exchange
-from containers.worker.model import PARAMETERS
-from containers.worker.pads import Fractions
-from containers.worker.peer import AveragingFailed, PeerLost
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import AveragerPlace, BadSpec, WorkerSpec, parse_spec
-from fabric.optinc.blocks import BLOCK
+from ringlight.containers.worker.averaged import summed_by
+from ringlight.containers.worker.exchange import Exchange
+from ringlight.containers.worker.model import PARAMETERS
+from ringlight.containers.worker.pads import Fractions
+from ringlight.containers.worker.peer import AveragingFailed, PeerLost
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import AveragerPlace, BadSpec, WorkerSpec, parse_spec
+from ringlight.fabric.optinc.blocks import BLOCK
 
 PLACE = AveragerPlace("10.84.0.1:7070", 0, 4, 8)
 

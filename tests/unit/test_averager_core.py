@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.optinc import wire
-from fabric.optinc.averaging import Coding, goal, mean_of_all, mean_of_means
-from fabric.optinc.network import Network, Table, wrong_of
-from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Hello, Kind, Position
-from testbed.emulation.averager.core import DEPTH, Core, Ring, Unit
-from testbed.emulation.averager.lookup import Disagreement, Lookup, Sample, evaluate, load
+from ringlight.fabric.optinc import wire
+from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_all, mean_of_means
+from ringlight.fabric.optinc.network import Network, Table, wrong_of
+from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Hello, Kind, Position
+from ringlight.testbed.emulation.averager.core import DEPTH, Core, Ring, Unit
+from ringlight.testbed.emulation.averager.lookup import Disagreement, Lookup, Sample, evaluate, load
 
 FRAME = 64
 CODING = Coding(8, 4)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.result import Analysis, analyse
-from experiments.analysis.rows import where
-from experiments.backends.emulation.averagers import AveragerLog
-from experiments.language.expand import Experiment
-from experiments.record.events import AveragersCounted, Record, Reference, RunEnded, WorkerDone
+from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.analysis.rows import where
+from ringlight.experiments.backends.emulation.averagers import AveragerLog
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.record.events import AveragersCounted, Record, Reference, RunEnded, WorkerDone
 from tests.simulated import experiment, records_of, the
 
 FABRIC = """

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.averagers import TRAINED, Averaging, Hop, averaging_of, coding, scale_bytes, scales_sent
-from fabric.optinc.averaging import cascade
-from fabric.optinc.wire import FRAME, HEADER_BYTES
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Averager, Fabric, Link, Port, electrical_graph
-from fabric.zoo.counts import of_fabric
-from testbed.emulation.averagers import PREFIX, address_of, place_of
-from testbed.emulation.network import Emulation, check_rates
-from testbed.simulation.networks import scaled
+from ringlight.fabric.averagers import TRAINED, Averaging, Hop, averaging_of, coding, scale_bytes, scales_sent
+from ringlight.fabric.optinc.averaging import cascade
+from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Averager, Fabric, Link, Port, electrical_graph
+from ringlight.fabric.zoo.counts import of_fabric
+from ringlight.testbed.emulation.averagers import PREFIX, address_of, place_of
+from ringlight.testbed.emulation.network import Emulation, check_rates
+from ringlight.testbed.simulation.networks import scaled
 
 RATE = "100 Gbit/s"
 
@@ -55,7 +55,7 @@ def names(count: int) -> list[str]:
 
 
 def test_the_trained_cases_are_those_whose_weights_are_there() -> None:
-    files = [entry.name for entry in resources.files("fabric.optinc.weights").iterdir()]
+    files = [entry.name for entry in resources.files("ringlight.fabric.optinc.weights").iterdir()]
     assert sorted(TRAINED) == sorted(name.removesuffix(".npz") for name in files if name.endswith(".npz"))
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.averagers import averaging_of
-from fabric.optinc.averaging import Coding
-from fabric.optinc.blocks import block_count
-from fabric.optinc.wire import FRAME, HEADER_BYTES
-from fabric.photonics import carried, errors_of, meshes_of, network_of
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Averager, Fabric, Imperfect
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.blocks import block_count
+from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
+from ringlight.fabric.photonics import carried, errors_of, meshes_of, network_of
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Averager, Fabric, Imperfect
 
 
 def fabric_of(**form: Any) -> Fabric:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.metrics.regroup import light_window, relit_gpus
-from experiments.analysis.result import analyse
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import load
-from experiments.language.plan import EventPlan, When
-from experiments.record.events import Iteration, Record, WorkerDone, WorkerReady
-from experiments.record.runs import Action, Run, runs_of
-from experiments.runner.experiment import one_alone
+from ringlight.experiments.analysis.metrics.regroup import light_window, relit_gpus
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.plan import EventPlan, When
+from ringlight.experiments.record.events import Iteration, Record, WorkerDone, WorkerReady
+from ringlight.experiments.record.runs import Action, Run, runs_of
+from ringlight.experiments.runner.experiment import one_alone
 from tests.simulated import the, with_workers
 from tests.unit.test_cli import MINI
 

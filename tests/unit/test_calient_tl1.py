@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.optical import base
-from controller.optical.base import Identity, OpticalSwitchDriver, PortStatus
-from controller.optical.calient_tl1 import (
+from ringlight.controller.optical import base
+from ringlight.controller.optical.base import Identity, OpticalSwitchDriver, PortStatus
+from ringlight.controller.optical.calient_tl1 import (
     Circuit,
     bulk_outcome,
     parse_circuit,
@@ -21,15 +21,15 @@ from controller.optical.calient_tl1 import (
     parse_power,
     parse_powers,
 )
-from controller.optical.errors import PartialApply, ProtocolError, Refused
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import CrossConnectState, Mode, PortState
-from fabric.optical_profiles import CALIENT_S320, IDEAL, MEMS, Profile
-from testbed.emulation.optical.calient import CircuitError, port_number
-from testbed.emulation.optical.calient_tl1 import PAGE_ROWS, CalientTl1Session
-from testbed.emulation.optical.device import NS, Connect, OpticalDevice, SetAdmin
-from testbed.emulation.optical.session import Switch
+from ringlight.controller.optical.errors import PartialApply, ProtocolError, Refused
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
+from ringlight.fabric.optical_profiles import CALIENT_S320, IDEAL, MEMS, Profile
+from ringlight.testbed.emulation.optical.calient import CircuitError, port_number
+from ringlight.testbed.emulation.optical.calient_tl1 import PAGE_ROWS, CalientTl1Session
+from ringlight.testbed.emulation.optical.device import NS, Connect, OpticalDevice, SetAdmin
+from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from testbed.emulation.console.capture import Seen, described, records, summary
+from ringlight.testbed.emulation.console.capture import Seen, described, records, summary
 
 
 def pcap(*packets: tuple[int | None, int], order: str = "<", kept: int = 64) -> bytes:

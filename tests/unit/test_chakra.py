@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from containers.image import ROOT
+from ringlight.containers.image import ROOT
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.formats.chakra.names import files_of
+from ringlight.workloads.formats.chakra.reader import read
+from ringlight.workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
+from ringlight.workloads.formats.chakra.writer import delimited, encoded, write
+from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.parallelism import generate
+from ringlight.workloads.settings import Parallel, Training
+from ringlight.workloads.traffic import traffic
 from tests.unit.workloads import canonical, many_kinds, outcome
-from workloads.devices import DEVICES
-from workloads.formats.chakra.names import files_of
-from workloads.formats.chakra.reader import read
-from workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
-from workloads.formats.chakra.writer import delimited, encoded, write
-from workloads.graph import Book, Collective, Kind, Workload, Writer
-from workloads.models import MODELS
-from workloads.parallelism import generate
-from workloads.settings import Parallel, Training
-from workloads.traffic import traffic
 
 DATA = ROOT / "tests/data/chakra"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker.checkpoint import BadCheckpoint, Checkpoint
-from containers.worker.model import PARAMETERS, fingerprint, initial_parameters
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import WorkerSpec, parse_spec
+from ringlight.containers.worker.checkpoint import BadCheckpoint, Checkpoint
+from ringlight.containers.worker.model import PARAMETERS, fingerprint, initial_parameters
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import WorkerSpec, parse_spec
 from tests.unit.test_training import Crew, crew, of_kind
 
 ITERATIONS = 12

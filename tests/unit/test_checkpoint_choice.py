@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.agent.checkpoints import choose_state, remove_directory
+from ringlight.testbed.emulation.agent.checkpoints import choose_state, remove_directory
 
 
 def make(directory: Path, names: list[str]) -> None:

@@ -21,7 +21,7 @@ from typing import IO
 import pytest
 import yaml
 
-from experiments.cli import app as cli
+from ringlight.experiments.cli import app as cli
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
@@ -35,7 +35,13 @@ def ringlight(
     if root and stdout == subprocess.PIPE:
         return forked(arguments, environment)
     return subprocess.run(
-        [*([] if root else ["unshare", "--user"]), sys.executable, "-m", "experiments.cli.app", *arguments],
+        [
+            *([] if root else ["unshare", "--user"]),
+            sys.executable,
+            "-m",
+            "ringlight.experiments.cli.app",
+            *arguments,
+        ],
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1", **environment},
         stdin=subprocess.DEVNULL,
@@ -65,7 +71,7 @@ def forked(arguments: Sequence[str], environment: Mapping[str, str]) -> subproce
 
 
 def in_fork(arguments: Sequence[str], environment: Mapping[str, str], out: int, error: int) -> None:
-    """What ``python -m experiments.cli.app`` does, without pytest's hold on output, logs and warnings."""
+    """What ``python -m ringlight.experiments.cli.app`` does, without pytest's hold on output and logs."""
     os.dup2(out, 1)
     os.dup2(error, 2)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
@@ -93,7 +99,7 @@ def free_port() -> int:
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys, experiments.cli.app as c\n"
+        "import sys, ringlight.experiments.cli.app as c\n"
         "try: c.app(['--help'], standalone_mode=False)\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'matplotlib', 'networkx', 'pydantic', 'httpx', 'scipy', 'docker', 'fastapi'}\n"

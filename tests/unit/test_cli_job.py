@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from containers.image import ROOT
+from ringlight.containers.image import ROOT
 
 RANK = {"rank": 0, "gpu": "g0", "state": "exited", "exit_code": 0, "error": None}
 ITERATION = {
@@ -59,7 +59,16 @@ def address() -> Iterator[str]:
 
 @pytest.mark.parametrize(("end", "code"), [("succeeded", 0), ("failed", 1)])
 def test_a_job_is_followed_to_its_end(address: str, end: str, code: int) -> None:
-    command = [sys.executable, "-m", "experiments.cli.app", "--controller", address, "job", "watch", end]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.experiments.cli.app",
+        "--controller",
+        address,
+        "job",
+        "watch",
+        end,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines() == [

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import yaml
 
-from containers.image import ROOT
-from experiments.cli.common import patience
+from ringlight.containers.image import ROOT
+from ringlight.experiments.cli.common import patience
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.formats import matrix, reading
+from ringlight.workloads.formats.chakra import writer
+from ringlight.workloads.formats.writing import write_any
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.packed import pack
+from ringlight.workloads.parallelism import generate
+from ringlight.workloads.settings import Parallel, Training
+from ringlight.workloads.summary import traffic
+from ringlight.workloads.traffic import traffic as traffic_matrix
 from tests.simulated import SIX_GPUS
 from tests.unit.test_cli import one_line, ringlight
 from tests.unit.workloads import canonical, many_kinds
-from workloads.devices import DEVICES
-from workloads.formats import matrix, reading
-from workloads.formats.chakra import writer
-from workloads.formats.writing import write_any
-from workloads.models import MODELS
-from workloads.packed import pack
-from workloads.parallelism import generate
-from workloads.settings import Parallel, Training
-from workloads.summary import traffic
-from workloads.traffic import traffic as traffic_matrix
 
 DATA = ROOT / "tests/data"
 TRACE = str(DATA / "chakra/all_reduce")
@@ -191,7 +191,7 @@ def test_what_is_not_read_as_it_was_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     other = generate(MODELS["vgg16"], Parallel(dp=4), Training())
-    monkeypatch.setattr("workloads.formats.writing.read_any", lambda _: other)
+    monkeypatch.setattr("ringlight.workloads.formats.writing.read_any", lambda _: other)
     with pytest.raises(ValueError, match="what was written is not what is read from it"):
         write_any(many_kinds(), tmp_path / f"a{end}")
 

@@ -16,34 +16,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from experiments.analysis.base import AtBase
-from experiments.analysis.crossover import crossing
-from experiments.analysis.published import means
-from experiments.analysis.result import Analysis, analyse, document
-from experiments.analysis.rows import Row, where
-from experiments.analysis.table import Table
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.backends.simulation.collectives import Around, alone
-from experiments.language.expand import Experiment, parse
-from experiments.language.text import ScenarioError
-from experiments.papers.wrht import on_ring, verdict
-from experiments.record.events import CollectiveTimed, Record, RunFailed
-from experiments.report.page import tag
-from experiments.report.report import render
-from experiments.report.sections import fastest, series
-from experiments.report.view import view_of
-from experiments.runner.command import carry_out_experiment, load_checked
-from experiments.runner.experiment import choose, one_alone
-from experiments.runner.progress import Reporter
-from fabric import wdm
-from fabric.schedules import fitted, fitting_group, parse_collective, steps_named
-from fabric.steps import compact
-from fabric.trees import leaf_spine
-from fabric.wdm import collective_on_ring, stripes
-from fabric.wrht import plan
-from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import Network, PacketNetwork, RingNetwork
-from testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
+from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.analysis.crossover import crossing
+from ringlight.experiments.analysis.published import means
+from ringlight.experiments.analysis.result import Analysis, analyse, document
+from ringlight.experiments.analysis.rows import Row, where
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.collectives import Around, alone
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.papers.wrht import on_ring, verdict
+from ringlight.experiments.record.events import CollectiveTimed, Record, RunFailed
+from ringlight.experiments.report.page import tag
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.sections import fastest, series
+from ringlight.experiments.report.view import view_of
+from ringlight.experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.fabric import wdm
+from ringlight.fabric.schedules import fitted, fitting_group, parse_collective, steps_named
+from ringlight.fabric.steps import compact
+from ringlight.fabric.trees import leaf_spine
+from ringlight.fabric.wdm import collective_on_ring, stripes
+from ringlight.fabric.wrht import plan
+from ringlight.testbed.simulation.maxmin import drain
+from ringlight.testbed.simulation.networks import Network, PacketNetwork, RingNetwork
+from ringlight.testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
 from tests.simulated import bundled
 from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_schedules import sums_once
@@ -389,7 +389,7 @@ def test_what_is_not_there_is_one_line(change: dict[str, Any], said: str, tmp_pa
 
 
 def test_an_emulation_refuses_what_only_a_simulation_counts() -> None:
-    from experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
     raw = study(arms={"a": {"fabric": "light", "costs.segment": "5 ns"}, "b": {"fabric": "tree"}}, tcp={})
     raw["arms"]["c"] = {"fabric": "light", "training.collective": "ring-striped"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fabric.kinds import KINDS, collective_steps, vector_bytes
+from ringlight.fabric.kinds import KINDS, collective_steps, vector_bytes
 
 PAGE = Path(__file__).parents[2] / "docs/collectives.md"
 SIZES = (8, 12)

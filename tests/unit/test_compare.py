@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from experiments.analysis.compare import break_even_rows, comparison_rows
-from experiments.analysis.metrics import metrics
-from experiments.analysis.result import analyse
-from experiments.analysis.rows import Row, as_csv, as_json, from_json, where
-from experiments.analysis.statistics import half_width, over_repeats
-from experiments.analysis.table import Table
-from experiments.language.expand import load
-from experiments.language.spec import BreakEvenSpec, CompareSpec
-from experiments.record.events import Iteration, Record, WorkerDone
-from experiments.record.runs import Run, runs_of
+from ringlight.experiments.analysis.compare import break_even_rows, comparison_rows
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.rows import Row, as_csv, as_json, from_json, where
+from ringlight.experiments.analysis.statistics import half_width, over_repeats
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
+from ringlight.experiments.record.events import Iteration, Record, WorkerDone
+from ringlight.experiments.record.runs import Run, runs_of
 from tests.simulated import analysed, build, bundled, experiment, records_of, the, with_workers
 
 ARMS = "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}}\n"

@@ -18,17 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from containers.image import ROOT
+from ringlight.containers.image import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("mnexec") is None, reason="needs mnexec of Mininet")
 
 PROGRAM = """
 import sys
-from fabric.schema import FabricSpec, build_fabric
-from testbed.emulation.console.attached import Attached
-from testbed.emulation.console.prompt import Prompt
-from testbed.emulation.console.view import View
-from testbed.lab import Lab
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.console.attached import Attached
+from ringlight.testbed.emulation.console.prompt import Prompt
+from ringlight.testbed.emulation.console.view import View
+from ringlight.testbed.lab import Lab
 
 FABRIC = {
     "servers": {"s0": {"gpus": {"g0": "test", "g1": "test"}}},

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.metrics import Context, rows_of
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.emulation.lab import carried
-from experiments.backends.emulation.requests import job_request
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import parse
-from experiments.language.plan import RunPlan
-from experiments.language.text import ScenarioError
-from experiments.record.events import (
+from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.emulation.lab import carried
+from ringlight.experiments.backends.emulation.requests import job_request
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import (
     CommandEnded,
     CommandStarted,
     JobState,
@@ -26,8 +26,8 @@ from experiments.record.events import (
     RunStarted,
     WorkerDone,
 )
-from experiments.record.runs import runs_of
-from fabric.topology import Link, Port
+from ringlight.experiments.record.runs import runs_of
+from ringlight.fabric.topology import Link, Port
 
 HEAD = """
 name: small

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from controller.__main__ import _listen
-from controller.errors import StartError
-from controller.inventory import Inventory
-from controller.openflow.plane import OpenFlowPlane
-from controller.rest.app import create_app
-from controller.service import Controller
-from fabric.schema import FabricSpec, build_fabric
+from ringlight.controller.__main__ import _listen
+from ringlight.controller.errors import StartError
+from ringlight.controller.inventory import Inventory
+from ringlight.controller.openflow.plane import OpenFlowPlane
+from ringlight.controller.rest.app import create_app
+from ringlight.controller.service import Controller
+from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.unit.fabrics import six_gpus
 
 TOKEN = "a-token-of-the-tests"

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bus import EventBus
-from controller.circuits.intent import IntentDatabase
-from controller.circuits.manager import CircuitManager, Target
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from controller.grids.arbiter import Arbiter, GridPlan, choose, plan_document, plan_light
-from controller.grids.onics import OnicEntry, OnicSite
-from controller.jobs.job import JobState
-from controller.jobs.manager import JobManager
-from controller.jobs.workloads import WorkloadFiles
-from controller.onic.wire import VERSION
-from controller.optical.base import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.intent import IntentDatabase
+from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from ringlight.controller.grids.arbiter import Arbiter, GridPlan, choose, plan_document, plan_light
+from ringlight.controller.grids.onics import OnicEntry, OnicSite
+from ringlight.controller.jobs.job import JobState
+from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.onic.wire import VERSION
+from ringlight.controller.optical.base import (
     Capabilities,
     Deadline,
     OpticalSwitchDriver,
@@ -32,12 +32,12 @@ from controller.optical.base import (
     Snapshot,
     dual_sided,
 )
-from controller.optical.errors import Unreachable
-from controller.packets.forwarding import Forwarding
-from controller.store import Store
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
+from ringlight.controller.optical.errors import Unreachable
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.store import Store
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
 from tests.unit.test_controller_job import ScriptedAgent
 from tests.unit.test_controller_rules import FakeTables
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from controller.bus import EventBus
-from controller.circuits.drift import Policy
-from controller.circuits.intent import IntentDatabase
-from controller.circuits.manager import CircuitManager, Target
-from controller.circuits.optical_site import OpticalSite
-from controller.circuits.reconciler import Reconciler
-from controller.circuits.transaction import Found
-from controller.errors import ConflictError, InvalidError, UnavailableError
-from controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
-from controller.optical.base import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.intent import IntentDatabase
+from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.reconciler import Reconciler
+from ringlight.controller.circuits.transaction import Found
+from ringlight.controller.errors import ConflictError, InvalidError, UnavailableError
+from ringlight.controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
+from ringlight.controller.optical.base import (
     Bounds,
     Capabilities,
     Deadline,
@@ -27,10 +27,10 @@ from controller.optical.base import (
     Timing,
     dual_sided,
 )
-from controller.optical.errors import Refused, Unreachable
-from controller.packets.forwarding import Forwarding
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
-from fabric.topology import Port
+from ringlight.controller.optical.errors import Refused, Unreachable
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.topology import Port
 from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, plugged, wanted
 
 

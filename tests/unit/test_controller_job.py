@@ -15,17 +15,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.worker.spec import parse_spec
-from controller.bus import EventBus
-from controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
-from controller.jobs.job import CAUSE_GRACE_S, Job, JobState, Rank, note_event, note_workers, progress
-from controller.jobs.manager import JobManager, container_request, worker_spec
-from controller.jobs.reservation import reserve
-from controller.jobs.workloads import WorkloadFiles
-from controller.store import Store
+from ringlight.containers.worker.spec import parse_spec
+from ringlight.controller.bus import EventBus
+from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from ringlight.controller.jobs.job import (
+    CAUSE_GRACE_S,
+    Job,
+    JobState,
+    Rank,
+    note_event,
+    note_workers,
+    progress,
+)
+from ringlight.controller.jobs.manager import JobManager, container_request, worker_spec
+from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.store import Store
+from ringlight.workloads.graph import Book, Writer
+from ringlight.workloads.packed import pack
 from tests.unit.test_controller_rules import FABRIC
-from workloads.graph import Book, Writer
-from workloads.packed import pack
 
 GPUS = ("g0", "g1", "g2", "g3", "g4", "g5")
 SWITCHES = {"g0": "tor0", "g1": "tor0", "g2": "tor0", "g3": "tor1", "g4": "tor1", "g5": None}

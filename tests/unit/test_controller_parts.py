@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from controller.__main__ import _address, read_fabric
-from controller.bus import EventBus
-from controller.errors import StartError
-from controller.inventory import Inventory, read_inventory, wait_for_inventory
-from controller.openflow.messages import PortStats
-from controller.packets.attachment import attachments, circuit_pairs, lit_circuits
-from controller.packets.stats import rates
-from controller.rest.access import is_loopback, read_tokens
-from controller.rest.requests import JobRequest, LightRequest
-from controller.store import Store
-from fabric.crossconnect import CrossConnect
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Port
-from testbed.emulation.__main__ import load_fabric
+from ringlight.controller.__main__ import _address, read_fabric
+from ringlight.controller.bus import EventBus
+from ringlight.controller.errors import StartError
+from ringlight.controller.inventory import Inventory, read_inventory, wait_for_inventory
+from ringlight.controller.openflow.messages import PortStats
+from ringlight.controller.packets.attachment import attachments, circuit_pairs, lit_circuits
+from ringlight.controller.packets.stats import rates
+from ringlight.controller.rest.access import is_loopback, read_tokens
+from ringlight.controller.rest.requests import JobRequest, LightRequest
+from ringlight.controller.store import Store
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Port
+from ringlight.testbed.emulation.__main__ import load_fabric
 from tests.unit.test_controller_rules import FABRIC, PORTS, light
 
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_parser
 
-from controller.errors import ConflictError, NotFoundError
-from controller.openflow.errors import NotConnectedError, OpenFlowError
-from controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
-from controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
-from controller.packets import flow_rules
-from controller.packets.forwarding import Forwarding
-from fabric.routing import Rule, forwarding_rules
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.openflow.errors import NotConnectedError, OpenFlowError
+from ringlight.controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
+from ringlight.controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
+from ringlight.controller.packets import flow_rules
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.routing import Rule, forwarding_rules
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
 from tests.unit.fabrics import walk
 
 

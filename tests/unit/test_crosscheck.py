@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis import fidelity
-from experiments.analysis.fidelity import Reason
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.crosscheck.command import compare, run_crosscheck, side, trimmed
-from experiments.crosscheck.compare import Side, crosscheck, light_s, series
-from experiments.language.expand import Experiment, load, parse
-from experiments.language.text import ScenarioError
-from experiments.record.events import (
+from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis.fidelity import Reason
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.crosscheck.command import compare, run_crosscheck, side, trimmed
+from ringlight.experiments.crosscheck.compare import Side, crosscheck, light_s, series
+from ringlight.experiments.language.expand import Experiment, load, parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import (
     Flow,
     Iteration,
     LinkRate,
@@ -30,9 +30,9 @@ from experiments.record.events import (
     line_of,
     read_records,
 )
-from experiments.record.runs import runs_of
-from experiments.runner.command import carry_out_experiment
-from experiments.runner.progress import Reporter
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.progress import Reporter
 from tests.simulated import experiment
 from tests.unit.test_cli import BUNDLED, MINI, ROOT, one_line, ringlight
 

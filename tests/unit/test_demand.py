@@ -11,24 +11,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.bus import EventBus
-from controller.circuits.optical_site import OpticalSite
-from controller.demand import loop as demand_loop
-from controller.demand.decision import FRAME_BYTES, left, stranded
-from controller.demand.light import demand_of, passed, tables
-from controller.demand.site import DemandSite
-from controller.errors import ConflictError, ControllerError, InvalidError, NotFoundError, UnavailableError
-from controller.optical.registry import make_driver
-from controller.packets.attachment import lit_circuits
-from controller.rest import answers as shapes
-from controller.server_agent import AgentClient
-from fabric.allocation.demand import FloatArray
-from fabric.crossconnect import CrossConnect
-from fabric.lightpaths import Lightpath, setting_of
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed.emulation.optical.device import DisconnectAll
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.demand import loop as demand_loop
+from ringlight.controller.demand.decision import FRAME_BYTES, left, stranded
+from ringlight.controller.demand.light import demand_of, passed, tables
+from ringlight.controller.demand.site import DemandSite
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.packets.attachment import lit_circuits
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.lightpaths import Lightpath, setting_of
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.optical.device import DisconnectAll
 from tests.scpi_switch import ScpiSwitch
 from tests.standing_agent import StandingAgent
 
@@ -441,7 +447,7 @@ def test_a_switch_that_fails_costs_its_lightpaths_until_it_is_back(
 def test_a_switch_that_hangs_darkens_the_others_once(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.demand.site.PATIENCE_S", 1.0)
+    monkeypatch.setattr("ringlight.controller.demand.site.PATIENCE_S", 1.0)
     stage = Stage(PLANES, stack)
     stage.light()
     stage.switches["q1"].hung = True

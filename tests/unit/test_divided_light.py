@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.analysis.result import analyse
-from experiments.analysis.rows import where
-from experiments.language.expand import Experiment, parse
-from experiments.record.events import (
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.rows import where
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.record.events import (
     ControllerRestarted,
     Divisions,
     LightCounters,
@@ -20,9 +20,9 @@ from experiments.record.events import (
     RunStarted,
     WorkerDone,
 )
-from fabric.schedules import steps_named
+from ringlight.fabric.schedules import steps_named
+from ringlight.workloads.traffic import delivered, delivered_in_steps, sent
 from tests.simulated import records_of, the
-from workloads.traffic import delivered, delivered_in_steps, sent
 
 DIVIDED = """
 name: divided

@@ -12,11 +12,11 @@ import pytest
 
 from docs.figures.__main__ import BLOCK, BLOCKS, attempt, main, pages, runs_of, written
 from docs.figures.parts import Figure, MeanRatio, Picture, StepCount, Table, of, simulated
-from experiments.analysis.metrics import metrics
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.text import ScenarioError, parse_yaml
-from experiments.record.version import ROOT
-from experiments.runner.command import carry_out_experiment, joined, load_checked
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.text import ScenarioError, parse_yaml
+from ringlight.experiments.record.version import ROOT
+from ringlight.experiments.runner.command import carry_out_experiment, joined, load_checked
 from tests.simulated import TWO_SWITCHES, the
 
 DERIVED = re.compile(r"(_(ratio|reduction|baseline|ratio_agrees)|\.mean)$")

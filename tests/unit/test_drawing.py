@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.report.drawing import save
+from ringlight.experiments.report.drawing import save
 
 
 def test_a_figure_is_drawn_once_for_each_of_its_files(

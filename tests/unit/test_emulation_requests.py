@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.emulation.lab import goes_on
-from experiments.backends.emulation.requests import job_request, peer_timeout_s
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import parse
-from experiments.language.plan import RunPlan
-from experiments.runner.timeline import READY_S
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.emulation.lab import goes_on
+from ringlight.experiments.backends.emulation.requests import job_request, peer_timeout_s
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.runner.timeline import READY_S
 
 HEAD = """
 name: small

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import load
-from experiments.record.runs import runs_of
-from experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.examples import EXAMPLES, assert_as_planned, assert_shown
 
 

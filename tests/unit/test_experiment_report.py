@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.result import analyse, document
-from experiments.analysis.rows import Label
-from experiments.analysis.statistics import is_number
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import parse
-from experiments.record.events import JobState, PortRate, Record, Reference, WorkerDone, WorkerReady
-from experiments.report.perfetto import write_trace
-from experiments.report.report import appears, parts, render, sections
-from experiments.report.view import View, view_of
-from experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.analysis.result import analyse, document
+from ringlight.experiments.analysis.rows import Label
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.record.events import JobState, PortRate, Record, Reference, WorkerDone, WorkerReady
+from ringlight.experiments.report.perfetto import write_trace
+from ringlight.experiments.report.report import appears, parts, render, sections
+from ringlight.experiments.report.view import View, view_of
+from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.collectives import (
+from ringlight.fabric.collectives import (
     Schedule,
     Transfer,
     all_reduce,
     apply_schedule,
     chunk_bounds,
 )
-from fabric.cost import ring_edge_bytes
+from ringlight.fabric.cost import ring_edge_bytes
 from tests.unit.fabrics import COLLECTIVES
 
 
@@ -123,7 +123,7 @@ def test_chunks_cut_without_gap_and_evenly(length: int, chunks: int) -> None:
 
 def test_a_worker_needs_only_numpy() -> None:
     code = (
-        "import sys, fabric.collectives; "
+        "import sys, ringlight.fabric.collectives; "
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.cost import (
+from ringlight.fabric.cost import (
     RingJob,
     check_jobs,
     max_min_rates,
@@ -16,7 +16,7 @@ from fabric.cost import (
     ring_edge_bytes,
     ring_rates,
 )
-from fabric.topology import Port, circuit_cross_connects
+from ringlight.fabric.topology import Port, circuit_cross_connects
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, make_fabric, six_gpu_fabric
 
 # Derived calibration of the disaggregation paper: compute and S/B are 292 and 96 of one unit, here

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.crossconnect import (
+from ringlight.fabric.crossconnect import (
     BusyError,
     Changes,
     CrossConnect,

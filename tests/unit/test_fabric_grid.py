@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fabric.crossconnect import CrossConnect, check_matching
-from fabric.grid import (
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.grid import (
     LightUse,
     Reach,
     choose_nodes,
@@ -22,9 +22,9 @@ from fabric.grid import (
     wavelength_map,
     ways_for,
 )
-from fabric.schedules import steps_named
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import (
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import (
     Fabric,
     Grid,
     OpticalSwitch,

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.crossconnect import CrossConnect
-from fabric.grid import cross_connects as grid_cross_connects
-from fabric.grid import ways_for
-from fabric.light import Fibres, Optics, Wires, arriving_dbm, reach, received_dbm, too_dim
-from fabric.optical_profiles import PROFILES
-from fabric.schedules import steps_named
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, Port, electrical_graph, path_dbm, trace
-from fabric.wdm import plan_ring
-from testbed.simulation.networks import GridNetwork, RingNetwork
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.grid import cross_connects as grid_cross_connects
+from ringlight.fabric.grid import ways_for
+from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, reach, received_dbm, too_dim
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, Port, electrical_graph, path_dbm, trace
+from ringlight.fabric.wdm import plan_ring
+from ringlight.testbed.simulation.networks import GridNetwork, RingNetwork
 
 
 def described(**sections: object) -> Fabric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabric.parity import RatioInterval, SetUpLine, ratio_interval, set_up_line
+from ringlight.fabric.parity import RatioInterval, SetUpLine, ratio_interval, set_up_line
 
 
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:

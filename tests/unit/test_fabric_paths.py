@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.analysis.prediction import all_reduce_time
-from experiments.backends.emulation.linktest import trunk_tests
-from experiments.cli.show import check_document, show_check
-from experiments.language.expand import load
-from fabric.cost import RingJob, predict, steps_time
-from fabric.paths import Hop, Router, hashed, without_ports
-from fabric.routing import forwarding_rules
-from fabric.schedules import halving_doubling, ring
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, PathChoice, Port, electrical_graph
-from fabric.trees import fat_tree, leaf_spine
-from testbed.simulation.networks import PacketNetwork, without_link
+from ringlight.experiments.analysis.prediction import all_reduce_time
+from ringlight.experiments.backends.emulation.linktest import trunk_tests
+from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.language.expand import load
+from ringlight.fabric.cost import RingJob, predict, steps_time
+from ringlight.fabric.paths import Hop, Router, hashed, without_ports
+from ringlight.fabric.routing import forwarding_rules
+from ringlight.fabric.schedules import halving_doubling, ring
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, PathChoice, Port, electrical_graph
+from ringlight.fabric.trees import fat_tree, leaf_spine
+from ringlight.testbed.simulation.networks import PacketNetwork, without_link
 from tests.unit.fabrics import make_fabric, nodes_of, walk
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "scenarios" / "examples"

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric import placement
-from fabric.cost import RingJob, predict
-from fabric.placement import Circuit, Move, Regrouping, regroup
-from fabric.topology import Fabric, Port, circuit_cross_connects
+from ringlight.fabric import placement
+from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.placement import Circuit, Move, Regrouping, regroup
+from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects
 from tests.unit.fabrics import circuits, gpu_ports, make_fabric, six_gpu_fabric, switch_ports
 
 
@@ -268,7 +268,8 @@ def test_bins_are_matched_alike_by_trying_and_by_the_solver(count: int, data: st
 
 def test_regrouping_six_gpus_loads_no_solver() -> None:
     code = (
-        "import sys\nfrom fabric.cost import RingJob\nfrom fabric.placement import regroup\n"
+        "import sys\nfrom ringlight.fabric.cost import RingJob\n"
+        "from ringlight.fabric.placement import regroup\n"
         "from tests.unit.fabrics import six_gpu_fabric\nfabric = six_gpu_fabric()\n"
         "jobs = [RingJob('red', ('g0', 'g3', 'g1', 'g4'), 1e6), RingJob('blue', ('g2', 'g5'), 1e6)]\n"
         "assert regroup(fabric, fabric.circuits, jobs).optimal\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import (
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import (
     Fabric,
     Planes,
     Port,

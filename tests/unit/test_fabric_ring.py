@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric import wdm
-from fabric.crossconnect import CrossConnect, check_matching
-from fabric.schedules import steps_named
-from fabric.schema import FabricSpec, build_fabric
-from fabric.steps import Steps, frozen
-from fabric.topology import Fabric, OpticalSwitch, Port, electrical_graph
-from fabric.wdm import Emit, RingPlan, cross_connects, on_ring, plan_ring, set_up_steps, wdm_ring
-from fabric.wrht import wrht
+from ringlight.fabric import wdm
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.steps import Steps, frozen
+from ringlight.fabric.topology import Fabric, OpticalSwitch, Port, electrical_graph
+from ringlight.fabric.wdm import Emit, RingPlan, cross_connects, on_ring, plan_ring, set_up_steps, wdm_ring
+from ringlight.fabric.wrht import wrht
 from tests.unit.fabrics import COLLECTIVES, six_gpus
 
 

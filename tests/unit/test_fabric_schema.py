@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fabric.optical_drivers import CLASSES, DRIVERS
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Port
+from ringlight.fabric.optical_drivers import CLASSES, DRIVERS
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Port
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, six_gpus
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.crossconnect import CrossConnect
-from fabric.topology import (
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.topology import (
     Fabric,
     Gpu,
     Link,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
+from ringlight.fabric.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
 
 
 @pytest.mark.parametrize(

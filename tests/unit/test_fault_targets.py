@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, Port
-from testbed.emulation.fault_targets import Target, TargetError, find_target, read_request
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, Port
+from ringlight.testbed.emulation.fault_targets import Target, TargetError, find_target, read_request
 
 
 def fabric_of(**parts: Any) -> Fabric:

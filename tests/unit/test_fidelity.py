@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.fidelity import SENTENCES, Reason, processors
-from experiments.analysis.result import Analysis, analyse
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import Experiment, load
-from experiments.record.events import (
+from ringlight.experiments.analysis.fidelity import SENTENCES, Reason, processors
+from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.record.events import (
     GridLit,
     Iteration,
     JobState,
@@ -31,8 +31,8 @@ from experiments.record.events import (
     SwitchRestarted,
     WorkerDone,
 )
-from experiments.record.runs import runs_of
-from experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 from tests.unit.test_cli import ROOT
 

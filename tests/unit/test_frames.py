@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from experiments.cli.app import app
-from experiments.language.expand import parse
-from experiments.language.text import ScenarioError
-from fabric.frames import (
+from ringlight.experiments.cli.app import app
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.fabric.frames import (
     ETHERNET_BYTES,
     LARGEST_MTU_BYTES,
     LONGEST_QUEUE_S,
@@ -21,12 +21,12 @@ from fabric.frames import (
     choose_frames,
     describe,
 )
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed.emulation import netlink
-from testbed.emulation.network import Emulation, LabNetwork
-from testbed.emulation.nodes import ControllerAddress
-from testbed.lab import Lab
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.network import Emulation, LabNetwork
+from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.lab import Lab
 
 MINI = Path(__file__).resolve().parents[1] / "data" / "mini.yaml"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from containers.image import ROOT
-from experiments.analysis.result import Analysis, analyse
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.runner.command import load_checked
-from experiments.runner.experiment import choose, one_alone
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.runner.command import load_checked
+from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import bundled
 
 GOLDEN = ROOT / "tests" / "golden"

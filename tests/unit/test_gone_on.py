@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments.analysis.result import analyse
-from experiments.record.events import ProcessorLoad
-from experiments.record.runs import AGAIN, runs_of
-from experiments.runner.progress import Reporter
-from experiments.runner.repeats import Repeats
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.record.events import ProcessorLoad
+from ringlight.experiments.record.runs import AGAIN, runs_of
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.repeats import Repeats
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 
 

@@ -7,9 +7,9 @@ import re
 
 import networkx as nx
 
-from fabric.graphs import dot, graphml, mermaid, plugged_graph
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
+from ringlight.fabric.graphs import dot, graphml, mermaid, plugged_graph
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
 
 SPEC = {
     "servers": {"s0": {"gpus": {"g0": "test", "g1": "test"}}, "s1": {"gpus": {"g2": "test"}}},

@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from containers.worker.holder import ENDED
+from ringlight.containers.worker.holder import ENDED
 from tests.unit.test_training import crew, of_kind
 
 

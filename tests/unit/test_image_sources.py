@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.image import ImageError
-from containers.image_build import build_from_packages, host_sources
+from ringlight.containers.image import ImageError
+from ringlight.containers.image_build import build_from_packages, host_sources
 
 
 def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:

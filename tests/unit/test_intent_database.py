@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.circuits import intent
-from controller.circuits.drift import Policy
-from controller.circuits.intent import IntentDatabase, Pending
-from controller.errors import StartError, UnavailableError
-from fabric.crossconnect import CrossConnect
+from ringlight.controller.circuits import intent
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.intent import IntentDatabase, Pending
+from ringlight.controller.errors import StartError, UnavailableError
+from ringlight.fabric.crossconnect import CrossConnect
 
 A = frozenset({CrossConnect(1, 11), CrossConnect(2, 12, None, "two")})
 B = frozenset({CrossConnect(1, 12), CrossConnect(2, 11, 3)})
@@ -126,8 +126,8 @@ def test_one_controller_at_a_time_has_it_and_a_killed_one_no_longer(
         IntentDatabase(path)
     database.close()
     script = (
-        "import os, sys, pathlib; from controller.circuits.intent import IntentDatabase as D;"
-        "from fabric.crossconnect import CrossConnect as X; d = D(pathlib.Path(sys.argv[1]));"
+        "import os, sys, pathlib; from ringlight.controller.circuits.intent import IntentDatabase as D;"
+        "from ringlight.fabric.crossconnect import CrossConnect as X; d = D(pathlib.Path(sys.argv[1]));"
         "d.begin('ann', {'a': {X(1, 11)}}); print('begun', flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.analysis.prediction import expected_s
-from experiments.backends.emulation.requests import only_simulated, peer_timeout_s
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import Experiment, parse
-from experiments.language.text import ScenarioError
-from experiments.record.events import Divisions, Iteration, Record
-from experiments.runner.experiment import one_alone
-from fabric.allocation.dividing import divider
-from fabric.interconnect import (
+from ringlight.experiments.analysis.prediction import expected_s
+from ringlight.experiments.backends.emulation.requests import only_simulated, peer_timeout_s
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import Divisions, Iteration, Record
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.interconnect import (
     DemandRing,
     Divided,
     GridOfGpus,
@@ -26,11 +26,11 @@ from fabric.interconnect import (
     divided_anew,
     slowed,
 )
-from fabric.schedules import steps_named
-from fabric.zoo.rotor import Rotor
-from fabric.zoo.torus import Torus
-from testbed.simulation.engine import Engine
-from testbed.simulation.interconnects import (
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.zoo.rotor import Rotor
+from ringlight.fabric.zoo.torus import Torus
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.interconnects import (
     Demand,
     LightDivision,
     demand_of_steps,
@@ -38,11 +38,11 @@ from testbed.simulation.interconnects import (
     interconnect_network,
     together,
 )
-from testbed.simulation.reallocation import Reallocation
-from testbed.simulation.workload import Execution, How
-from testbed.simulation.zoo import CircuitNetwork
-from workloads.graph import Book, Collective, Workload, Writer
-from workloads.traffic import traffic
+from ringlight.testbed.simulation.reallocation import Reallocation
+from ringlight.testbed.simulation.workload import Execution, How
+from ringlight.testbed.simulation.zoo import CircuitNetwork
+from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.traffic import traffic
 
 GPUS = "gpus: 8, gpu: a100, rate: 400 Gbit/s"
 KINDS = {

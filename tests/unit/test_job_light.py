@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from controller.bus import EventBus
-from controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from controller.jobs.job import Job, JobState
-from controller.jobs.light import Kind, Place
-from controller.jobs.manager import JobManager
-from controller.jobs.workloads import WorkloadFiles
-from controller.rest.requests import JobRequest
-from controller.store import Store
-from fabric.schema import FabricSpec, build_fabric
+from ringlight.controller.bus import EventBus
+from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from ringlight.controller.jobs.job import Job, JobState
+from ringlight.controller.jobs.light import Kind, Place
+from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.rest.requests import JobRequest
+from ringlight.controller.store import Store
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.workloads.graph import Book, Writer
+from ringlight.workloads.packed import pack
 from tests.unit.test_controller_job import ScriptedAgent
-from workloads.graph import Book, Writer
-from workloads.packed import pack
 
 ONIC = {"gpu": "titan-v", "rate": "100 Gbit/s"}
 FABRIC = build_fabric(

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.kinds import KINDS, bus_factor, collective_steps, holds, matrix_bounds, needs, vector_bytes
-from fabric.steps import Step, Steps
-from fabric.verify import verify
+from ringlight.fabric.kinds import (
+    KINDS,
+    bus_factor,
+    collective_steps,
+    holds,
+    matrix_bounds,
+    needs,
+    vector_bytes,
+)
+from ringlight.fabric.steps import Step, Steps
+from ringlight.fabric.verify import verify
 
 EVERY = [(kind, name) for kind, names in KINDS.items() for name in names]
 ROOTED = ("broadcast", "reduce")

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.schema import FabricSpec, build_fabric
-from testbed import lab
-from testbed.emulation import clean, netlink
-from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
-from testbed.emulation.network import Emulation, check_fabric, check_names, check_rates
-from testbed.emulation.nodes import Outcome, describe, readable_by_others
-from testbed.lab import Lab, LabError
-from testbed.processes import Addresses, LabProcesses
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed import lab
+from ringlight.testbed.emulation import clean, netlink
+from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
+from ringlight.testbed.emulation.network import Emulation, check_fabric, check_names, check_rates
+from ringlight.testbed.emulation.nodes import Outcome, describe, readable_by_others
+from ringlight.testbed.lab import Lab, LabError
+from ringlight.testbed.processes import Addresses, LabProcesses
 
 IDS = st.from_regex(r"[a-z0-9]{3,4}", fullmatch=True)
 NODES = st.from_regex(r"[a-z][a-z0-9-]{0,11}", fullmatch=True)

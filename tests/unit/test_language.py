@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from experiments.analysis.metrics import metrics
-from experiments.language.expand import load, parse
-from experiments.language.plan import RunPlan
-from experiments.language.text import ScenarioError
-from experiments.report.report import parts
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.language.expand import load, parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.report.report import parts
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(

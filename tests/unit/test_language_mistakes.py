@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.language.expand import parse
-from experiments.language.text import ScenarioError
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.text import ScenarioError
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(

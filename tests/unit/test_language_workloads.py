@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 import yaml
 
-from containers.image import ROOT
-from experiments.analysis.prediction import expected_s
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.crosscheck.command import trimmed
-from experiments.language.expand import Experiment, load, parse
-from experiments.language.text import ScenarioError
-from experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec, workload_of
-from experiments.record.folder import RunFolder
-from experiments.runner.command import carry_out_experiment, check_resumed, experiment_of, finish
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis.prediction import expected_s
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.crosscheck.command import trimmed
+from ringlight.experiments.language.expand import Experiment, load, parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec, workload_of
+from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.runner.command import carry_out_experiment, check_resumed, experiment_of, finish
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.formats.chakra import reader, writer
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.packed import pack
+from ringlight.workloads.parallelism import generate
+from ringlight.workloads.settings import Parallel, Training
+from ringlight.workloads.traffic import sent, traffic
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds
-from workloads.devices import DEVICES
-from workloads.formats.chakra import reader, writer
-from workloads.models import MODELS
-from workloads.packed import pack
-from workloads.parallelism import generate
-from workloads.settings import Parallel, Training
-from workloads.traffic import sent, traffic
 
 DATA = ROOT / "tests/data"
 FOUR, SIX = "[g0, g1, g3, g4]", "all"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from containers.image import ROOT
+from ringlight.containers.image import ROOT
+from ringlight.workloads.formats.layer_text import looks_like, read
+from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.packed import pack, unpack
 from tests.unit.workloads import canonical, outcome
-from workloads.formats.layer_text import looks_like, read
-from workloads.graph import Kind, Workload
-from workloads.packed import pack, unpack
 
 DATA = ROOT / "tests/data"
 SIMAI = DATA / "simai/workload_analytical.txt"
@@ -169,7 +169,7 @@ def test_checkpoints_have_forward_passes_made_again(tmp_path: Path) -> None:
 
 
 def test_checkpoints_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workloads.formats.layer_text.OPERATIONS_LIMIT", 1000)
+    monkeypatch.setattr("ringlight.workloads.formats.layer_text.OPERATIONS_LIMIT", 1000)
     layers = ["a -1 1 NONE 0 1 NONE 0 1 NONE 0 0"] * 100
     asking = " ".join(map(str, range(1, 100)))
     header = f"HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 99 {asking}"

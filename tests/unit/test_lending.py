@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker import transport
-from containers.worker.lending import PIPE_BYTES, Lender
-from containers.worker.transport import LEND_BYTES, RECEIPT, Transport
-from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, lendable
+from ringlight.containers.worker import transport
+from ringlight.containers.worker.lending import PIPE_BYTES, Lender
+from ringlight.containers.worker.transport import LEND_BYTES, RECEIPT, Transport
+from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, lendable
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_transport import Vectors, connected, random_vectors, run, same_bits, schedules, tcp_pair
 

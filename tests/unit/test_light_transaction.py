@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.bus import EventBus
-from controller.circuits.drift import Policy, drift, mending
-from controller.circuits.intent import IntentDatabase
-from controller.circuits.lights import Lights
-from controller.circuits.manager import Change, CircuitManager, Target
-from controller.circuits.optical_site import OpticalSite
-from controller.circuits.reconciler import Reconciler
-from controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
-from controller.errors import UnavailableError
-from controller.optical.base import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.drift import Policy, drift, mending
+from ringlight.controller.circuits.intent import IntentDatabase
+from ringlight.controller.circuits.lights import Lights
+from ringlight.controller.circuits.manager import Change, CircuitManager, Target
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.reconciler import Reconciler
+from ringlight.controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.optical.base import (
     Capabilities,
     Deadline,
     OpticalSwitchDriver,
@@ -35,10 +35,10 @@ from controller.optical.base import (
     dual_sided,
     make_plan,
 )
-from controller.optical.errors import Indeterminate, Refused, Unreachable
-from controller.packets.forwarding import Forwarding
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
-from fabric.schema import FabricSpec, build_fabric
+from ringlight.controller.optical.errors import Indeterminate, Refused, Unreachable
+from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
+from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.unit.test_controller_rules import FakeTables
 
 SIZE = 5
@@ -546,7 +546,7 @@ SETTLE_S = 0.4
 @pytest.fixture
 def settling(three: Three, monkeypatch: pytest.MonkeyPatch) -> Three:
     """What these switches show may still vanish for longer than anybody waits for anything else."""
-    monkeypatch.setattr("controller.circuits.manager.PATIENCE_S", SETTLE_S / 4)
+    monkeypatch.setattr("ringlight.controller.circuits.manager.PATIENCE_S", SETTLE_S / 4)
     for driver in three.drivers.values():
         driver._capabilities = replace(CAPABILITIES, timing=Timing(settle_s=SETTLE_S))
     return three

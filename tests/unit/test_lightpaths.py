@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabric.allocation.circuits import single_shot
-from fabric.allocation.demand import FloatArray, sent_in_steps
-from fabric.allocation.dividing import divider
-from fabric.crossconnect import CrossConnect, check_matching
-from fabric.lightpaths import Lightpath, setting_of
-from fabric.plugged import plugged
-from fabric.schedules import steps_named
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import CrossConnects, Fabric, Port
+from ringlight.fabric.allocation.circuits import single_shot
+from ringlight.fabric.allocation.demand import FloatArray, sent_in_steps
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.lightpaths import Lightpath, setting_of
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import CrossConnects, Fabric, Port
 
 
 def fabric(gpus: int, **interconnect: object) -> Fabric:

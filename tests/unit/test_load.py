@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from testbed import load
-from testbed.lab import ENVIRONMENT
-from testbed.load import ProcessorLoad, Shares
+from ringlight.testbed import load
+from ringlight.testbed.lab import ENVIRONMENT
+from ringlight.testbed.load import ProcessorLoad, Shares
 
 LAB = "zzz9"
 SPIN = "while True: pass"

@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from containers.worker.marks import WORD_TOS
-from containers.worker.messages import Receiver, Sender
-from containers.worker.posted import FILE, Posted
-from containers.worker.rendezvous import Line, Lines, connect_all, listen
-from containers.worker.spec import BadSpec, WorkerSpec, parse_spec
-from containers.worker.transport import Transport, partners
-from fabric.collectives import Schedule, all_reduce, apply_schedule, chunk_bounds
+from ringlight.containers.worker.marks import WORD_TOS
+from ringlight.containers.worker.messages import Receiver, Sender
+from ringlight.containers.worker.posted import FILE, Posted
+from ringlight.containers.worker.rendezvous import Line, Lines, connect_all, listen
+from ringlight.containers.worker.spec import BadSpec, WorkerSpec, parse_spec
+from ringlight.containers.worker.transport import Transport, partners
+from ringlight.fabric.collectives import Schedule, all_reduce, apply_schedule, chunk_bounds
+from ringlight.workloads.formats.matrix import traffic
+from ringlight.workloads.graph import Collective, Kind, Workload, Writer
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import ROOT, Crew, crew, ended, of_kind
 from tests.unit.test_transport import random_vectors, same_bits, tcp_pair
 from tests.unit.test_worker_graph import alike, executing, pipeline
-from workloads.formats.matrix import traffic
-from workloads.graph import Collective, Kind, Workload, Writer
 
 #: Of a message: kind, tag and size.
 HEAD_BYTES = 17
@@ -83,7 +83,7 @@ def test_what_is_posted_outlives_a_worker_that_is_killed(tmp_path: Path) -> None
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from containers.worker.posted import Posted\n"
+        "from ringlight.containers.worker.posted import Posted\n"
         "posted = Posted(Path(sys.argv[1]), 3)\n"
         "posted.add(2, 1 << 40, 17)\n"
         "posted.add(0, 4)\n"

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.image import ROOT
-from experiments.analysis import metrics as registry
-from experiments.analysis.metrics import metric, metrics, table
-from experiments.analysis.result import Analysis, analyse
-from experiments.analysis.rows import Label, where
-from experiments.analysis.statistics import jain
-from experiments.language.expand import load
-from experiments.record.events import Iteration, Record, WorkerDone
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis import metrics as registry
+from ringlight.experiments.analysis.metrics import metric, metrics, table
+from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.analysis.rows import Label, where
+from ringlight.experiments.analysis.statistics import jain
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.record.events import Iteration, Record, WorkerDone
 from tests.simulated import analysed, bundled, experiment, records_of, the, with_workers
 
 GPUS = [f"g{i}" for i in range(6)]
@@ -38,7 +38,7 @@ def test_every_metric_says_in_one_line_what_it_is() -> None:
 def in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One more file in the metrics' folder."""
     (tmp_path / "extra.py").write_text(
-        "from experiments.analysis.metrics import metric\n\n\n"
+        "from ringlight.experiments.analysis.metrics import metric\n\n\n"
         '@metric("count", of="job")\n'
         "def ranks(_, job):\n"
         '    """Ranks of the job."""\n'
@@ -48,7 +48,7 @@ def in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     registry._all_read.cache_clear()
     yield
     registry._FOUND.pop("ranks", None)
-    sys.modules.pop("experiments.analysis.metrics.extra", None)
+    sys.modules.pop("ringlight.experiments.analysis.metrics.extra", None)
 
 
 def test_a_new_metric_is_one_new_file(in_a_new_file: None) -> None:

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fabric.collectives import apply_schedule, schedule_of
-from fabric.kinds import KINDS, collective_steps
-from fabric.steps import Step, Steps
-from fabric.verify import verify
-from workloads.formats.files import TEXT_LIMIT
-from workloads.formats.msccl.reader import STEPS_LIMIT, Algorithm, algorithm_of, read_msccl
-from workloads.formats.msccl.writer import msccl_text, write_msccl
+from ringlight.fabric.collectives import apply_schedule, schedule_of
+from ringlight.fabric.kinds import KINDS, collective_steps
+from ringlight.fabric.steps import Step, Steps
+from ringlight.fabric.verify import verify
+from ringlight.workloads.formats.files import TEXT_LIMIT
+from ringlight.workloads.formats.msccl.reader import STEPS_LIMIT, Algorithm, algorithm_of, read_msccl
+from ringlight.workloads.formats.msccl.writer import msccl_text, write_msccl
 
 RING = Path(__file__).parent.parent / "data/msccl/custom_allreduce.xml"
 EVERY = [(kind, name) for kind, names in KINDS.items() for name in names]

@@ -25,8 +25,8 @@ pytest.importorskip("h2", reason="the extra gnmi is not installed")
 from pygnmi.client import gNMIclient, gNMIException
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from controller.optical.base import OpticalSwitchDriver, PortStatus
-from controller.optical.errors import (
+from ringlight.controller.optical.base import OpticalSwitchDriver, PortStatus
+from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,
     PartialApply,
@@ -35,7 +35,7 @@ from controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from controller.optical.ocp_gnmi import (
+from ringlight.controller.optical.ocp_gnmi import (
     Group,
     Port,
     number_ports,
@@ -45,15 +45,15 @@ from controller.optical.ocp_gnmi import (
     parse_ports,
     read_tree,
 )
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import CrossConnectState, Mode, PortState
-from fabric.optical_profiles import IDEAL, MEMS
-from testbed.emulation.optical.device import Connect, OpticalDevice, SetAdmin
-from testbed.emulation.optical.grpc_calls import Calls
-from testbed.emulation.optical.ocp_gnmi import GnmiSession
-from testbed.emulation.optical.ocp_tree import Change, Step, TreeError
-from testbed.emulation.optical.session import Switch
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
+from ringlight.fabric.optical_profiles import IDEAL, MEMS
+from ringlight.testbed.emulation.optical.device import Connect, OpticalDevice, SetAdmin
+from ringlight.testbed.emulation.optical.grpc_calls import Calls
+from ringlight.testbed.emulation.optical.ocp_gnmi import GnmiSession
+from ringlight.testbed.emulation.optical.ocp_tree import Change, Step, TreeError
+from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost, Pair
-from fabric.wrht import wrht
+from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost, Pair
+from ringlight.fabric.wrht import wrht
 
 AB, BA = ("a", "b"), ("b", "a")
 RING = (frozenset({AB, BA}), frozenset({AB}))

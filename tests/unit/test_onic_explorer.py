@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.onic.protocol import RELEASE, Dark, Effect, Message, Onic, Peer, Times
+from ringlight.controller.onic.protocol import RELEASE, Dark, Effect, Message, Onic, Peer, Times
 from tests.unit.onic_explorer import SMALL, Case, Explorer
 
 

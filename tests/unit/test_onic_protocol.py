@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.onic.protocol import (
+from ringlight.controller.onic.protocol import (
     CONFIRM,
     DENY,
     GRANT,

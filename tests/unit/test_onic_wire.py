@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.onic.protocol import DENY, FROM_SOURCE, GRANT, KINDS, QUEUED, REASONS, REQUEST, Message
-from controller.onic.wire import (
+from ringlight.controller.onic.protocol import (
+    DENY,
+    FROM_SOURCE,
+    GRANT,
+    KINDS,
+    QUEUED,
+    REASONS,
+    REQUEST,
+    Message,
+)
+from ringlight.controller.onic.wire import (
     MAX_DURATION_S,
     MESSAGE_BYTES,
     VERSION,

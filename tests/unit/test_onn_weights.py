@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from experiments.onn.command import app
-from experiments.record.version import ROOT
-from fabric.optinc.approximation import squares
-from fabric.optinc.network import Network, table_of, wrong_of
-from fabric.optinc.structure import CASES
-from fabric.optinc.weights import note_of, pack, trained, unpack
+from ringlight.experiments.onn.command import app
+from ringlight.experiments.record.version import ROOT
+from ringlight.fabric.optinc.approximation import squares
+from ringlight.fabric.optinc.network import Network, table_of, wrong_of
+from ringlight.fabric.optinc.structure import CASES
+from ringlight.fabric.optinc.weights import note_of, pack, trained, unpack
 
 CASE = "8bit_4"
-PLACE = resources.files("fabric.optinc.weights")
+PLACE = resources.files("ringlight.fabric.optinc.weights")
 FILE, NOTE = (PLACE / f"{CASE}.npz").read_bytes(), (PLACE / f"{CASE}.json").read_text()
 
 
@@ -46,14 +46,14 @@ def test_shipped_layers_are_squares_of_a_scaled_orthogonal_matrix() -> None:
 def test_note_is_of_the_file_and_says_how_it_was_made() -> None:
     note = json.loads(NOTE)
     assert note["sha256"] == hashlib.sha256(FILE).hexdigest()
-    assert note["command"].startswith("python -m experiments.onn train --scenario 1 ")
+    assert note["command"].startswith("python -m ringlight.experiments.onn train --scenario 1 ")
     assert f"--seed {note['seed']}" in note["command"]
     assert f"--method {note['method']}" in note["command"]
 
 
 def test_an_installed_package_has_them() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert set(data["fabric.optinc.weights"]) == {"*.npz", "*.json"}
+    assert set(data["ringlight.fabric.optinc.weights"]) == {"*.npz", "*.json"}
 
 
 def test_what_is_packed_is_unpacked() -> None:

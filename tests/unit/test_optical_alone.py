@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.common import UserError
-from experiments.cli.ocs_serve import serve
-from fabric.optical_drivers import protocols_of
-from fabric.optical_profiles import PIEZO, PROFILES
-from testbed.emulation.optical.alone import PORTS, example, is_loopback, read_served, settings_of
-from testbed.emulation.optical.device import NS, Admin, Lit, OpticalDevice, Recovery, Stored, Wire
-from testbed.emulation.optical.ocp_tree import names_of
-from testbed.emulation.optical.recovery import ModelledPaths, booted
+from ringlight.experiments.cli.common import UserError
+from ringlight.experiments.cli.ocs_serve import serve
+from ringlight.fabric.optical_drivers import protocols_of
+from ringlight.fabric.optical_profiles import PIEZO, PROFILES
+from ringlight.testbed.emulation.optical.alone import PORTS, example, is_loopback, read_served, settings_of
+from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, OpticalDevice, Recovery, Stored, Wire
+from ringlight.testbed.emulation.optical.ocp_tree import names_of
+from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 
 LIT = {(1, None): Lit(9, 5 * NS), (2, None): Lit(10, 900 * NS)}
 STORED = Stored(LIT, {3: Admin.DISABLED}, {4: "spare"})

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.calient_rest import (
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.calient_rest import (
     parse_circuits,
     parse_port_powers,
     parse_ports,
     parse_power,
     parse_statuses,
 )
-from controller.optical.errors import (
+from ringlight.controller.optical.errors import (
     AuthFailed,
     OpticalError,
     PartialApply,
@@ -33,14 +33,14 @@ from controller.optical.errors import (
     ReadBackMismatch,
     Refused,
 )
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import CrossConnectState, Mode
-from fabric.optical_profiles import IDEAL, MEMS
-from testbed.emulation.optical import calient_rest as served
-from testbed.emulation.optical.calient import CircuitError, Circuits, port_name, port_number
-from testbed.emulation.optical.calient_rest import COOKIE_S
-from testbed.emulation.optical.device import NS, Admin, Connect, DisconnectAll, OpticalDevice
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import CrossConnectState, Mode
+from ringlight.fabric.optical_profiles import IDEAL, MEMS
+from ringlight.testbed.emulation.optical import calient_rest as served
+from ringlight.testbed.emulation.optical.calient import CircuitError, Circuits, port_name, port_number
+from ringlight.testbed.emulation.optical.calient_rest import COOKIE_S
+from ringlight.testbed.emulation.optical.device import NS, Admin, Connect, DisconnectAll, OpticalDevice
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.crossconnect import CrossConnect, PortState, check_matching
-from fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
-from testbed.emulation.optical.device import (
+from ringlight.fabric.crossconnect import CrossConnect, PortState, check_matching
+from ringlight.fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
+from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
     Command,
@@ -35,8 +35,8 @@ from testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from testbed.emulation.optical.recovery import ModelledPaths
-from testbed.emulation.optical.server import apply_effects
+from ringlight.testbed.emulation.optical.recovery import ModelledPaths
+from ringlight.testbed.emulation.optical.server import apply_effects
 
 SIZE = 8
 LATER = 10 * NS

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.optical import base
-from controller.optical.base import (
+from ringlight.controller.optical import base
+from ringlight.controller.optical.base import (
     Bounds,
     Capabilities,
     Deadline,
@@ -28,7 +28,7 @@ from controller.optical.base import (
     dual_sided,
     make_plan,
 )
-from controller.optical.errors import (
+from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
     NoSuchPort,
@@ -47,8 +47,8 @@ from controller.optical.errors import (
     Unsupported,
     WrongSide,
 )
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
 from tests.drivers import converge
 
 XC = CrossConnect

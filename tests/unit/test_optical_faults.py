@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import (
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
     OpticalError,
@@ -23,10 +23,10 @@ from controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode, PortState, check_matching
-from fabric.optical_profiles import IDEAL, MEMS, Profile
-from testbed.emulation.optical.device import (
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState, check_matching
+from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
+from ringlight.testbed.emulation.optical.device import (
     Admin,
     Connect,
     ConnectOnly,
@@ -38,9 +38,16 @@ from testbed.emulation.optical.device import (
     SetLabel,
     Wire,
 )
-from testbed.emulation.optical.faults import MAX_FAULTS, FaultError, Faults, FaultSpec, Kind, TooManyFaults
-from testbed.emulation.optical.faulty_session import FaultySession
-from testbed.emulation.optical.session import Switch, personality
+from ringlight.testbed.emulation.optical.faults import (
+    MAX_FAULTS,
+    FaultError,
+    Faults,
+    FaultSpec,
+    Kind,
+    TooManyFaults,
+)
+from ringlight.testbed.emulation.optical.faulty_session import FaultySession
+from ringlight.testbed.emulation.optical.session import Switch, personality
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.optical.base import Deadline
-from controller.optical.errors import (
+from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
     Indeterminate,
@@ -30,8 +30,8 @@ from controller.optical.errors import (
     Refused,
     Unreachable,
 )
-from controller.optical.http import MAX_REPLY_BYTES, HttpClient, Reply, http_client
-from testbed.emulation.optical.http import MAX_BODY_BYTES, Answer, HttpSession, Request, Response
+from ringlight.controller.optical.http import MAX_REPLY_BYTES, HttpClient, Reply, http_client
+from ringlight.testbed.emulation.optical.http import MAX_BODY_BYTES, Answer, HttpSession, Request, Response
 from tests.http_script import Asked, Script, answer, request
 
 # The client

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.openflow.messages import FlowEntry
-from controller.optical.errors import ProtocolError
-from controller.optical.openflow import IN_PORT, OWNER, PRIORITY, cross_connect_of, flow_of, is_drop
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect
+from ringlight.controller.openflow.messages import FlowEntry
+from ringlight.controller.optical.errors import ProtocolError
+from ringlight.controller.optical.openflow import IN_PORT, OWNER, PRIORITY, cross_connect_of, flow_of, is_drop
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect
 
 SIZE = 16
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import (
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,
     PartialApply,
@@ -28,7 +28,7 @@ from controller.optical.errors import (
     Refused,
     StaleRevision,
 )
-from controller.optical.polatis_restconf import (
+from ringlight.controller.optical.polatis_restconf import (
     format_pairs,
     parse_error,
     parse_identity,
@@ -36,12 +36,12 @@ from controller.optical.polatis_restconf import (
     parse_port_states,
     parse_powers,
 )
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import Mode, PortState
-from fabric.optical_profiles import IDEAL, MEMS
-from testbed.emulation.optical.device import NS, Admin, Connect, OpticalDevice
-from testbed.emulation.optical.xml_body import MAX_DEPTH, Element, XmlError, parse_xml
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import Mode, PortState
+from ringlight.fabric.optical_profiles import IDEAL, MEMS
+from ringlight.testbed.emulation.optical.device import NS, Admin, Connect, OpticalDevice
+from ringlight.testbed.emulation.optical.xml_body import MAX_DEPTH, Element, XmlError, parse_xml
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk

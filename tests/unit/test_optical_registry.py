@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from controller.optical.credentials import read_credentials
-from controller.optical.registry import check_driver, make_driver
-from controller.optical.scpi import ScpiDriver
-from fabric.optical_drivers import DRIVERS
-from testbed.emulation.optical.session import personality
+from ringlight.controller.optical.credentials import read_credentials
+from ringlight.controller.optical.registry import check_driver, make_driver
+from ringlight.controller.optical.scpi import ScpiDriver
+from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.testbed.emulation.optical.session import personality
 
 _THIRD_PARTY = """
-from controller.optical.base import Capabilities, OpticalSwitchDriver, Snapshot, dual_sided
+from ringlight.controller.optical.base import Capabilities, OpticalSwitchDriver, Snapshot, dual_sided
 
 class Acme(OpticalSwitchDriver):
     def _read(self, deadline): return Snapshot(self.name, {}, {})

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bus import EventBus
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import UnavailableError
-from controller.optical.base import Bounds, Deadline, Identity, Timing
-from controller.optical.errors import (
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.optical.base import Bounds, Deadline, Identity, Timing
+from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
     OpticalError,
@@ -25,8 +25,8 @@ from controller.optical.errors import (
     ReadBackMismatch,
     Refused,
 )
-from controller.optical.registry import make_driver
-from controller.optical.scpi import (
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.optical.scpi import (
     LineBuffer,
     ScpiClient,
     ScpiDriver,
@@ -40,8 +40,8 @@ from controller.optical.scpi import (
     parse_powers,
     parse_size,
 )
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import Mode
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import Mode
 from tests.drivers import converge
 
 # Lines

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fabric.optical_profiles import IDEAL
-from testbed.emulation.optical import server as serving
-from testbed.emulation.optical.__main__ import main
-from testbed.emulation.optical.device import OpticalDevice
-from testbed.emulation.optical.scpi import ScpiSession
-from testbed.emulation.optical.session import Switch, personality
+from ringlight.fabric.optical_profiles import IDEAL
+from ringlight.testbed.emulation.optical import server as serving
+from ringlight.testbed.emulation.optical.__main__ import main
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.scpi import ScpiSession
+from ringlight.testbed.emulation.optical.session import Switch, personality
 
 
 def test_a_protocol_is_found_by_its_name() -> None:

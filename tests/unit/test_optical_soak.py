@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.circuits.drift import Policy
-from testbed.emulation.optical import server
-from testbed.emulation.optical.faults import FaultSpec, Kind
+from ringlight.controller.circuits.drift import Policy
+from ringlight.testbed.emulation.optical import server
+from ringlight.testbed.emulation.optical.faults import FaultSpec, Kind
 from tests import optical_soak
 from tests.optical_soak import KINDS, PROTOCOLS, Emulated, Soak, soak
 

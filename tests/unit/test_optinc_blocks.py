@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.optinc import blocks
+from ringlight.fabric.optinc import blocks
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

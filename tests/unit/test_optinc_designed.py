@@ -11,12 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fabric.optinc.approximation import squares
-from fabric.optinc.averaging import Coding, cascade, combination, goals, to_answers, to_outputs
-from fabric.optinc.designed import designed
-from fabric.optinc.imperfect import Imperfections, as_network, on_meshes
-from fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
-from fabric.optinc.structure import CASES, Structure
+from ringlight.fabric.optinc.approximation import squares
+from ringlight.fabric.optinc.averaging import Coding, cascade, combination, goals, to_answers, to_outputs
+from ringlight.fabric.optinc.designed import designed
+from ringlight.fabric.optinc.imperfect import Imperfections, as_network, on_meshes
+from ringlight.fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
+from ringlight.fabric.optinc.structure import CASES, Structure
 
 
 def off_diagonal(network: Network, structure: Structure) -> float:

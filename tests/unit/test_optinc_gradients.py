@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.worker.model import PARAMETERS
-from containers.worker.reference import Exchange, train_in_one_process
-from containers.worker.spec import WorkerSpec
-from fabric.collectives import all_reduce, apply_schedule
-from fabric.optinc import blocks
-from fabric.optinc.averaging import Coding, goals
-from fabric.optinc.errors import Errors, inject
-from fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
-from fabric.optinc.network import Table
+from ringlight.containers.worker.model import PARAMETERS
+from ringlight.containers.worker.reference import Exchange, train_in_one_process
+from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.fabric.collectives import all_reduce, apply_schedule
+from ringlight.fabric.optinc import blocks
+from ringlight.fabric.optinc.averaging import Coding, goals
+from ringlight.fabric.optinc.errors import Errors, inject
+from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
+from ringlight.fabric.optinc.network import Table
 
 #: Of 1 and far below it, as gradients are; steps of 16 bits stay above float32's least.
 floats = st.floats(-100, 100, width=32).map(lambda value: value if abs(value) > 1e-20 else 0.0)

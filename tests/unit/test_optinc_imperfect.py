@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.optinc import approximation, mesh, structure
-from fabric.optinc.averaging import Coding
-from fabric.optinc.imperfect import Full, Imperfections, OnMeshes, Squares, as_network, on_meshes
-from fabric.optinc.network import Network, table_of, wrong_of
-from fabric.optinc.structure import CASES
-from fabric.optinc.weights import trained
+from ringlight.fabric.optinc import approximation, mesh, structure
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.imperfect import Full, Imperfections, OnMeshes, Squares, as_network, on_meshes
+from ringlight.fabric.optinc.network import Network, table_of, wrong_of
+from ringlight.fabric.optinc.structure import CASES
+from ringlight.fabric.optinc.weights import trained
 
 sides = st.tuples(st.integers(1, 6), st.integers(1, 4), st.booleans())
 

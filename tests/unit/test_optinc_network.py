@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric.optinc import averaging
-from fabric.optinc.averaging import Coding
-from fabric.optinc.network import Network, Table, forward, light, read, table_of, wrong_among, wrong_of
+from ringlight.fabric.optinc import averaging
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.network import (
+    Network,
+    Table,
+    forward,
+    light,
+    read,
+    table_of,
+    wrong_among,
+    wrong_of,
+)
 
 
 def stairs(servers: int, *, parts: int = 1, shift: float = 0.0) -> Network:

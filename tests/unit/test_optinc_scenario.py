@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.analysis.prediction import expected_s, predict_jobs
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.emulation.requests import only_simulated
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.checks import TARGETS_OF
-from experiments.language.expand import load, parse
-from experiments.language.plan import RunPlan
-from experiments.language.text import ScenarioError
-from experiments.record.runs import Run, runs_of
-from experiments.runner.experiment import choose, one_alone
-from fabric.averagers import averaging_of, scale_bytes
-from fabric.schedules import parse_collective, steps_named
+from ringlight.experiments.analysis.prediction import expected_s, predict_jobs
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.emulation.requests import only_simulated
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.checks import TARGETS_OF
+from ringlight.experiments.language.expand import load, parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.runs import Run, runs_of
+from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.fabric.averagers import averaging_of, scale_bytes
+from ringlight.fabric.schedules import parse_collective, steps_named
 from tests.examples import assert_as_planned
 from tests.unit.test_averagers import names, one_level, two_levels
 from tests.unit.test_language_mistakes import ROOT

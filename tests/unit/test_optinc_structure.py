@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.optinc import structure
-from fabric.optinc.averaging import Coding
-from fabric.optinc.structure import CASES, Structure, area_ratio
+from ringlight.fabric.optinc import structure
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.structure import CASES, Structure, area_ratio
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.rows import Row, where
-from experiments.language.expand import parse
-from experiments.language.text import ScenarioError
-from experiments.papers import Finding
-from experiments.papers.optinc import verdict
-from experiments.report.report import render
-from experiments.report.view import View
-from experiments.runner.command import view_of_folder
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.rows import Row, where
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.papers import Finding
+from ringlight.experiments.papers.optinc import verdict
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.view import View
+from ringlight.experiments.runner.command import view_of_folder
 from tests.unit.page import Page, text_of
 from tests.unit.test_paper_pages import raw_of, simulated
 

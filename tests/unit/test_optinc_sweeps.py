@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from benchmarks.optinc import QUANTITIES, only, percent
-from experiments.report.interferometers import draw, interferometers, is_pi
-from fabric.optinc.averaging import goals, to_outputs
-from fabric.optinc.designed import designed
-from fabric.optinc.imperfect import Imperfections, OnMeshes, on_meshes
-from fabric.optinc.mesh import decompose, rebuild
-from fabric.optinc.structure import CASES
-from fabric.optinc.sweeps import Physics, Spread, harmless, spread, wrong_shares
-from fabric.optinc.weights import trained
+from ringlight.experiments.report.interferometers import draw, interferometers, is_pi
+from ringlight.fabric.optinc.averaging import goals, to_outputs
+from ringlight.fabric.optinc.designed import designed
+from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, on_meshes
+from ringlight.fabric.optinc.mesh import decompose, rebuild
+from ringlight.fabric.optinc.structure import CASES
+from ringlight.fabric.optinc.sweeps import Physics, Spread, harmless, spread, wrong_shares
+from ringlight.fabric.optinc.weights import trained
 
 CASE = CASES["8bit_4"]
 CODING = CASE.coding

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from containers.worker.optinc import Averaging, Place
-from containers.worker.peer import AveragingFailed
-from fabric.optinc import wire
-from fabric.optinc.averaging import Coding, goal
-from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position
+from ringlight.containers.worker.optinc import Averaging, Place
+from ringlight.containers.worker.peer import AveragingFailed
+from ringlight.fabric.optinc import wire
+from ringlight.fabric.optinc.averaging import Coding, goal
+from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position
 
 SIZE, BLOCK = 40, 8
 FORM = Form(8)

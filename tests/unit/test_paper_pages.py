@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import parse
-from experiments.language.text import ScenarioError
-from experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from tests.unit.page import Page, text_of
 
 ROOT = Path(__file__).parents[2]

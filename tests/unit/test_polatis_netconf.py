@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from lxml import etree
 from ncclient import manager
 
-from controller.optical.base import Deadline
-from controller.optical.errors import (
+from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,
     OpticalError,
@@ -29,7 +29,7 @@ from controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from controller.optical.polatis_netconf import (
+from ringlight.controller.optical.polatis_netconf import (
     BASE,
     MODEL,
     SYSTEM,
@@ -47,9 +47,9 @@ from controller.optical.polatis_netconf import (
     remove_config,
     replace_config,
 )
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import Mode, PortState
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import Mode, PortState
 from tests import netconf_server
 from tests.drivers import converge
 from tests.netconf_server import PASSWORD, USER, NetconfServer

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.optical.base import Identity, PortStatus
-from controller.optical.errors import AuthFailed, PartialApply, ProtocolError, Refused
-from controller.optical.polatis_tl1 import parse_patches, parse_ports, parse_power, port_status
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect as XC
-from fabric.crossconnect import Mode, PortState
-from fabric.optical_profiles import IDEAL, MEMS
-from testbed.emulation.optical.device import NS, OpticalDevice
-from testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
-from testbed.emulation.optical.session import Switch
-from testbed.emulation.optical.tl1_session import ALARM_NS, MAX_BACKLOG
+from ringlight.controller.optical.base import Identity, PortStatus
+from ringlight.controller.optical.errors import AuthFailed, PartialApply, ProtocolError, Refused
+from ringlight.controller.optical.polatis_tl1 import parse_patches, parse_ports, parse_power, port_status
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect as XC
+from ringlight.fabric.crossconnect import Mode, PortState
+from ringlight.fabric.optical_profiles import IDEAL, MEMS
+from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
+from ringlight.testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
+from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.tl1_session import ALARM_NS, MAX_BACKLOG
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 

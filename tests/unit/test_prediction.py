@@ -11,15 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.image import ROOT
-from experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
-from experiments.language.expand import load
-from experiments.language.plan import EventPlan, JobPlan, Loop, RunPlan, Scale, Setting, Start, Tcp, When
-from fabric.cost import ring_all_reduce_time, steps_time
-from fabric.plugged import plugged
-from fabric.schedules import steps_named
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Port, circuit_cross_connects
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.plan import (
+    EventPlan,
+    JobPlan,
+    Loop,
+    RunPlan,
+    Scale,
+    Setting,
+    Start,
+    Tcp,
+    When,
+)
+from ringlight.fabric.cost import ring_all_reduce_time, steps_time
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Port, circuit_cross_connects
 from tests.simulated import bundled
 from tests.unit.fabrics import NIC_BPS, six_gpus
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import priority
-from testbed.emulation import clean
+from ringlight.testbed import priority
+from ringlight.testbed.emulation import clean
 
 
 @pytest.mark.parametrize(("name", "usual", "ours"), priority.WEIGHTS)

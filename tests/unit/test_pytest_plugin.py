@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.analysis.rows import Row
-from experiments.runner.bench import Measured
-from experiments.testing import lab as testing
-from experiments.testing.lab import Bench, Figures, Labs, ScenarioError, Wanted, wanted
-from testbed import processes, services
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.runner.bench import Measured
+from ringlight.experiments.testing import lab as testing
+from ringlight.experiments.testing.lab import Bench, Figures, Labs, ScenarioError, Wanted, wanted
+from ringlight.testbed import processes, services
 
 pytest_plugins = ("pytester",)
 
@@ -235,8 +235,9 @@ def test_the_lines_for_ci_install_what_a_lab_needs(monkeypatch: pytest.MonkeyPat
 
 def test_the_plugin_is_light() -> None:
     """It is loaded by every pytest of a machine, whatever that tests."""
-    code = "import pytest, sys; old = set(sys.modules); import experiments.testing.plugin; "
+    code = "import pytest, sys; old = set(sys.modules); import ringlight.experiments.testing.plugin; "
     code += "print(*(set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    ours = {"experiments", "experiments.testing", "experiments.testing.plugin"}
+    ours = {"ringlight", "ringlight.experiments", "ringlight.experiments.testing"}
+    ours.add("ringlight.experiments.testing.plugin")
     assert set(done.stdout.split()) - sys.stdlib_module_names <= ours

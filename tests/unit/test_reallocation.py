@@ -7,14 +7,14 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import pytest
 
-from fabric.steps import Step
-from testbed.simulation.arrays import FloatArray
-from testbed.simulation.engine import Engine
-from testbed.simulation.networks import Routes
-from testbed.simulation.phases import StepCost
-from testbed.simulation.reallocation import Decide, Reallocation
-from testbed.simulation.workload import Execution, How
-from workloads.graph import Book, Collective, Workload, Writer
+from ringlight.fabric.steps import Step
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.networks import Routes
+from ringlight.testbed.simulation.phases import StepCost
+from ringlight.testbed.simulation.reallocation import Decide, Reallocation
+from ringlight.testbed.simulation.workload import Execution, How
+from ringlight.workloads.graph import Book, Collective, Workload, Writer
 
 RATE_BPS = 8e6
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from containers.image import ROOT
-from experiments.record.events import table
+from ringlight.containers.image import ROOT
+from ringlight.experiments.record.events import table
 
 
 def test_the_documentation_lists_every_kind_of_record_as_it_is() -> None:

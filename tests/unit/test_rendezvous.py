@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from containers.worker import rendezvous
-from containers.worker.peer import PeerLost
-from containers.worker.rendezvous import accept, connect, part, tune
-from containers.worker.spec import WorkerSpec
+from ringlight.containers.worker import rendezvous
+from ringlight.containers.worker.peer import PeerLost
+from ringlight.containers.worker.rendezvous import accept, connect, part, tune
+from ringlight.containers.worker.spec import WorkerSpec
 
 
 def test_ranks_on_a_ring_part_though_each_thinks_of_the_next_one_first() -> None:

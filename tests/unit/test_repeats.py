@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.analysis.result import analyse, document
-from experiments.backends.emulation.linktest import Attempt, LinkTest, Part
-from experiments.backends.protocol import Lab
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.client import Api
-from experiments.language.expand import load
-from experiments.language.plan import RunPlan
-from experiments.record.events import (
+from ringlight.experiments.analysis.result import analyse, document
+from ringlight.experiments.backends.emulation.linktest import Attempt, LinkTest, Part
+from ringlight.experiments.backends.protocol import Lab
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.client import Api
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import (
     JobState,
     LinkRate,
     LinkRateDisturbed,
@@ -27,15 +27,15 @@ from experiments.record.events import (
     RunEnded,
     RunStarted,
 )
-from experiments.record.runs import AGAIN, runs_of
-from experiments.report.page import NO_RESULT
-from experiments.report.report import render
-from experiments.report.view import view_of
-from experiments.runner.progress import Reporter
-from experiments.runner.repeats import Repeats
-from experiments.runner.timeline import Outcome, run_group
-from testbed import load as machine
-from testbed.processes import Addresses, LabProcesses
+from ringlight.experiments.record.runs import AGAIN, runs_of
+from ringlight.experiments.report.page import NO_RESULT
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.view import view_of
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.repeats import Repeats
+from ringlight.experiments.runner.timeline import Outcome, run_group
+from ringlight.testbed import load as machine
+from ringlight.testbed.processes import Addresses, LabProcesses
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 from tests.unit.page import Page, text_of
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from controller.bus import EventBus
-from controller.circuits.lights import Lights, quantile
-from controller.circuits.optical_site import OpticalSite
-from controller.errors import UnavailableError
-from controller.optical.base import Deadline, Snapshot
-from controller.optical.errors import Unreachable
-from controller.rings import conductor as ring_conductor
-from controller.rings.conductor import RingConductor
-from controller.rings.light import plan_light, steps_of_job
-from controller.rings.site import RingSite
-from fabric.crossconnect import CrossConnect
-from fabric.topology import Reconfigure
-from fabric.wdm import RingPlan
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.lights import Lights, quantile
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.optical.base import Deadline, Snapshot
+from ringlight.controller.optical.errors import Unreachable
+from ringlight.controller.rings import conductor as ring_conductor
+from ringlight.controller.rings.conductor import RingConductor
+from ringlight.controller.rings.light import plan_light, steps_of_job
+from ringlight.controller.rings.site import RingSite
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.topology import Reconfigure
+from ringlight.fabric.wdm import RingPlan
 from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
 

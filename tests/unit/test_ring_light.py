@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from controller.errors import ConflictError, InvalidError
-from controller.rings.light import choose_ring, plan_light, steps_of_job
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, WdmRing
+from ringlight.controller.errors import ConflictError, InvalidError
+from ringlight.controller.rings.light import choose_ring, plan_light, steps_of_job
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, WdmRing
 from tests.unit.test_fabric_ring import check_light
 
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.analysis.metrics import Context, rows_of
-from experiments.analysis.prediction import predict_jobs
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.text import ScenarioError
-from experiments.record.events import WorkerDone
-from experiments.record.runs import runs_of
-from experiments.runner.experiment import one_alone
-from fabric.collectives import all_reduce
-from fabric.kinds import collective_steps
-from fabric.optinc.sums import sum_bits
-from fabric.schedules import parse_collective, ring, steps_named
-from fabric.steps import Steps
+from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.experiments.analysis.prediction import predict_jobs
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import WorkerDone
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.collectives import all_reduce
+from ringlight.fabric.kinds import collective_steps
+from ringlight.fabric.optinc.sums import sum_bits
+from ringlight.fabric.schedules import parse_collective, ring, steps_named
+from ringlight.fabric.steps import Steps
 from tests.unit.test_averagers import names
 from tests.unit.test_optinc_scenario import (
     RATE_BPS,

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from experiments.language.text import ScenarioError
-from experiments.record.events import (
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import (
     ENDED,
     Iteration,
     JobRecovered,
@@ -18,7 +18,7 @@ from experiments.record.events import (
     line_of,
     read_records,
 )
-from experiments.record.runs import AGAIN, Run, runs_of
+from ringlight.experiments.record.runs import AGAIN, Run, runs_of
 from tests.simulated import experiment, records_of
 
 JOBS = """

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.worker.arithmetic import exp, log, product, tanh, total
+from ringlight.containers.worker.arithmetic import exp, log, product, tanh, total
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = {
@@ -53,7 +53,7 @@ def test_every_process_ends_with_the_same_bits(tmp_path: Path) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(CHOICES)}
     found = {}
     for chosen in environments():
-        command = [sys.executable, "-m", "containers.worker.reference", str(spec)]
+        command = [sys.executable, "-m", "ringlight.containers.worker.reference", str(spec)]
         done = subprocess.run(
             command, cwd=ROOT, env=plain | chosen, capture_output=True, text=True, timeout=60, check=True
         )

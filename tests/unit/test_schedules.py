@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric import wdm
-from fabric.averagers import scale_steps
-from fabric.collectives import all_reduce, apply_schedule, schedule_of
-from fabric.crossconnect import CrossConnect, check_matching
-from fabric.schedules import (
+from ringlight.fabric import wdm
+from ringlight.fabric.averagers import scale_steps
+from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.schedules import (
     STEPS,
     bidirectional_hierarchical_ring,
     coprime_rings,
@@ -26,9 +26,9 @@ from fabric.schedules import (
     steps_named,
     strides,
 )
-from fabric.steps import Step, Steps, check_ranks, frozen
-from fabric.verify import verify
-from fabric.wrht import exchange_lightpaths, exchange_wavelengths, plan, wrht
+from ringlight.fabric.steps import Step, Steps, check_ranks, frozen
+from ringlight.fabric.verify import verify
+from ringlight.fabric.wrht import exchange_lightpaths, exchange_wavelengths, plan, wrht
 from tests.unit.fabrics import COLLECTIVES
 
 SIZES = [*range(1, 34), 45, 64]
@@ -463,7 +463,7 @@ def test_segments_go_the_way_the_light_goes() -> None:
 
 def test_schedules_need_only_numpy() -> None:
     code = (
-        "import sys, fabric.collectives, fabric.kinds, fabric.wrht; "
+        "import sys; from ringlight.fabric import collectives, kinds, wrht; "
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(

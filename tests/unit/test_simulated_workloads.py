@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.backends.protocol import Backend
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import Experiment, parse
-from experiments.language.plan import RunPlan
-from experiments.record.events import Iteration, JobState, LinkRate, Operations, Record
-from experiments.runner.bench import bench_plan, checked, measured, parse_sizes, slow_links
-from experiments.runner.experiment import one_alone
-from fabric.kinds import KINDS, bus_factor
-from testbed.simulation.networks import PacketNetwork, scaled
-from testbed.simulation.workload import simulate_workload
-from workloads.graph import Book, Collective, Writer
+from ringlight.experiments.backends.protocol import Backend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import Iteration, JobState, LinkRate, Operations, Record
+from ringlight.experiments.runner.bench import bench_plan, checked, measured, parse_sizes, slow_links
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.kinds import KINDS, bus_factor
+from ringlight.testbed.simulation.networks import PacketNetwork, scaled
+from ringlight.testbed.simulation.workload import simulate_workload
+from ringlight.workloads.graph import Book, Collective, Writer
 
 SWITCH = """
 name: four

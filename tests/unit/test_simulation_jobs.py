@@ -10,22 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.onic.protocol import Times
-from fabric import wdm
-from fabric.cost import RingJob, predict, ring_all_reduce_time
-from fabric.grid import light_use, wavelength_map, ways_for
-from fabric.placement import regroup
-from fabric.schedules import STEPS, halving_doubling, ring
-from fabric.steps import Step
-from fabric.topology import Port, circuit_cross_connects
-from fabric.trees import leaf_spine
-from fabric.wrht import wrht
-from testbed.simulation.engine import Engine
-from testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, simulate
-from testbed.simulation.maxmin import drain
-from testbed.simulation.networks import GridNetwork, PacketNetwork, RingNetwork, Routes, without_link
-from testbed.simulation.onics import ControlNetwork, OnicPlane
-from testbed.simulation.phases import Phases, StepCost, synchronous
+from ringlight.controller.onic.protocol import Times
+from ringlight.fabric import wdm
+from ringlight.fabric.cost import RingJob, predict, ring_all_reduce_time
+from ringlight.fabric.grid import light_use, wavelength_map, ways_for
+from ringlight.fabric.placement import regroup
+from ringlight.fabric.schedules import STEPS, halving_doubling, ring
+from ringlight.fabric.steps import Step
+from ringlight.fabric.topology import Port, circuit_cross_connects
+from ringlight.fabric.trees import leaf_spine
+from ringlight.fabric.wrht import wrht
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, simulate
+from ringlight.testbed.simulation.maxmin import drain
+from ringlight.testbed.simulation.networks import (
+    GridNetwork,
+    PacketNetwork,
+    RingNetwork,
+    Routes,
+    without_link,
+)
+from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
+from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from tests.unit.fabrics import six_gpu_fabric
 from tests.unit.test_simulation_networks import grid_fabric
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabric.cost import max_min_rates
-from testbed.simulation.maxmin import drain, rates
+from ringlight.fabric.cost import max_min_rates
+from ringlight.testbed.simulation.maxmin import drain, rates
 
 
 def case(paths: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,27 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.runner.command import load_checked
-from fabric import wdm
-from fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
-from fabric.steps import frozen
-from fabric.trees import leaf_spine
-from testbed.simulation.calls import Calls
-from testbed.simulation.jobs import Compute, Job, simulate
-from testbed.simulation.lockstep import Classes
-from testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork, network_of
-from testbed.simulation.phases import Phases, StepCost, synchronous
-from testbed.simulation.together import in_bytes, together
-from testbed.simulation.workload import How, simulate_workload
+from ringlight.experiments.runner.command import load_checked
+from ringlight.fabric import wdm
+from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.steps import frozen
+from ringlight.fabric.trees import leaf_spine
+from ringlight.testbed.simulation.calls import Calls
+from ringlight.testbed.simulation.jobs import Compute, Job, simulate
+from ringlight.testbed.simulation.lockstep import Classes
+from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork, network_of
+from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
+from ringlight.testbed.simulation.together import in_bytes, together
+from ringlight.testbed.simulation.workload import How, simulate_workload
+from ringlight.workloads.devices import device_named
+from ringlight.workloads.formats.timeline import Span
+from ringlight.workloads.graph import Book, Collective, Program, Split, Workload, Writer
+from ringlight.workloads.iteration_time import IdealNetwork as Closed
+from ringlight.workloads.iteration_time import iteration_time
+from ringlight.workloads.models import model_named
+from ringlight.workloads.parallelism import generate
+from ringlight.workloads.settings import Parallel, Training
 from tests.simulated import bundled
-from workloads.devices import device_named
-from workloads.formats.timeline import Span
-from workloads.graph import Book, Collective, Program, Split, Workload, Writer
-from workloads.iteration_time import IdealNetwork as Closed
-from workloads.iteration_time import iteration_time
-from workloads.models import model_named
-from workloads.parallelism import generate
-from workloads.settings import Parallel, Training
 
 MIB = 2**20
 RATE = 100e9

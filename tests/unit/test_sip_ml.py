@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.analysis.base import AtBase
-from experiments.analysis.result import Analysis, analyse
-from experiments.analysis.rows import Row, where
-from experiments.analysis.table import Table
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import parse
-from experiments.papers.sip_ml import verdict
-from experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.analysis.rows import Row, where
+from ringlight.experiments.analysis.table import Table
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.papers.sip_ml import verdict
+from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.workloads.placement import AUTHORS
 from tests.simulated import bundled
-from workloads.placement import AUTHORS
 
 MODEL = "transformer-big"
 RATES = ("4 Tbit/s", "8 Tbit/s")

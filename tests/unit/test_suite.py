@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import suite
+from ringlight.experiments.cli import suite
 
 # Each test of it fails until it has been run so many times.
 FLAKY = """

@@ -16,22 +16,22 @@ from typing import Any
 
 import pytest
 
-import experiments
-from experiments.analysis.rows import Row, from_json, where
-from experiments.backends.emulation.backend import EmulationBackend
-from experiments.backends.protocol import BackendError
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.backends.simulation.lab import SimulatedLab
-from experiments.language.expand import Experiment, parse
-from experiments.language.plan import Setting
-from experiments.language.text import ScenarioError
-from experiments.record.events import PortRate, Record, RunEnded, RunFailed, read_records
-from experiments.record.folder import RunFolder, read_json, read_port_rates
-from experiments.record.version import code_version
-from experiments.runner.command import finish
-from experiments.runner.executors import by_entry_point, dask, processes
-from experiments.runner.experiment import carry_out, choose, one_alone, runs_in
-from experiments.runner.progress import Reporter
+from ringlight import experiments
+from ringlight.experiments.analysis.rows import Row, from_json, where
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.lab import SimulatedLab
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import Setting
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import PortRate, Record, RunEnded, RunFailed, read_records
+from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
+from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner.command import finish
+from ringlight.experiments.runner.executors import by_entry_point, dask, processes
+from ringlight.experiments.runner.experiment import carry_out, choose, one_alone, runs_in
+from ringlight.experiments.runner.progress import Reporter
 from tests.simulated import SIX_GPUS, build
 from tests.simulated import experiment as experiment_of
 
@@ -172,7 +172,7 @@ def test_a_process_that_is_killed_before_it_has_work_is_the_same_line(tmp_path: 
 
 ONE_WORKER = """
 import os, time
-from experiments.runner.executors import processes
+from ringlight.experiments.runner.executors import processes
 with processes(1) as executor:
     print(executor.submit(os.getpid).result(), flush=True)
     time.sleep(120)
@@ -237,7 +237,15 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone
     file = tmp_path / "swept.yaml"
     experiment = swept()
     file.write_text(experiment.text)
-    command = [sys.executable, "-m", "experiments.cli.app", "simulate", str(file), "--processes", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.experiments.cli.app",
+        "simulate",
+        str(file),
+        "--processes",
+        "2",
+    ]
     command += ["--runs", str(tmp_path / "runs")]
     process = subprocess.Popen(
         command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -329,7 +337,15 @@ def test_a_folder_of_other_code_or_another_file_is_not_gone_on_with(tmp_path: Pa
     file.write_text(experiment.text)
     rows(experiment, tmp_path / "runs", None)
     (folder,) = (tmp_path / "runs").iterdir()
-    command = [sys.executable, "-m", "experiments.cli.app", "simulate", str(file), "--resume", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.experiments.cli.app",
+        "simulate",
+        str(file),
+        "--resume",
+        str(folder),
+    ]
     file.write_text(experiment.text + "# changed\n")
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert said.returncode == 2

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from controller.onic.protocol import Times
-from fabric.plugged import plugged
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric, Gpu, Port
-from testbed.emulation.network import check_fabric, check_names
-from testbed.emulation.onic.wiring import (
+from ringlight.controller.onic.protocol import Times
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric, Gpu, Port
+from ringlight.testbed.emulation.network import check_fabric, check_names
+from ringlight.testbed.emulation.onic.wiring import (
     Standing,
     array_wavelengths,
     control_ip,
@@ -30,9 +30,9 @@ from testbed.emulation.onic.wiring import (
     standing_light,
     tunable,
 )
-from testbed.emulation.optical.__main__ import main as optical_switch
-from testbed.lab import Lab
-from testbed.supervision import Supervisor
+from ringlight.testbed.emulation.optical.__main__ import main as optical_switch
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.supervision import Supervisor
 
 
 def grid(rows: int = 2, columns: int = 3, **more: Any) -> Fabric:

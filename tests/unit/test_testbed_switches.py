@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from controller.optical.registry import make_driver
-from fabric.optical_drivers import DRIVERS
-from fabric.schema import FabricSpec, build_fabric
-from fabric.topology import Fabric
-from testbed.emulation import testbed as emulated
-from testbed.emulation.fault_targets import FaultRequest, TargetError, find_target
-from testbed.emulation.testbed import USER, protocol_of
-from testbed.lab import Lab
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.fault_targets import FaultRequest, TargetError, find_target
+from ringlight.testbed.emulation.testbed import USER, protocol_of
+from ringlight.testbed.lab import Lab
 
 EMULATED = [name for name, kind in DRIVERS.items() if kind.protocol is not None]
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.backends.simulation.lab import SimulatedLab
-from experiments.language.expand import Experiment, parse
-from experiments.language.plan import Setting
-from experiments.language.text import ScenarioError
-from experiments.record.events import (
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.lab import SimulatedLab
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import Setting
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Iteration,
@@ -25,9 +25,9 @@ from experiments.record.events import (
     Released,
     RunEnded,
 )
-from experiments.runner.experiment import choose, one_alone
-from experiments.runner.progress import Reporter
-from experiments.runner.timeline import run_group
+from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.timeline import run_group
 from tests.simulated import SIX_GPUS, bundled
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
 
-from workloads.formats.timeline import Span, write
+from ringlight.workloads.formats.timeline import Span, write
 
 
 class _Event(BaseModel):

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.optical.base import Deadline
-from controller.optical.credentials import Credentials
-from controller.optical.errors import (
+from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.credentials import Credentials
+from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
     Indeterminate,
@@ -24,7 +24,7 @@ from controller.optical.errors import (
     Refused,
     Unreachable,
 )
-from controller.optical.tl1 import (
+from ringlight.controller.optical.tl1 import (
     Command,
     CommandFramer,
     MessageFramer,
@@ -41,7 +41,7 @@ from controller.optical.tl1 import (
     quoted,
     unquoted,
 )
-from controller.optical.tl1_client import Tl1Client
+from ringlight.controller.optical.tl1_client import Tl1Client
 
 WHEN = "26-11-23 08:45:20"
 HEADER = b"\r\n\n   ocs0 26-11-23 08:45:20\r\n"

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.optical.errors import OpticalError
-from controller.optical.registry import make_driver
-from controller.optical.tl1 import MessageFramer, Reply
-from fabric.crossconnect import CrossConnect, check_matching
-from fabric.optical_profiles import IDEAL
-from testbed.emulation.optical.calient_tl1 import CalientTl1Session
-from testbed.emulation.optical.device import OpticalDevice
-from testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
-from testbed.emulation.optical.session import Switch
+from ringlight.controller.optical.errors import OpticalError
+from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.optical.tl1 import MessageFramer, Reply
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.optical_profiles import IDEAL
+from ringlight.testbed.emulation.optical.calient_tl1 import CalientTl1Session
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
+from ringlight.testbed.emulation.optical.session import Switch
 
 SIZE = 4
 DIALECTS = {"polatis-tl1": PolatisTl1Session, "calient-tl1": CalientTl1Session}

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect, Mode
-from fabric.optical_profiles import IDEAL
-from testbed.emulation.optical.calient_tl1 import CalientTl1Session
-from testbed.emulation.optical.device import NS, OpticalDevice
-from testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
-from testbed.emulation.optical.session import Switch
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.optical_profiles import IDEAL
+from ringlight.testbed.emulation.optical.calient_tl1 import CalientTl1Session
+from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
+from ringlight.testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
+from ringlight.testbed.emulation.optical.session import Switch
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "optical"
 DIALECTS = {"polatis_tl1": PolatisTl1Session, "calient_tl1": CalientTl1Session}

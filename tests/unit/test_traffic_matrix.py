@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ringlight.workloads.formats.matrix import read, write
+from ringlight.workloads.graph import Book, Collective, Split, Workload, Writer
+from ringlight.workloads.packed import pack, unpack
+from ringlight.workloads.splits import split_bytes
+from ringlight.workloads.traffic import traffic
 from tests.unit.workloads import canonical, many_kinds, outcome
-from workloads.formats.matrix import read, write
-from workloads.graph import Book, Collective, Split, Workload, Writer
-from workloads.packed import pack, unpack
-from workloads.splits import split_bytes
-from workloads.traffic import traffic
 
 ROWS = "# bytes\n0, 4096,12\n\n8,0,1099511627776\n0,4,0\n"
 

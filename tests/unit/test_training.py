@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from containers.worker import model
-from containers.worker.reference import train_in_one_process
-from containers.worker.spec import BadSpec, parse_spec
+from ringlight.containers.worker import model
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.spec import BadSpec, parse_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 Events = list[dict[str, Any]]
@@ -43,7 +43,7 @@ class Crew:
         directory = self.directories[rank]
         directory.mkdir(exist_ok=True)
         (directory / "spec.json").write_text(json.dumps(self.specs[rank]))
-        command = [sys.executable, "-m", "containers.worker", str(directory)]
+        command = [sys.executable, "-m", "ringlight.containers.worker", str(directory)]
         self.processes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE))
 
     def release(self) -> float:

@@ -21,18 +21,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker import transport
-from containers.worker.model import Replica
-from containers.worker.peer import PeerLost
-from containers.worker.rendezvous import part
-from containers.worker.transport import READY, RECEIPT, Transport, partners
-from fabric.collectives import (
+from ringlight.containers.worker import transport
+from ringlight.containers.worker.model import Replica
+from ringlight.containers.worker.peer import PeerLost
+from ringlight.containers.worker.rendezvous import part
+from ringlight.containers.worker.transport import READY, RECEIPT, Transport, partners
+from ringlight.fabric.collectives import (
     Schedule,
     Transfer,
     all_reduce,
     apply_schedule,
 )
-from fabric.steps import Op
+from ringlight.fabric.steps import Op
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
 

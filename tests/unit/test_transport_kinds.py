@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker.transport import LEND_BYTES
-from fabric.collectives import apply_schedule, chunk_bounds, local_bounds, schedule_of
-from fabric.kinds import KINDS, collective_steps, holds, matrix_bounds, needs
+from ringlight.containers.worker.transport import LEND_BYTES
+from ringlight.fabric.collectives import apply_schedule, chunk_bounds, local_bounds, schedule_of
+from ringlight.fabric.kinds import KINDS, collective_steps, holds, matrix_bounds, needs
 from tests.unit.test_transport import Vectors, random_vectors, run, same_bits
 
 OTHERS = [(kind, name) for kind, names in KINDS.items() for name in names if kind != "all-reduce"]

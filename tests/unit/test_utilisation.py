@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.analysis.metrics.utilisation import activity
-from fabric.utilisation import (
+from ringlight.experiments.analysis.metrics.utilisation import activity
+from ringlight.fabric.utilisation import (
     DEFINITIONS,
     Activity,
     mean_share,

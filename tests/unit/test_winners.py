@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.analysis.result import analyse
-from experiments.analysis.rows import Row
-from experiments.backends.simulation.backend import SimulationBackend
-from experiments.language.expand import parse
-from experiments.record.events import Record, RunStarted
-from experiments.report.sections import winners
-from experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.record.events import Record, RunStarted
+from ringlight.experiments.report.sections import winners
+from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.unit.test_experiment_report import view_of_file
 
 KIND = "gpus: 8, gpu: a100, rate: 400 Gbit/s"

@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from containers.worker import transport
-from containers.worker.flows import Flows
-from containers.worker.peer import PeerLost
-from containers.worker.rendezvous import part
-from containers.worker.spec import BadSpec, parse_spec
-from containers.worker.transport import RunReport, Transport, partners, unacknowledged
-from fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
-from fabric.kinds import KINDS, collective_steps, matrix_bounds
+from ringlight.containers.worker import transport
+from ringlight.containers.worker.flows import Flows
+from ringlight.containers.worker.peer import PeerLost
+from ringlight.containers.worker.rendezvous import part
+from ringlight.containers.worker.spec import BadSpec, parse_spec
+from ringlight.containers.worker.transport import RunReport, Transport, partners, unacknowledged
+from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
+from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
 from tests.unit.test_transport import random_vectors, same_bits, tcp_pair

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from containers.worker.payload import PERIOD, contribution, first_wrong
-from fabric.kinds import KINDS
+from ringlight.containers.worker.payload import PERIOD, contribution, first_wrong
+from ringlight.fabric.kinds import KINDS
+from ringlight.workloads.graph import Book, Collective, Split, Workload, Writer
+from ringlight.workloads.packed import pack
 from tests.unit.test_training import Crew, crew, of_kind
-from workloads.graph import Book, Collective, Split, Workload, Writer
-from workloads.packed import pack
 
 RING = Collective("all-reduce", "ring")
 

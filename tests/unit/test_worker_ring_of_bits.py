@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.worker import ring_of_bits
-from containers.worker.peer import PeerLost
-from containers.worker.reference import train_in_one_process
-from containers.worker.ring_of_bits import RingOfBits
-from containers.worker.spec import BadSpec, parse_spec
-from containers.worker.transport import RunReport
-from fabric.collectives import all_reduce
-from fabric.optinc import sums
-from fabric.optinc.averaging import Coding
-from fabric.optinc.gradients import exact, mean_by
-from fabric.schedules import steps_named
+from ringlight.containers.worker import ring_of_bits
+from ringlight.containers.worker.peer import PeerLost
+from ringlight.containers.worker.reference import train_in_one_process
+from ringlight.containers.worker.ring_of_bits import RingOfBits
+from ringlight.containers.worker.spec import BadSpec, parse_spec
+from ringlight.containers.worker.transport import RunReport
+from ringlight.fabric.collectives import all_reduce
+from ringlight.fabric.optinc import sums
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.gradients import exact, mean_by
+from ringlight.fabric.schedules import steps_named
 from tests.unit.test_training import crew, of_kind
 from tests.unit.test_transport import connected
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from containers.image import ROOT
+from ringlight.containers.image import ROOT
+from ringlight.workloads.formats.chakra import writer
+from ringlight.workloads.formats.reading import Options, read_any
+from ringlight.workloads.packed import pack
 from tests.unit.workloads import canonical, many_kinds
-from workloads.formats.chakra import writer
-from workloads.formats.reading import Options, read_any
-from workloads.packed import pack
 
 DATA = ROOT / "tests/data"
 

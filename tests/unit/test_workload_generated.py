@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.workloads.closed_forms import communication_bytes
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.graph import Kind, Program, Split, Workload
+from ringlight.workloads.iteration_time import IdealNetwork
+from ringlight.workloads.layers import Transformer, layers
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.parallelism import data_parallel_loop, generate, rank_grid
+from ringlight.workloads.settings import Parallel, Training
+from ringlight.workloads.summary import summary, traffic
 from tests.unit.ideal_network import ideal_run
-from workloads.closed_forms import communication_bytes
-from workloads.devices import DEVICES
-from workloads.graph import Kind, Program, Split, Workload
-from workloads.iteration_time import IdealNetwork
-from workloads.layers import Transformer, layers
-from workloads.models import MODELS
-from workloads.parallelism import data_parallel_loop, generate, rank_grid
-from workloads.settings import Parallel, Training
-from workloads.summary import summary, traffic
 
 NETWORK = IdealNetwork(12.5e9, 1e-6)
 

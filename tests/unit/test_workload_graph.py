@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.graph import Book, Collective, Kind, Workload, Writer, covered_s
+from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer, covered_s
 
 RING = Collective("all-reduce", "ring")
 

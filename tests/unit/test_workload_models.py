@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from containers.image import ROOT
-from workloads.layers import (
+from ringlight.containers.image import ROOT
+from ringlight.workloads.layers import (
     Recommender,
     Transformer,
     bottom_layers,
@@ -15,7 +15,7 @@ from workloads.layers import (
     parameters,
     top_layers,
 )
-from workloads.models import MODELS, model_named
+from ringlight.workloads.models import MODELS, model_named
 
 #: torchvision's weights; model cards; for GPT-3 table D.1 of its paper rounds to 174,600 M.
 PUBLISHED = {

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.devices import DEVICES
-from workloads.layers import Transformer, Vision, forward_flops, layers, parameters
-from workloads.models import MODELS
-from workloads.operators import Operator, operators, shares, split
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.layers import Transformer, Vision, forward_flops, layers, parameters
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.operators import Operator, operators, shares, split
 
 WITH_OPERATORS = [
     name

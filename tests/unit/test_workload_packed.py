@@ -10,9 +10,9 @@ import zlib
 import numpy as np
 import pytest
 
+from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.packed import MAGIC, pack, unpack
 from tests.unit.workloads import canonical, many_kinds, outcome
-from workloads.graph import Book, Collective, Writer
-from workloads.packed import MAGIC, pack, unpack
 
 
 def packed(header: bytes, rest: bytes = b"") -> bytes:

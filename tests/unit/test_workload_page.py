@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.metrics.workloads import COMMUNICATION, of_purpose
-from experiments.record.events import Iteration, Operations, Record
-from experiments.report import perfetto
-from experiments.report.report import render
-from experiments.report.sections.workload import merged
-from experiments.report.view import View
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.metrics.workloads import COMMUNICATION, of_purpose
+from ringlight.experiments.record.events import Iteration, Operations, Record
+from ringlight.experiments.report import perfetto
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.sections.workload import merged
+from ringlight.experiments.report.view import View
 from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_experiment_report import appearing, simulated, view_of_file

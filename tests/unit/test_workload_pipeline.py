@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.pipeline import SCHEDULES, Turn, schedule
+from ringlight.workloads.pipeline import SCHEDULES, Turn, schedule
 
 
 @given(

@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulation.networks import IdealNetwork
-from testbed.simulation.workload import WorkloadResult, simulate_workload
-from tests.unit.test_workload_generated import sent, small
-from workloads import placement
-from workloads.devices import DEVICES
-from workloads.graph import Kind, Workload, check
-from workloads.layers import Model, Vision, forward_flops, parameters
-from workloads.models import MODELS
-from workloads.operators import Operator, operators
-from workloads.parallelism import generate
-from workloads.placement import (
+from ringlight.testbed.simulation.networks import IdealNetwork
+from ringlight.testbed.simulation.workload import WorkloadResult, simulate_workload
+from ringlight.workloads import placement
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.graph import Kind, Workload, check
+from ringlight.workloads.layers import Model, Vision, forward_flops, parameters
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.operators import Operator, operators
+from ringlight.workloads.parallelism import generate
+from ringlight.workloads.placement import (
     AUTHORS,
     authors_all_reduce_s,
     place,
@@ -27,9 +26,10 @@ from workloads.placement import (
     ways,
     widest_window,
 )
-from workloads.settings import OPTIMISER_BYTES, Parallel, Training
-from workloads.summary import summary
-from workloads.traffic import traffic
+from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training
+from ringlight.workloads.summary import summary
+from ringlight.workloads.traffic import traffic
+from tests.unit.test_workload_generated import sent, small
 
 DEVICE = DEVICES["a100"]
 #: So short that everything with FLOPs is in as many pieces as there are GPUs.

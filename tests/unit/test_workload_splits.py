@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.graph import Split
-from workloads.splits import shares, split_bytes
+from ringlight.workloads.graph import Split
+from ringlight.workloads.splits import shares, split_bytes
 
 SKEWS = st.sampled_from([0.0, 0.3, 1.0, 2.5])
 KEYS = st.tuples(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.graph import Book, Collective, Workload, Writer
-from workloads.summary import Traffic, summary, traffic
+from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.summary import Traffic, summary, traffic
 
 
 def three_ranks() -> Workload:

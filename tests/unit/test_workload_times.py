@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from testbed.simulation.networks import IdealNetwork as PortsOnly
-from testbed.simulation.workload import WorkloadResult, simulate_workload
+from ringlight.testbed.simulation.networks import IdealNetwork as PortsOnly
+from ringlight.testbed.simulation.workload import WorkloadResult, simulate_workload
+from ringlight.workloads.closed_forms import communication_bytes
+from ringlight.workloads.devices import DEVICES, device_named, measured, scaled, seconds_table, timed
+from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer
+from ringlight.workloads.iteration_time import IdealNetwork, bubble, iteration_time
+from ringlight.workloads.layers import Transformer
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.parallelism import generate, rank_grid
+from ringlight.workloads.settings import Parallel, Training
 from tests.unit.ideal_network import ideal_run
-from workloads.closed_forms import communication_bytes
-from workloads.devices import DEVICES, device_named, measured, scaled, seconds_table, timed
-from workloads.graph import Book, Collective, Kind, Workload, Writer
-from workloads.iteration_time import IdealNetwork, bubble, iteration_time
-from workloads.layers import Transformer
-from workloads.models import MODELS
-from workloads.parallelism import generate, rank_grid
-from workloads.settings import Parallel, Training
 
 A100 = DEVICES["a100"]
 NO_TIME = IdealNetwork(1e30)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.backends.protocol import BackendError
-from experiments.language.expand import load
-from experiments.record.events import Aborted, PortRate, Record, read_records
-from experiments.record.folder import RunFolder
-from experiments.record.writing import Lines, WriteError, write_whole, writing
-from experiments.runner.command import finish
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.language.expand import load
+from ringlight.experiments.record.events import Aborted, PortRate, Record, read_records
+from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.record.writing import Lines, WriteError, write_whole, writing
+from ringlight.experiments.runner.command import finish
 from tests.simulated import records_of
 from tests.unit.test_cli import MINI, one_line, ringlight
 

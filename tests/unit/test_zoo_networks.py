@@ -13,28 +13,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabric import wdm
-from fabric.schedules import steps_named, strides
-from fabric.schema import FabricSpec, build_fabric
-from fabric.steps import IntArray, Step, frozen
-from fabric.topology import Fabric
-from fabric.trees import fat_tree, leaf_spine
-from fabric.zoo import counts, hops, torus
-from fabric.zoo.one_shot import circuits, hangs_together, one_shot
-from fabric.zoo.rotor import Rotor, matchings, turns
-from fabric.zoo.torus import Torus
-from testbed.simulation.maxmin import rates
-from testbed.simulation.networks import GridNetwork, IdealNetwork, Network, RingNetwork
-from testbed.simulation.phases import Phases, StepCost
-from testbed.simulation.workload import How, simulate_workload
-from testbed.simulation.zoo import (
+from ringlight.fabric import wdm
+from ringlight.fabric.schedules import steps_named, strides
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.steps import IntArray, Step, frozen
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.trees import fat_tree, leaf_spine
+from ringlight.fabric.zoo import counts, hops, torus
+from ringlight.fabric.zoo.one_shot import circuits, hangs_together, one_shot
+from ringlight.fabric.zoo.rotor import Rotor, matchings, turns
+from ringlight.fabric.zoo.torus import Torus
+from ringlight.testbed.simulation.maxmin import rates
+from ringlight.testbed.simulation.networks import GridNetwork, IdealNetwork, Network, RingNetwork
+from ringlight.testbed.simulation.phases import Phases, StepCost
+from ringlight.testbed.simulation.workload import How, simulate_workload
+from ringlight.testbed.simulation.zoo import (
     CircuitNetwork,
     RelayedGridNetwork,
     TorusNetwork,
     WavelengthRingNetwork,
     rotor_network,
 )
-from workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Book, Collective, Workload, Writer
 
 RATE = 800e9
 MIB = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workloads.graph import Book, Collective, Kind, Program, Split, Workload, Writer
+from ringlight.workloads.graph import Book, Collective, Kind, Program, Split, Workload, Writer
 
 
 def many_kinds() -> Workload:

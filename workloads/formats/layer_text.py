@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.steps import IntArray
-from workloads.formats.files import printable, read_text
-from workloads.graph import Book, Collective, Handle, Workload, Writer
+from ringlight.fabric.steps import IntArray
+from ringlight.workloads.formats.files import printable, read_text
+from ringlight.workloads.graph import Book, Collective, Handle, Workload, Writer
 
 LAYERS_LIMIT = 1_000_000
 RANKS_LIMIT = 1 << 17

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.formats.files import printable, read_text, write_bytes
-from workloads.graph import TOO_MUCH, Book, Collective, Workload, Writer
-from workloads.traffic import traffic
+from ringlight.workloads.formats.files import printable, read_text, write_bytes
+from ringlight.workloads.graph import TOO_MUCH, Book, Collective, Workload, Writer
+from ringlight.workloads.traffic import traffic
 
 #: A workload keeps each number of a matrix that is read.
 READ_LIMIT = 2048

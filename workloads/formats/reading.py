@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from workloads.formats import layer_text, matrix
-from workloads.formats.chakra import reader as chakra
-from workloads.formats.chakra.names import files_of, groups_beside
-from workloads.formats.files import read_bytes
-from workloads.graph import Workload
-from workloads.packed import MAGIC, unpack
+from ringlight.workloads.formats import layer_text, matrix
+from ringlight.workloads.formats.chakra import reader as chakra
+from ringlight.workloads.formats.chakra.names import files_of, groups_beside
+from ringlight.workloads.formats.files import read_bytes
+from ringlight.workloads.graph import Workload
+from ringlight.workloads.packed import MAGIC, unpack
 
 _BEGINNING = 4096
 _NUMBER = re.compile(r"\s*\d+\s*(,|$)")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
-from workloads.formats.files import replacing
+from ringlight.workloads.formats.files import replacing
 
 _MICROS = 1e6
 

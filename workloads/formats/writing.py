@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.formats.chakra.names import others_beside
-from workloads.formats.chakra.reader import NODES_LIMIT
-from workloads.formats.chakra.writer import write as write_chakra
-from workloads.formats.files import write_bytes
-from workloads.formats.reading import read_any
-from workloads.graph import Workload
-from workloads.packed import pack
-from workloads.summary import summary
+from ringlight.workloads.formats.chakra.names import others_beside
+from ringlight.workloads.formats.chakra.reader import NODES_LIMIT
+from ringlight.workloads.formats.chakra.writer import write as write_chakra
+from ringlight.workloads.formats.files import write_bytes
+from ringlight.workloads.formats.reading import read_any
+from ringlight.workloads.graph import Workload
+from ringlight.workloads.packed import pack
+from ringlight.workloads.summary import summary
 
 #: Formats that hold all of a workload, with how their files end.
 FORMATS = {"packed": ".rlw", "chakra": ".et"}

@@ -1,4 +1,4 @@
-"""``python -m controller.openflow.apps``: applications of others, from their files to their end.
+"""``python -m ringlight.controller.openflow.apps``: applications of others, from their files to their end.
 
 They see the switches that connect to their port, and have their REST routes on another. Nothing of ours is in
 this process but the names that they import.
@@ -22,7 +22,7 @@ from typing import Any
 from os_ken import cfg
 from os_ken.base.app_manager import AppManager, OSKenApp
 
-from controller.openflow.apps import ryu, wsgi
+from ringlight.controller.openflow.apps import ryu, wsgi
 
 log = logging.getLogger("apps")
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m controller.openflow.apps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ringlight.controller.openflow.apps", description=__doc__)
     parser.add_argument("--openflow", required=True, help="HOST:PORT for their switches")
     parser.add_argument("--rest", required=True, help="HOST:PORT of their REST routes")
     parser.add_argument("--ready", type=Path, help="file to write once they run")

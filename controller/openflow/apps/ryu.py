@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 #: Modules that os-ken has dropped and we bring, by os-ken's name.
-BROUGHT = {"os_ken.app.wsgi": "controller.openflow.apps.wsgi"}
+BROUGHT = {"os_ken.app.wsgi": "ringlight.controller.openflow.apps.wsgi"}
 #: Modules with classes that have Ryu's name in theirs (``RyuApp``, ``RyuException``).
 _RENAMED = ("os_ken.base.app_manager", "os_ken.exception")
 

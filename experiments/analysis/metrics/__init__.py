@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
 
-from experiments.analysis.prediction import Circuits, Predicted, predict_jobs
-from experiments.analysis.rows import Label, Row, Value
-from experiments.record.events import RingSetUps
-from experiments.record.runs import Run
+from ringlight.experiments.analysis.prediction import Circuits, Predicted, predict_jobs
+from ringlight.experiments.analysis.rows import Label, Row, Value
+from ringlight.experiments.record.events import RingSetUps
+from ringlight.experiments.record.runs import Run
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
 Compute = Callable[..., Any]

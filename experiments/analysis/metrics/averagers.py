@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.metrics.training import exchanges
-from experiments.record.events import AveragersCounted
-from experiments.record.runs import SUCCEEDED, JobRun
-from fabric.averagers import averaging_of
-from fabric.optinc.sums import sum_bits
-from fabric.schedules import parse_collective
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.metrics.training import exchanges
+from ringlight.experiments.record.events import AveragersCounted
+from ringlight.experiments.record.runs import SUCCEEDED, JobRun
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.optinc.sums import sum_bits
+from ringlight.fabric.schedules import parse_collective
 
 _TAKEN = {
     "averager_cpu_share": "Of one processor, what an averager took during the all-reduces, the most of all"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.analysis.metrics import Context, metric
-from fabric.zoo.counts import of_fabric
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.fabric.zoo.counts import of_fabric
 
 #: Counts of :class:`fabric.zoo.counts.Counts`.
 PARTS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.statistics import jain
-from experiments.record.runs import JobRun
-from fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.statistics import jain
+from ringlight.experiments.record.runs import JobRun
+from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
 
 
 @metric("s")

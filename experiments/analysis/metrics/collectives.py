@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.analysis.metrics import Context, metric
-from experiments.record.runs import JobRun
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.record.runs import JobRun
 
 
 @metric("count", of="job")

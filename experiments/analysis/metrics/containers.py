@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.analysis.metrics import LIGHT, Context, metric
-from experiments.record.runs import JobRun
+from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
+from ringlight.experiments.record.runs import JobRun
 
 
 @metric("count", of="job")

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.metrics.light import before_and_after
-from experiments.analysis.statistics import median
-from experiments.record.events import ControllerRestarted, Divisions, LightDecisions
-from experiments.record.runs import SUCCEEDED, JobRun
-from fabric.schedules import steps_named
-from fabric.steps import IntArray
-from workloads.traffic import delivered, delivered_in_steps
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.metrics.light import before_and_after
+from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.record.events import ControllerRestarted, Divisions, LightDecisions
+from ringlight.experiments.record.runs import SUCCEEDED, JobRun
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import IntArray
+from ringlight.workloads.traffic import delivered, delivered_in_steps
 
 
 def _of(context: Context, job: JobRun) -> Divisions | None:

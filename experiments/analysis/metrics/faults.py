@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.metrics.regroup import window
-from experiments.analysis.statistics import median
-from experiments.record.events import Iteration
-from experiments.record.runs import Action, JobRun
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.metrics.regroup import window
+from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.record.events import Iteration
+from ringlight.experiments.record.runs import Action, JobRun
 
 #: What is done to something, so that there is something to recover from.
 FAULTS = ("kill", "cut", "lose")

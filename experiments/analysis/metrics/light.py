@@ -7,15 +7,22 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.prediction import grid_of, ring_of
-from experiments.analysis.rows import Value
-from experiments.analysis.statistics import median, percentile
-from experiments.record.events import Flow, FlowsLost, GridLit, LightCounters, OnicsSimulated, RingSetUps
-from experiments.record.runs import Run
-from fabric.grid import light_use, ways_for
-from fabric.schedules import steps_named
-from fabric.wdm import plan_ring
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.prediction import grid_of, ring_of
+from ringlight.experiments.analysis.rows import Value
+from ringlight.experiments.analysis.statistics import median, percentile
+from ringlight.experiments.record.events import (
+    Flow,
+    FlowsLost,
+    GridLit,
+    LightCounters,
+    OnicsSimulated,
+    RingSetUps,
+)
+from ringlight.experiments.record.runs import Run
+from ringlight.fabric.grid import light_use, ways_for
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.wdm import plan_ring
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.prediction import ideal_all_reduce_s
-from experiments.record.events import NetworkTried
-from experiments.record.runs import JobRun
-from fabric.averagers import Averaging, averaging_of, structure_of
-from fabric.optinc.structure import area_ratio, mzis, network_mzis
-from fabric.photonics import carried
-from fabric.schedules import parse_collective, steps_named
-from fabric.topology import Averager
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
+from ringlight.experiments.record.events import NetworkTried
+from ringlight.experiments.record.runs import JobRun
+from ringlight.fabric.averagers import Averaging, averaging_of, structure_of
+from ringlight.fabric.optinc.structure import area_ratio, mzis, network_mzis
+from ringlight.fabric.photonics import carried
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.topology import Averager
 
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:

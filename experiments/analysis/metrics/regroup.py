@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.analysis.metrics import LIGHT, Context, metric
-from experiments.analysis.statistics import median
-from experiments.record.runs import Action, JobRun, Run
-from fabric.topology import Port
+from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
+from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.record.runs import Action, JobRun, Run
+from ringlight.fabric.topology import Port
 
 
 def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:

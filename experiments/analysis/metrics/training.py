@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.prediction import ideal_all_reduce_s
-from experiments.analysis.statistics import median
-from experiments.record.runs import JobRun
-from fabric.averagers import averaging_of
-from fabric.kinds import bus_factor
-from fabric.schedules import parse_collective
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
+from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.record.runs import JobRun
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.kinds import bus_factor
+from ringlight.fabric.schedules import parse_collective
 
 
 @metric("", of="job")

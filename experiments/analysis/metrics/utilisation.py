@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from experiments.analysis.metrics import Context, metric
-from experiments.analysis.prediction import ideal_all_reduce_s
-from experiments.record.runs import JobRun
-from fabric.utilisation import DEFINITIONS, Activity, mean_share
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
+from ringlight.experiments.record.runs import JobRun
+from ringlight.fabric.utilisation import DEFINITIONS, Activity, mean_share
 
 #: Seconds of computing, in the collective, and of these while bytes moved: one iteration of one GPU.
 Span = tuple[float, float, float]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.analysis.metrics import Context, metric
-from experiments.record.events import WorkerDone
-from experiments.record.runs import SUCCEEDED, JobRun
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.record.events import WorkerDone
+from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 
 
 def identical(job: JobRun) -> bool:

@@ -13,12 +13,12 @@ from statistics import fmean
 
 import numpy as np
 
-from experiments.analysis.metrics import Context, metric
-from experiments.record.events import Operations
-from experiments.record.runs import JobRun
-from fabric.kinds import KINDS
-from workloads.graph import covered_s
-from workloads.summary import MESSAGE, PURPOSES, purposes
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.record.events import Operations
+from ringlight.experiments.record.runs import JobRun
+from ringlight.fabric.kinds import KINDS
+from ringlight.workloads.graph import covered_s
+from ringlight.workloads.summary import MESSAGE, PURPOSES, purposes
 
 #: Purposes during which a rank computes; the others communicate.
 COMPUTING = ("compute", "memory")

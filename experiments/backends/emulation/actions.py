@@ -9,13 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from experiments.backends.emulation.rest import Refusals, set_circuits
-from experiments.backends.protocol import BackendError
-from experiments.client import Api, Unreachable
-from experiments.language.plan import ControlFaults, EventPlan, RunPlan
-from experiments.record.events import ActionBegun, ActionEnded
-from testbed.faults import FaultClient, FaultError, FaultReport
-from testbed.processes import LabProcesses
+from ringlight.experiments.backends.emulation.rest import Refusals, set_circuits
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.client import Api, Unreachable
+from ringlight.experiments.language.plan import ControlFaults, EventPlan, RunPlan
+from ringlight.experiments.record.events import ActionBegun, ActionEnded
+from ringlight.testbed.faults import FaultClient, FaultError, FaultReport
+from ringlight.testbed.processes import LabProcesses
 
 #: Deadlines in seconds: an answer, a regroup, a fault that comes about or is over.
 ANSWER_S, REGROUP_S, FAULT_S = 30.0, 60.0, 45.0

@@ -9,27 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from containers.image import OWN_IMAGE, ImageError, image_present
-from experiments.backends.emulation.lab import EmulatedLab
-from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.reference import References
-from experiments.backends.emulation.requests import (
+from ringlight.containers.image import OWN_IMAGE, ImageError, image_present
+from ringlight.experiments.backends.emulation.lab import EmulatedLab
+from ringlight.experiments.backends.emulation.linktest import LinkTest
+from ringlight.experiments.backends.emulation.reference import References
+from ringlight.experiments.backends.emulation.requests import (
     cannot_drive,
     for_applications,
     only_simulated,
     passes_no_packets,
 )
-from experiments.backends.emulation.rest import ending_runs
-from experiments.backends.protocol import CAPABILITIES, lacking
-from experiments.client import Api
-from experiments.language.containers import problem_of
-from experiments.language.plan import RunPlan, Setting
-from experiments.record.environment import describe_setting
-from experiments.record.events import Record
-from experiments.record.writing import writing
-from fabric.plugged import plugged
-from fabric.topology import canonical
-from testbed.processes import Addresses, LabProcesses, check_ready
+from ringlight.experiments.backends.emulation.rest import ending_runs
+from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
+from ringlight.experiments.client import Api
+from ringlight.experiments.language.containers import problem_of
+from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.record.environment import describe_setting
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.writing import writing
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.topology import canonical
+from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 
 log = logging.getLogger(__name__)
 

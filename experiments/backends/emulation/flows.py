@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from experiments.client import Api, ApiError
-from experiments.record.events import Flow, FlowsLost, Record, record_of
-from fabric.topology import Fabric
+from ringlight.experiments.client import Api, ApiError
+from ringlight.experiments.record.events import Flow, FlowsLost, Record, record_of
+from ringlight.fabric.topology import Fabric
 
 #: Seconds between two readings.
 FLOWS_S = 2.0

@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from experiments.backends.emulation.actions import Actions
-from experiments.backends.emulation.averagers import AveragerLog
-from experiments.backends.emulation.flows import FlowLog
-from experiments.backends.emulation.linktest import LinkTest
-from experiments.backends.emulation.reference import References
-from experiments.backends.emulation.requests import job_request
-from experiments.backends.emulation.rest import RELEASE_DELAY_S, ending_runs, lit_circuits, set_circuits
-from experiments.backends.protocol import BackendError
-from experiments.client import Api, ApiError, Unreachable
-from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
-from experiments.record.events import (
+from ringlight.experiments.backends.emulation.actions import Actions
+from ringlight.experiments.backends.emulation.averagers import AveragerLog
+from ringlight.experiments.backends.emulation.flows import FlowLog
+from ringlight.experiments.backends.emulation.linktest import LinkTest
+from ringlight.experiments.backends.emulation.reference import References
+from ringlight.experiments.backends.emulation.requests import job_request
+from ringlight.experiments.backends.emulation.rest import (
+    RELEASE_DELAY_S,
+    ending_runs,
+    lit_circuits,
+    set_circuits,
+)
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.client import Api, ApiError, Unreachable
+from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
+from ringlight.experiments.record.events import (
     ENDED,
     AveragersCounted,
     Circuits,
@@ -43,14 +48,14 @@ from experiments.record.events import (
     SwitchRestarted,
     record_of,
 )
-from experiments.record.writing import writing
-from fabric.averagers import averaging_of
-from fabric.schedules import parse_collective
-from fabric.topology import Link
-from testbed import load
-from testbed.faults import FaultClient
-from testbed.processes import LabProcesses
-from workloads.packed import pack
+from ringlight.experiments.record.writing import writing
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.topology import Link
+from ringlight.testbed import load
+from ringlight.testbed.faults import FaultClient
+from ringlight.testbed.processes import LabProcesses
+from ringlight.workloads.packed import pack
 
 #: Seconds between two looks at everything; at what somebody waits for; at the processors' load.
 LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.analysis.fidelity import TAKEN, missed_links
-from experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
-from experiments.backends.protocol import BackendError
-from experiments.client import Api, Unreachable
-from experiments.language.plan import Setting
-from experiments.record.events import ENDED, LinkRate, LinkRateDisturbed, Record, Repeated
-from fabric.allocation.dividing import divider
-from fabric.frames import describe
-from fabric.grid import lines
-from fabric.paths import Router
-from fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
-from testbed.load import ProcessorLoad, Shares
-from testbed.processes import LabProcesses
+from ringlight.experiments.analysis.fidelity import TAKEN, missed_links
+from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.client import Api, Unreachable
+from ringlight.experiments.language.plan import Setting
+from ringlight.experiments.record.events import ENDED, LinkRate, LinkRateDisturbed, Record, Repeated
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.frames import describe
+from ringlight.fabric.grid import lines
+from ringlight.fabric.paths import Router
+from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
+from ringlight.testbed.load import ProcessorLoad, Shares
+from ringlight.testbed.processes import LabProcesses
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.backends.protocol import BackendError
-from experiments.record.writing import writing
-from testbed.lab import Lab
-from testbed.processes import ROOT
+from ringlight import IMPORT_PATH
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.record.writing import writing
+from ringlight.testbed.lab import Lab
 
 #: Deadline of one such training, seconds.
 REFERENCE_S = 120.0
@@ -60,14 +60,14 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
     words = [f"{ranks}:{first}" for ranks, first in segments]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "containers.worker.reference", str(path), *words],
+            [sys.executable, "-m", "ringlight.containers.worker.reference", str(path), *words],
             capture_output=True,
             text=True,
             timeout=REFERENCE_S,
             check=False,
             stdin=subprocess.DEVNULL,
             env=lab.environment(),
-            cwd=ROOT,
+            cwd=IMPORT_PATH,
         )
     except subprocess.TimeoutExpired:
         why = f"took more than {REFERENCE_S:.0f} s"

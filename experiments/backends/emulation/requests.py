@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from controller.optical.registry import check_driver
-from experiments.analysis.prediction import all_reduce_time, light_wait_s, longest_iteration_s, slowest_bps
-from experiments.backends.emulation.rest import CONNECT_S
-from experiments.language.containers import as_request
-from experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
-from fabric.averagers import averaging_of
-from fabric.interconnect import divided_anew
-from fabric.plugged import plugged
-from fabric.schedules import parse_collective, steps_named
-from fabric.topology import Fabric
-from fabric.units import format_time
-from workloads.packed import pack
+from ringlight.controller.optical.registry import check_driver
+from ringlight.experiments.analysis.prediction import (
+    all_reduce_time,
+    light_wait_s,
+    longest_iteration_s,
+    slowest_bps,
+)
+from ringlight.experiments.backends.emulation.rest import CONNECT_S
+from ringlight.experiments.language.containers import as_request
+from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.interconnect import divided_anew
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.units import format_time
+from ringlight.workloads.packed import pack
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from experiments.backends.protocol import BackendError
-from experiments.client import Api, ApiError, Unreachable
-from fabric.topology import canonical
-from testbed.faults import FaultError
-from testbed.lab import LabError
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.client import Api, ApiError, Unreachable
+from ringlight.fabric.topology import canonical
+from ringlight.testbed.faults import FaultError
+from ringlight.testbed.lab import LabError
 
 #: A worker waits so long for its peers, seconds: on a busy machine the NICs of a job's containers come up one
 #: after another, and whoever waits for the job should hear from it which rank is missing.

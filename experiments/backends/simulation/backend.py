@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.analysis.prediction import declared_set_up_s
-from experiments.backends.protocol import lacking
-from experiments.backends.simulation.collectives import Batch, alone, batches, compute
-from experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
-from experiments.backends.simulation.workloads import MOST_RANKS, how
-from experiments.language.plan import RunPlan, Setting
-from experiments.record.events import Record
-from fabric.frames import ETHERNET_BYTES
-from fabric.schedules import parse_collective
-from fabric.units import format_time
+from ringlight.experiments.analysis.prediction import declared_set_up_s
+from ringlight.experiments.backends.protocol import lacking
+from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
+from ringlight.experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
+from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, how
+from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.record.events import Record
+from ringlight.fabric.frames import ETHERNET_BYTES
+from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.units import format_time
 
 #: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
 _IN_PACKET_BYTES = 52

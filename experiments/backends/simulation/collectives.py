@@ -10,16 +10,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from experiments.analysis.prediction import declared_set_up_s, ring_of
-from experiments.language.plan import ControlFaults, RunPlan
-from experiments.record.events import CollectiveTimed, JobState, Record, RunEnded, RunFailed, RunStarted
-from fabric.light import Optics
-from fabric.schedules import parse_collective, steps_named
-from fabric.steps import compact
-from fabric.topology import Fabric, WdmRing
-from fabric.wdm import collective_on_ring, wdm_ring
-from testbed.simulation.networks import PacketNetwork, RingNetwork, scaled
-from testbed.simulation.phases import Phases, StepCost
+from ringlight.experiments.analysis.prediction import declared_set_up_s, ring_of
+from ringlight.experiments.language.plan import ControlFaults, RunPlan
+from ringlight.experiments.record.events import (
+    CollectiveTimed,
+    JobState,
+    Record,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+)
+from ringlight.fabric.light import Optics
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.steps import compact
+from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.fabric.wdm import collective_on_ring, wdm_ring
+from ringlight.testbed.simulation.networks import PacketNetwork, RingNetwork, scaled
+from ringlight.testbed.simulation.phases import Phases, StepCost
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from controller.errors import ConflictError
-from controller.jobs.reservation import reserve
-from controller.onic.protocol import Finished, Times
-from experiments.analysis.prediction import declared_set_up_s
-from experiments.backends.protocol import BackendError
-from experiments.backends.simulation.regrouping import (
+from ringlight.controller.errors import ConflictError
+from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.onic.protocol import Finished, Times
+from ringlight.experiments.analysis.prediction import declared_set_up_s
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     canonical,
     change,
@@ -23,10 +23,10 @@ from experiments.backends.simulation.regrouping import (
     plan_document,
     plan_regroup,
 )
-from experiments.backends.simulation.traffic import Stillness, port_rates
-from experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs, how
-from experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
-from experiments.record.events import (
+from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
+from ringlight.experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs, how
+from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
+from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Circuits,
@@ -41,21 +41,28 @@ from experiments.record.events import (
     RingSetUps,
     WorkerLost,
 )
-from fabric.averagers import averaging_of, scale_bytes, scale_steps
-from fabric.cost import RingJob
-from fabric.grid import choose_nodes, ways_for
-from fabric.interconnect import WavelengthRing, divided_anew, slowed
-from fabric.photonics import errors_of
-from fabric.schedules import parse_collective, steps_named
-from fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
-from fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
-from fabric.wdm import CLOCKWISE, RingPlan, plan_ring, set_up_steps
-from testbed.simulation.engine import Engine
-from testbed.simulation.interconnects import interconnect_network
-from testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
-from testbed.simulation.networks import GridNetwork, Network, PacketNetwork, RingNetwork, scaled, without_link
-from testbed.simulation.onics import ControlNetwork, OnicPlane
-from testbed.simulation.phases import StepCost, synchronous
+from ringlight.fabric.averagers import averaging_of, scale_bytes, scale_steps
+from ringlight.fabric.cost import RingJob
+from ringlight.fabric.grid import choose_nodes, ways_for
+from ringlight.fabric.interconnect import WavelengthRing, divided_anew, slowed
+from ringlight.fabric.photonics import errors_of
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
+from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
+from ringlight.fabric.wdm import CLOCKWISE, RingPlan, plan_ring, set_up_steps
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.interconnects import interconnect_network
+from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
+from ringlight.testbed.simulation.networks import (
+    GridNetwork,
+    Network,
+    PacketNetwork,
+    RingNetwork,
+    scaled,
+    without_link,
+)
+from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
+from ringlight.testbed.simulation.phases import StepCost, synchronous
 
 T = TypeVar("T")
 #: As the workers do, shorter times without a byte are not reported one by one, seconds.

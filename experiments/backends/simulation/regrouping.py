@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fabric.cost import RingJob
-from fabric.optical_profiles import Profile
-from fabric.placement import Regrouping, regroup
-from fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.fabric.cost import RingJob
+from ringlight.fabric.optical_profiles import Profile
+from ringlight.fabric.placement import Regrouping, regroup
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 Circuits = Sequence[tuple[str, str]]
 

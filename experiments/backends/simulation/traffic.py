@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
-from experiments.record.events import PortRate
-from fabric.topology import Port
-from testbed.simulation.engine import Engine, Passed
+from ringlight.experiments.record.events import PortRate
+from ringlight.fabric.topology import Port
+from ringlight.testbed.simulation.engine import Engine, Passed
 
 #: Seconds between two values of a port's rate; longer where a run has more than so many of them.
 SERIES_STEP_S, MOST_STEPS = 0.1, 1000

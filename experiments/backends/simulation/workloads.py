@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.language.plan import JobPlan, RunPlan
-from experiments.record.events import Divisions, Iteration, JobState, Operations, Record
-from fabric.interconnect import Divided
-from fabric.schedules import steps_named
-from testbed.simulation.engine import Engine
-from testbed.simulation.interconnects import (
+from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.record.events import Divisions, Iteration, JobState, Operations, Record
+from ringlight.fabric.interconnect import Divided
+from ringlight.fabric.schedules import steps_named
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.interconnects import (
     Demand,
     LightDivision,
     demand_of_steps,
     demand_of_workload,
     together,
 )
-from testbed.simulation.networks import Network
-from testbed.simulation.phases import StepCost
-from testbed.simulation.reallocation import Reallocation
-from testbed.simulation.workload import Execution, How
-from testbed.simulation.zoo import CircuitNetwork
-from workloads.graph import Kind, covered_s
+from ringlight.testbed.simulation.networks import Network
+from ringlight.testbed.simulation.phases import StepCost
+from ringlight.testbed.simulation.reallocation import Reallocation
+from ringlight.testbed.simulation.workload import Execution, How
+from ringlight.testbed.simulation.zoo import CircuitNetwork
+from ringlight.workloads.graph import Kind, covered_s
 
 #: More ranks are not followed one by one, but in classes that are in lock-step.
 MOST_RANKS = 128

@@ -9,15 +9,15 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.record.runs import JobRun, Run
-from experiments.report.charts import centred, sheet
-from experiments.report.drawing import FACE, INK, PALETTE, RULE, box
-from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.view import Draw, View
-from fabric.averagers import Averaging, averaging_of
-from fabric.photonics import Carried, carried
-from fabric.schedules import parse_collective
-from fabric.units import format_size
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.experiments.report.charts import centred, sheet
+from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.averagers import Averaging, averaging_of
+from ringlight.fabric.photonics import Carried, carried
+from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.units import format_size
 
 ORDER = 27
 TITLE = "Averagers and their servers"

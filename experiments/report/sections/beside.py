@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.published import mean_name, mean_over, subject_of
-from experiments.analysis.rows import Row, where
-from experiments.analysis.statistics import is_number
-from experiments.language.spec import PublishedSpec
-from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.view import Draw, View, short
-from experiments.report.words import figure, meaning, said, upper_first
+from ringlight.experiments.analysis.published import mean_name, mean_over, subject_of
+from ringlight.experiments.analysis.rows import Row, where
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.spec import PublishedSpec
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View, short
+from ringlight.experiments.report.words import figure, meaning, said, upper_first
 
 ORDER = 13
 TITLE = "Beside the published figures"

@@ -8,13 +8,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.language.spec import BreakEvenSpec
-from experiments.report.charts import chart, key, legend, note, plain_ticks
-from experiments.report.drawing import PALETTE, QUIET
-from experiments.report.page import NOTHING, table_of, tag
-from experiments.report.view import Draw, Figures, View, cell, of_points, swept
-from experiments.report.words import amount, called, seconds
-from fabric.schedules import steps_named
+from ringlight.experiments.language.spec import BreakEvenSpec
+from ringlight.experiments.report.charts import chart, key, legend, note, plain_ticks
+from ringlight.experiments.report.drawing import PALETTE, QUIET
+from ringlight.experiments.report.page import NOTHING, table_of, tag
+from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, swept
+from ringlight.experiments.report.words import amount, called, seconds
+from ringlight.fabric.schedules import steps_named
 
 ORDER = 12
 TITLE = "Where switching per flow stops paying"

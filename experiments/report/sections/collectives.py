@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.view import Draw, View
-from experiments.report.words import figure
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import figure
 
 ORDER = 6
 TITLE = "Who is compared"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.analysis.rows import Row
-from experiments.analysis.statistics import is_number
-from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
-from experiments.report.words import (
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
+from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,
     called,

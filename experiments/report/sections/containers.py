@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.report.page import table_of, tag, text
-from experiments.report.view import Draw, Figures, View, cell
+from ringlight.experiments.report.page import table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View, cell
 
 ORDER = 23
 TITLE = "Containers"

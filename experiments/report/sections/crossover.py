@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from experiments.analysis.base import AtBase
-from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.view import Draw, View, short
-from experiments.report.words import figure, said
+from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View, short
+from ringlight.experiments.report.words import figure, said
 
 ORDER = 18
 TITLE = "Where it stops winning"

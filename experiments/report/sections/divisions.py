@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from experiments.record.events import LightDecisions
-from experiments.record.runs import Run
-from experiments.report.charts import prefixed, sheet
-from experiments.report.drawing import PALETTE
-from experiments.report.page import Columns, table_of, tag, text
-from experiments.report.view import Draw, Figures, View, cell
-from experiments.report.words import count
+from ringlight.experiments.record.events import LightDecisions
+from ringlight.experiments.record.runs import Run
+from ringlight.experiments.report.charts import prefixed, sheet
+from ringlight.experiments.report.drawing import PALETTE
+from ringlight.experiments.report.page import Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View, cell
+from ringlight.experiments.report.words import count
 
 ORDER = 56
 TITLE = "Light divided by demand"

@@ -9,12 +9,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from experiments.language.spec import SweepSpec, quantity
-from experiments.report.charts import shaded, sheet
-from experiments.report.drawing import PALETTE
-from experiments.report.view import Draw, View, short
-from experiments.report.words import called, said
-from fabric.schedules import parse_collective
+from ringlight.experiments.language.spec import SweepSpec, quantity
+from ringlight.experiments.report.charts import shaded, sheet
+from ringlight.experiments.report.drawing import PALETTE
+from ringlight.experiments.report.view import Draw, View, short
+from ringlight.experiments.report.words import called, said
+from ringlight.fabric.schedules import parse_collective
 
 ORDER = 17
 TITLE = "Who is the fastest"

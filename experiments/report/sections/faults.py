@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 from matplotlib.figure import Figure
 
-from experiments.analysis.metrics.faults import FAULTS
-from experiments.analysis.metrics.regroup import window
-from experiments.record.runs import Action, Run
-from experiments.report.charts import chart, legend
-from experiments.report.drawing import LIGHT, job_colours
-from experiments.report.page import mark, table_of, tag, text
-from experiments.report.sections.jobs import state
-from experiments.report.view import Draw, Figures, View
-from experiments.report.words import YES_NO, count, seconds
+from ringlight.experiments.analysis.metrics.faults import FAULTS
+from ringlight.experiments.analysis.metrics.regroup import window
+from ringlight.experiments.record.runs import Action, Run
+from ringlight.experiments.report.charts import chart, legend
+from ringlight.experiments.report.drawing import LIGHT, job_colours
+from ringlight.experiments.report.page import mark, table_of, tag, text
+from ringlight.experiments.report.sections.jobs import state
+from ringlight.experiments.report.view import Draw, Figures, View
+from ringlight.experiments.report.words import YES_NO, count, seconds
 
 ORDER = 45
 TITLE = "Faults"

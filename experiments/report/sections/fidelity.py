@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.report.page import folded, listing, table_of, text
-from experiments.report.view import Draw, View
-from experiments.report.words import percent
-from fabric.units import format_rate
+from ringlight.experiments.report.page import folded, listing, table_of, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import percent
+from ringlight.fabric.units import format_rate
 
 ORDER = 90
 TITLE = "Can this be believed?"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.report.page import folded, row, table, text
-from experiments.report.view import Draw, View
+from ringlight.experiments.report.page import folded, row, table, text
+from ringlight.experiments.report.view import Draw, View
 
 ORDER = 100
 #: Shown by sections of their own.

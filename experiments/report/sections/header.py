@@ -5,9 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from experiments.report.page import NO_RESULT, header, hero, mark, text
-from experiments.report.view import Compared, Draw, View
-from experiments.report.words import HARD_SPACE, apart, called, percent, quoted, seconds, upper_first
+from ringlight.experiments.report.page import NO_RESULT, header, hero, mark, text
+from ringlight.experiments.report.view import Compared, Draw, View
+from ringlight.experiments.report.words import (
+    HARD_SPACE,
+    apart,
+    called,
+    percent,
+    quoted,
+    seconds,
+    upper_first,
+)
 
 ORDER = 0
 #: More cards than these would be a table, and there is one.

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.record.runs import JobRun
-from experiments.report.charts import chart, legend
-from experiments.report.drawing import PALETTE, QUIET
-from experiments.report.view import Draw, View
+from ringlight.experiments.record.runs import JobRun
+from ringlight.experiments.report.charts import chart, legend
+from ringlight.experiments.report.drawing import PALETTE, QUIET
+from ringlight.experiments.report.view import Draw, View
 
 ORDER = 25
 TITLE = "Iterations"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from experiments.record.runs import JobRun
-from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.view import Draw, Figures, View, cell
-from experiments.report.words import percent, seconds, upper_first
+from ringlight.experiments.record.runs import JobRun
+from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View, cell
+from ringlight.experiments.report.words import percent, seconds, upper_first
 
 ORDER = 20
 TITLE = "Jobs"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.report.page import listing, text
-from experiments.report.view import Draw, View
+from ringlight.experiments.report.page import listing, text
+from ringlight.experiments.report.view import Draw, View
 
 ORDER = 92
 TITLE = "Not run"

@@ -9,20 +9,20 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.metrics.light import FORBIDDEN
-from experiments.analysis.prediction import grid_of, nic_rate_bps
-from experiments.record.events import Flow
-from experiments.record.runs import JobRun, Run
-from experiments.report import charts
-from experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
-from experiments.report.page import NOTHING, table_of, tag, text
-from experiments.report.view import Draw, Figures, View
-from experiments.report.words import called, count, meaning
-from fabric.collectives import Schedule, schedule_of
-from fabric.grid import LightUse, lines, position
-from fabric.schedules import steps_named
-from fabric.topology import Grid
-from fabric.units import format_rate
+from ringlight.experiments.analysis.metrics.light import FORBIDDEN
+from ringlight.experiments.analysis.prediction import grid_of, nic_rate_bps
+from ringlight.experiments.record.events import Flow
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.experiments.report import charts
+from ringlight.experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
+from ringlight.experiments.report.page import NOTHING, table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View
+from ringlight.experiments.report.words import called, count, meaning
+from ringlight.fabric.collectives import Schedule, schedule_of
+from ringlight.fabric.grid import LightUse, lines, position
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import Grid
+from ringlight.fabric.units import format_rate
 
 ORDER = 50
 TITLE = "Light of the O-NICs"

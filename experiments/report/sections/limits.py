@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.report.page import listing, text
-from experiments.report.view import Draw, View
-from fabric.units import format_rate, format_time
+from ringlight.experiments.report.page import listing, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.units import format_rate, format_time
 
 ORDER = 93
 TITLE = "What cannot be claimed"

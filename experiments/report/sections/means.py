@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.analysis.published import Mean, means, name_of, saved
-from experiments.analysis.rows import Label
-from experiments.report.page import Columns, mark, table_of, tag, text
-from experiments.report.view import Draw, View, short
-from experiments.report.words import called, said
+from ringlight.experiments.analysis.published import Mean, means, name_of, saved
+from ringlight.experiments.analysis.rows import Label
+from ringlight.experiments.report.page import Columns, mark, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View, short
+from ringlight.experiments.report.words import called, said
 
 ORDER = 19
 TITLE = "The published percentages"

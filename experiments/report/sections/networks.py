@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from experiments.report.interferometers import pictured
-from experiments.report.page import text
-from experiments.report.view import Draw, View
-from fabric.optinc.imperfect import Full, OnMeshes, Squares
-from fabric.optinc.mesh import Mesh
-from fabric.photonics import meshes_of
+from ringlight.experiments.report.interferometers import pictured
+from ringlight.experiments.report.page import text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
+from ringlight.fabric.optinc.mesh import Mesh
+from ringlight.fabric.photonics import meshes_of
 
 ORDER = 58
 TITLE = "An averager's network"

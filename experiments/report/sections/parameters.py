@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from experiments.language.spec import ParameterSpec
-from experiments.report.page import folded, table_of, tag, text
-from experiments.report.view import Draw, View
-from fabric.units import format_size, format_time
+from ringlight.experiments.language.spec import ParameterSpec
+from ringlight.experiments.report.page import folded, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.units import format_size, format_time
 
 ORDER = 95
 TITLE = "Parameters and where they come from"

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from experiments.analysis.metrics import LIGHT as MOVES_LIGHT
-from experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
-from experiments.record.runs import Action, Run
-from experiments.report.charts import chart, named_rows, note, spans
-from experiments.report.drawing import LIGHT, QUIET, job_colours
-from experiments.report.page import table_of, tag, text
-from experiments.report.view import Draw, View
-from experiments.report.words import called, figure, meaning, seconds
+from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
+from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
+from ringlight.experiments.record.runs import Action, Run
+from ringlight.experiments.report.charts import chart, named_rows, note, spans
+from ringlight.experiments.report.drawing import LIGHT, QUIET, job_colours
+from ringlight.experiments.report.page import table_of, tag, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import called, figure, meaning, seconds
 
 ORDER = 35
 TITLE = "Light moved while jobs train"

@@ -9,17 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc
 
-from experiments.analysis.prediction import nic_rate_bps, ring_of
-from experiments.record.runs import JobRun, Run
-from experiments.report.charts import arrow, centred, chart, key, legend, named_rows, note, pictures
-from experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
-from experiments.report.page import NOTHING, table_of, tag, text
-from experiments.report.sections.light import counted, of_fabric, times
-from experiments.report.view import Draw, View
-from experiments.report.words import count, seconds
-from fabric.schedules import steps_named
-from fabric.units import format_rate
-from fabric.wdm import CLOCKWISE, RingPlan, RingStep, plan_ring
+from ringlight.experiments.analysis.prediction import nic_rate_bps, ring_of
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.experiments.report.charts import arrow, centred, chart, key, legend, named_rows, note, pictures
+from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
+from ringlight.experiments.report.page import NOTHING, table_of, tag, text
+from ringlight.experiments.report.sections.light import counted, of_fabric, times
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import count, seconds
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.units import format_rate
+from ringlight.fabric.wdm import CLOCKWISE, RingPlan, RingStep, plan_ring
 
 ORDER = 55
 TITLE = "All-reduces on rings of wavelengths"

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.rows import Label
-from experiments.analysis.statistics import is_number
-from experiments.language.spec import SweepSpec, quantity
-from experiments.report.charts import along, prefixed, scaled, sheet
-from experiments.report.drawing import PALETTE
-from experiments.report.page import Columns, folded, mark, table_of, text
-from experiments.report.view import Draw, Figures, Point, View, cell, short
-from experiments.report.words import called, is_share, said, upper_first
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.rows import Label
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.spec import SweepSpec, quantity
+from ringlight.experiments.report.charts import along, prefixed, scaled, sheet
+from ringlight.experiments.report.drawing import PALETTE
+from ringlight.experiments.report.page import Columns, folded, mark, table_of, text
+from ringlight.experiments.report.view import Draw, Figures, Point, View, cell, short
+from ringlight.experiments.report.words import called, is_share, said, upper_first
 
 ORDER = 16
 TITLE = "What was swept"

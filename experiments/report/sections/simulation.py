@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.report.page import assumptions
-from experiments.report.view import Draw, View
+from ringlight.experiments.report.page import assumptions
+from ringlight.experiments.report.view import Draw, View
 
 ORDER = 91
 TITLE = "What the simulation rests on"

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import is_number
-from experiments.language.spec import CompareSpec, quantity
-from experiments.report.charts import along, chart, legend, shaded
-from experiments.report.drawing import PALETTE
-from experiments.report.page import folded, table_of, tag, text
-from experiments.report.view import Compared, Draw, Figures, View, cell, of_points, short, swept
-from experiments.report.words import called, said, upper_first
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.spec import CompareSpec, quantity
+from ringlight.experiments.report.charts import along, chart, legend, shaded
+from ringlight.experiments.report.drawing import PALETTE
+from ringlight.experiments.report.page import folded, table_of, tag, text
+from ringlight.experiments.report.view import Compared, Draw, Figures, View, cell, of_points, short, swept
+from ringlight.experiments.report.words import called, said, upper_first
 
 ORDER = 15
 TITLE = "Sweep"

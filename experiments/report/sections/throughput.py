@@ -10,14 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments.analysis.fidelity import SERIES_STEP_S
-from experiments.analysis.prediction import nic_rate_bps
-from experiments.record.events import PortRate
-from experiments.record.runs import JobRun, Run
-from experiments.report.charts import note, sheet
-from experiments.report.drawing import QUIET, job_colours
-from experiments.report.view import Draw, View
-from fabric.units import format_rate
+from ringlight.experiments.analysis.fidelity import SERIES_STEP_S
+from ringlight.experiments.analysis.prediction import nic_rate_bps
+from ringlight.experiments.record.events import PortRate
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.experiments.report.charts import note, sheet
+from ringlight.experiments.report.drawing import QUIET, job_colours
+from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.units import format_rate
 
 ORDER = 30
 TITLE = "Throughput and utilisation over time"

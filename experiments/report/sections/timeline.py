@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from experiments.record.runs import SUCCEEDED, Action, JobRun, Run
-from experiments.report.charts import key, legend, named_rows, note, sheet, spans
-from experiments.report.drawing import INK, LIGHT, QUIET, RULE, job_colours
-from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.view import Draw, View
-from experiments.report.words import seconds
+from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
+from ringlight.experiments.report.charts import key, legend, named_rows, note, sheet, spans
+from ringlight.experiments.report.drawing import INK, LIGHT, QUIET, RULE, job_colours
+from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import seconds
 
 ORDER = 22
 TITLE = "Timeline"

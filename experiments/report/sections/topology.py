@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 
-from experiments.record.runs import Pair, Run
-from experiments.report.charts import centred, sheet
-from experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
-from experiments.report.sections.throughput import lit, pairs
-from experiments.report.view import Draw, View
-from fabric.topology import Fabric, Port, optical_neighbour
-from fabric.units import format_rate
+from ringlight.experiments.record.runs import Pair, Run
+from ringlight.experiments.report.charts import centred, sheet
+from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
+from ringlight.experiments.report.sections.throughput import lit, pairs
+from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.topology import Fabric, Port, optical_neighbour
+from ringlight.fabric.units import format_rate
 
 ORDER = 28
 TITLE = "Light"

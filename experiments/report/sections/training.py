@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.report.page import NOTHING, mark, table_of, tag, text
-from experiments.report.view import PUBLISHED, Draw, Figures, View
-from experiments.report.words import YES_NO, amount, percent
+from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.view import PUBLISHED, Draw, Figures, View
+from ringlight.experiments.report.words import YES_NO, amount, percent
 
 ORDER = 60
 TITLE = "Is it the same training?"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.analysis.compare import UTILISATION
-from experiments.analysis.metrics.utilisation import WINDOW
-from experiments.report.page import NOTHING, mark, row, table, tag, text
-from experiments.report.view import PUBLISHED, Compared, Draw, View
-from experiments.report.words import figure, percent, worth_tag
-from fabric.utilisation import DEFINITIONS, Definition
+from ringlight.experiments.analysis.compare import UTILISATION
+from ringlight.experiments.analysis.metrics.utilisation import WINDOW
+from ringlight.experiments.report.page import NOTHING, mark, row, table, tag, text
+from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, View
+from ringlight.experiments.report.words import figure, percent, worth_tag
+from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
 ORDER = 40
 TITLE = "GPU utilisation, by definition"

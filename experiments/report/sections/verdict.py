@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from experiments.analysis.statistics import is_number
-from experiments.papers import paper
-from experiments.report.page import listing, mark, tag, text
-from experiments.report.view import Draw, View
-from experiments.report.words import said
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.papers import paper
+from ringlight.experiments.report.page import listing, mark, tag, text
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import said
 
 ORDER = 5
 TITLE = "Verdict"

@@ -10,12 +10,12 @@ from functools import partial
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from experiments.analysis.metrics import metrics
-from experiments.analysis.metrics.built import PARTS
-from experiments.report.charts import shaded, sheet
-from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.view import Draw, Figures, View
-from experiments.report.words import called, said, upper_first
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.metrics.built import PARTS
+from ringlight.experiments.report.charts import shaded, sheet
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View
+from ringlight.experiments.report.words import called, said, upper_first
 
 ORDER = 14
 TITLE = "Who wins where"

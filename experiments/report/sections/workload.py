@@ -11,20 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from experiments.analysis.metrics.workloads import COMMUNICATION, COMPUTING, of_purpose
-from experiments.analysis.rows import key_of
-from experiments.language.plan import JobPlan
-from experiments.record.events import Operations
-from experiments.record.runs import JobRun, Run
-from experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
-from experiments.report.drawing import INK, PALETTE, RULE
-from experiments.report.page import NOTHING, Columns, table_of, tag, text
-from experiments.report.view import Draw, Figures, View, cell, of_points, swept
-from experiments.report.words import count, percent, seconds
-from fabric.kinds import KINDS
-from fabric.units import format_size
-from workloads.graph import FloatArray, Workload
-from workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
+from ringlight.experiments.analysis.metrics.workloads import COMMUNICATION, COMPUTING, of_purpose
+from ringlight.experiments.analysis.rows import key_of
+from ringlight.experiments.language.plan import JobPlan
+from ringlight.experiments.record.events import Operations
+from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
+from ringlight.experiments.report.drawing import INK, PALETTE, RULE
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, swept
+from ringlight.experiments.report.words import count, percent, seconds
+from ringlight.fabric.kinds import KINDS
+from ringlight.fabric.units import format_size
+from ringlight.workloads.graph import FloatArray, Workload
+from ringlight.workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
 
 ORDER = 21
 TITLE = "Workloads"

@@ -1,7 +1,7 @@
 """The checks of the 45 items, by the sections of the list."""
 
-from testbed.acceptance.checking import Check
-from testbed.acceptance.checks import faults, life, reading, safety, timing, writing
+from ringlight.testbed.acceptance.checking import Check
+from ringlight.testbed.acceptance.checks import faults, life, reading, safety, timing, writing
 
 CHECKS: tuple[Check, ...] = (
     *reading.CHECKS,

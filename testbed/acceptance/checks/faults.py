@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from controller.optical.base import CrossConnectResult, OpticalSwitchDriver
-from controller.optical.errors import (
+from ringlight.controller.optical.base import CrossConnectResult, OpticalSwitchDriver
+from ringlight.controller.optical.errors import (
     Indeterminate,
     OpticalError,
     PartialApply,
@@ -15,10 +15,10 @@ from controller.optical.errors import (
     Refused,
     StaleRevision,
 )
-from fabric.crossconnect import CrossConnect
-from testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
-from testbed.acceptance.checks.writing import stands
-from testbed.acceptance.rig import Rig, lacks
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
+from ringlight.testbed.acceptance.checks.writing import stands
+from ringlight.testbed.acceptance.rig import Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)

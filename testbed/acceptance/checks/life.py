@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import Unreachable
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
-from testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
-from testbed.acceptance.checks.safety import wait_for_light
-from testbed.acceptance.checks.writing import stands
-from testbed.acceptance.network import Stream
-from testbed.acceptance.rig import Rig, lacks
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import Unreachable
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from ringlight.testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
+from ringlight.testbed.acceptance.checks.safety import wait_for_light
+from ringlight.testbed.acceptance.checks.writing import stands
+from ringlight.testbed.acceptance.network import Stream
+from ringlight.testbed.acceptance.rig import Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import AuthFailed, OpticalError, Unreachable
-from fabric.crossconnect import Mode, PortState
-from testbed.acceptance.checking import Check, collecting, expect, raises, same
-from testbed.acceptance.rig import Rig, lacks
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import AuthFailed, OpticalError, Unreachable
+from ringlight.fabric.crossconnect import Mode, PortState
+from ringlight.testbed.acceptance.checking import Check, collecting, expect, raises, same
+from ringlight.testbed.acceptance.rig import Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import (
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import (
     NoSuchPort,
     OpticalError,
     PortBusy,
@@ -15,11 +15,11 @@ from controller.optical.errors import (
     PortFailed,
     WrongSide,
 )
-from fabric.crossconnect import CrossConnect, Mode
-from testbed.acceptance.checking import Check, collecting, expect, raises, same
-from testbed.acceptance.checks.writing import stands
-from testbed.acceptance.network import Stream
-from testbed.acceptance.rig import Lacks, Rig, lacks
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.acceptance.checking import Check, collecting, expect, raises, same
+from ringlight.testbed.acceptance.checks.writing import stands
+from ringlight.testbed.acceptance.network import Stream
+from ringlight.testbed.acceptance.rig import Lacks, Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.errors import DeadlineExceeded, OpticalError, PortBusy
-from fabric.crossconnect import CrossConnect, Mode
-from testbed.acceptance.checking import Check, collecting, expect, raises, same
-from testbed.acceptance.checks.safety import wait_for_light
-from testbed.acceptance.checks.writing import stands, writes_for
-from testbed.acceptance.network import Stream
-from testbed.acceptance.rig import Rig, lacks
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.errors import DeadlineExceeded, OpticalError, PortBusy
+from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.acceptance.checking import Check, collecting, expect, raises, same
+from ringlight.testbed.acceptance.checks.safety import wait_for_light
+from ringlight.testbed.acceptance.checks.writing import stands, writes_for
+from ringlight.testbed.acceptance.network import Stream
+from ringlight.testbed.acceptance.rig import Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)

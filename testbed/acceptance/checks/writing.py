@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller.optical.base import OpticalSwitchDriver
-from fabric.crossconnect import CrossConnect, CrossConnectState, Mode
-from testbed.acceptance.checking import Check, collecting, expect, same
-from testbed.acceptance.rig import Rig
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
+from ringlight.testbed.acceptance.checking import Check, collecting, expect, same
+from ringlight.testbed.acceptance.rig import Rig
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)

@@ -1,11 +1,11 @@
 """The rigs that can be made on this machine, by name."""
 
-from testbed.acceptance.rig import Rig
-from testbed.acceptance.rigs.bridge import OpenFlowRig
-from testbed.acceptance.rigs.emulated import ScpiRig, WssRig
-from testbed.acceptance.rigs.gnmi import GnmiRig
-from testbed.acceptance.rigs.tl1 import CalientTl1Rig, PolatisTl1Rig
-from testbed.acceptance.rigs.web import CalientRestRig, PolatisRestconfRig
+from ringlight.testbed.acceptance.rig import Rig
+from ringlight.testbed.acceptance.rigs.bridge import OpenFlowRig
+from ringlight.testbed.acceptance.rigs.emulated import ScpiRig, WssRig
+from ringlight.testbed.acceptance.rigs.gnmi import GnmiRig
+from ringlight.testbed.acceptance.rigs.tl1 import CalientTl1Rig, PolatisTl1Rig
+from ringlight.testbed.acceptance.rigs.web import CalientRestRig, PolatisRestconfRig
 
 RIGS: dict[str, type[Rig]] = {
     "scpi": ScpiRig,

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from controller.openflow.errors import SwitchTimeoutError
-from controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
-from controller.optical import openflow
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect
-from fabric.optical_profiles import PROFILES
-from testbed.acceptance.network import Network, run
-from testbed.acceptance.rig import Rig
-from testbed.acceptance.rigs.emulated import HOSTS, PROFILE, SIZE, START_S, forget
-from testbed.lab import new_lab
+from ringlight.controller.openflow.errors import SwitchTimeoutError
+from ringlight.controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
+from ringlight.controller.optical import openflow
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.acceptance.network import Network, run
+from ringlight.testbed.acceptance.rig import Rig
+from ringlight.testbed.acceptance.rigs.emulated import HOSTS, PROFILE, SIZE, START_S, forget
+from ringlight.testbed.lab import new_lab
 
 
 class FaultyPlane:

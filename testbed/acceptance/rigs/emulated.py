@@ -19,16 +19,16 @@ from typing import Any, BinaryIO, ClassVar, Protocol
 
 import httpx
 
-from controller.optical.base import OpticalSwitchDriver
-from controller.optical.registry import make_driver
-from fabric.crossconnect import CrossConnect
-from fabric.optical_profiles import PROFILES
-from testbed.acceptance.checks.reading import WRONG_PASSWORD
-from testbed.acceptance.network import Network
-from testbed.acceptance.rig import Recovery, Rig, lacks
-from testbed.emulation.optical.datapath import Datapath, remove_pins
-from testbed.emulation.optical.lasers import Lasers
-from testbed.lab import new_lab
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
+from ringlight.testbed.acceptance.network import Network
+from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
+from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
+from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.lab import new_lab
 
 SIZE, MAX_SIZE = 8, 1024
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
@@ -200,7 +200,7 @@ class ScpiRig(Rig):
         self._ready = self._lab.state_dir / "ocs0.ready"
         self._launch(
             [
-                *(sys.executable, "-m", "testbed.emulation.optical", "--name", "ocs0"),
+                *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
                 *("--lab", self._lab.id, "--size", str(self.size), "--listen", "127.0.0.1:0"),
                 *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
                 *("--failed-port", str(2 * self.size), "--ready", str(self._ready), "--seed", "1"),

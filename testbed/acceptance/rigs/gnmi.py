@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from testbed.acceptance.rig import lacks
-from testbed.acceptance.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.acceptance.rig import lacks
+from ringlight.testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 _PREFACE_BYTES, _HEAD_BYTES = 24, 9
 

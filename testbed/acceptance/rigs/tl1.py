@@ -7,7 +7,7 @@ import socket
 import time
 from typing import ClassVar
 
-from controller.optical.tl1 import (
+from ringlight.controller.optical.tl1 import (
     Command,
     CommandFramer,
     MessageFramer,
@@ -17,7 +17,7 @@ from controller.optical.tl1 import (
     format_report,
     parse_command,
 )
-from testbed.acceptance.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, BinaryIO, ClassVar
 
-from testbed.acceptance.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 
 class HttpProxy(Proxy):

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from fabric.topology import Fabric
-from testbed.emulation.agent.errors import AgentError
-from testbed.emulation.netlink import NETNS_DIR, NetworkError
-from testbed.emulation.network import LabNetwork
-from testbed.emulation.nodes import DockerHost, IdleHost, WorkerHost
-from testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.netlink import NETNS_DIR, NetworkError
+from ringlight.testbed.emulation.network import LabNetwork
+from ringlight.testbed.emulation.nodes import DockerHost, IdleHost, WorkerHost
+from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
 
 log = logging.getLogger(__name__)
 

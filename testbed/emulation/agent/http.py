@@ -15,11 +15,11 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from testbed.emulation.agent.errors import AgentError
-from testbed.emulation.agent.lightpaths import Lightpaths
-from testbed.emulation.agent.onics import Onics
-from testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
-from testbed.emulation.onic.tables import Lit, Transmitter
+from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
+from ringlight.testbed.emulation.agent.onics import Onics
+from ringlight.testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
+from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 
 
 class ReleaseRequest(BaseModel):

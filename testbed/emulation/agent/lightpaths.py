@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fabric.topology import Fabric, WdmRing
-from testbed.emulation.agent.errors import AgentError
-from testbed.emulation.agent.files import read_from
-from testbed.emulation.onic.tables import (
+from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.agent.files import read_from
+from ringlight.testbed.emulation.onic.tables import (
     MOST_LIGHTPATHS,
     LightTable,
     Lit,

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fabric.topology import Fabric
-from testbed.emulation.agent.errors import AgentError
-from testbed.emulation.onic.counting import read_light
-from testbed.emulation.onic.tables import RouteTable, Transmitter
-from testbed.emulation.onic.wiring import array_wavelengths
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.onic.counting import read_light
+from ringlight.testbed.emulation.onic.tables import RouteTable, Transmitter
+from ringlight.testbed.emulation.onic.wiring import array_wavelengths
 
 
 class Onics:

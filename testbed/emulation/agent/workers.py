@@ -24,25 +24,25 @@ import docker.errors
 import requests
 from pydantic import BaseModel, ConfigDict, Field
 
-from containers.image import OWN_IMAGE
-from containers.worker.holder import ENDED
-from fabric.schedules import parse_collective
-from fabric.topology import Fabric
-from testbed.emulation.agent.checkpoints import (
+from ringlight.containers.image import OWN_IMAGE
+from ringlight.containers.worker.holder import ENDED
+from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.agent.checkpoints import (
     checkpoint_directory,
     choose_state,
     make_directory,
     remove_directory,
 )
-from testbed.emulation.agent.errors import AgentError
-from testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
-from testbed.emulation.agent.hosts import IdleHosts, told
-from testbed.emulation.agent.lightpaths import Lightpaths
-from testbed.emulation.averagers import place_of
-from testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
-from testbed.emulation.netlink import NetworkError
-from testbed.emulation.network import NIC, LabNetwork
-from testbed.emulation.nodes import (
+from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
+from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
+from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
+from ringlight.testbed.emulation.averagers import place_of
+from ringlight.testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
+from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.network import NIC, LabNetwork
+from ringlight.testbed.emulation.nodes import (
     STDERR_TAIL_BYTES,
     Outcome,
     WorkerError,
@@ -51,8 +51,8 @@ from testbed.emulation.nodes import (
     describe,
     docker_reason,
 )
-from testbed.emulation.onic.wiring import onic_directory
-from testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.onic.wiring import onic_directory
+from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fabric.optinc import wire
-from fabric.optinc.averaging import Coding
-from fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
-from testbed.emulation.averager.lookup import Disagreement, Sample
+from ringlight.fabric.optinc import wire
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
+from ringlight.testbed.emulation.averager.lookup import Disagreement, Sample
 
 #: Frames in a server's ring, and answers that it may leave unread.
 DEPTH = 4

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.averager.core import Core, Stream
+from ringlight.testbed.emulation.averager.core import Core, Stream
 
 _TICK_S = 0.1
 _STATUS_S = 1.0

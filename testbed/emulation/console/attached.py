@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fabric.topology import Fabric, Port
-from testbed.emulation.__main__ import load_fabric
-from testbed.lab import STATE_ROOT, Lab, LabError
+from ringlight.fabric.topology import Fabric, Port
+from ringlight.testbed.emulation.__main__ import load_fabric
+from ringlight.testbed.lab import STATE_ROOT, Lab, LabError
 
 #: Longest wait for the server agent, seconds: the first question makes an idle host for every GPU.
 ANSWER_S = 30.0
@@ -130,8 +130,8 @@ class Attached:
     def interface(self, port: Port) -> str:
         """What a port of the fabric is called where it is."""
         # Here, as one command at a node begins in half the time without Mininet and Docker's client.
-        from testbed.emulation.averagers import NIC as SECOND_NIC
-        from testbed.emulation.network import NIC
+        from ringlight.testbed.emulation.averagers import NIC as SECOND_NIC
+        from ringlight.testbed.emulation.network import NIC
 
         node = self.owner(port)
         kind = self.nodes[node]

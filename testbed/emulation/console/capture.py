@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fabric.topology import Port
-from testbed.emulation.console.attached import Attached, Place
-from testbed.emulation.network import NIC
-from testbed.lab import LabError
+from ringlight.fabric.topology import Port
+from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.network import NIC
+from ringlight.testbed.lab import LabError
 
 Direction = Literal["in", "out", "inout"]
 
@@ -63,7 +63,7 @@ def tap_of(lab: Attached, text: str) -> Tap:
 
 def is_tagged(lab: Attached, port: Port) -> bool:
     """Whether light there tells its colour itself: at the switches of WDM rings."""
-    from testbed.emulation.onic.wiring import is_tagged as at_switch
+    from ringlight.testbed.emulation.onic.wiring import is_tagged as at_switch
 
     return port.node in lab.fabric.optical_switches and at_switch(lab.fabric, port.node)
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation.console.attached import Attached, Place
-from testbed.lab import LabError
+from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.lab import LabError
 
 #: Longest wait for the answer to a ping, seconds; what the light of a grid takes is far below it.
 PING_S = 1

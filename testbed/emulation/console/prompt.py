@@ -15,11 +15,11 @@ from typing import IO, Any, Protocol
 from mininet.cli import CLI
 from mininet.log import StreamHandlerNoNewline, error, lg, output
 
-from fabric.units import format_rate
-from testbed.emulation.console import measures
-from testbed.emulation.console.measures import Pinged
-from testbed.emulation.console.view import View
-from testbed.faults import FaultClient, FaultError
+from ringlight.fabric.units import format_rate
+from ringlight.testbed.emulation.console import measures
+from ringlight.testbed.emulation.console.measures import Pinged
+from ringlight.testbed.emulation.console.view import View
+from ringlight.testbed.faults import FaultClient, FaultError
 
 #: Where what was typed is kept, and how much of it.
 HISTORY = Path("~/.ringlight_history")

@@ -16,13 +16,13 @@ from mininet.net import Mininet
 from mininet.node import Node
 from pyroute2 import IPRoute
 
-from fabric.topology import Port
-from testbed.emulation import averagers, netlink
-from testbed.emulation.console.attached import Attached, Place
-from testbed.emulation.network import NIC
-from testbed.emulation.nodes import Jack
-from testbed.emulation.onic.wiring import HOST_NAME
-from testbed.lab import LabError
+from ringlight.fabric.topology import Port
+from ringlight.testbed.emulation import averagers, netlink
+from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.network import NIC
+from ringlight.testbed.emulation.nodes import Jack
+from ringlight.testbed.emulation.onic.wiring import HOST_NAME
+from ringlight.testbed.lab import LabError
 
 
 class Plug(Jack):

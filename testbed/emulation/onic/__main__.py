@@ -1,4 +1,4 @@
-"""``python -m testbed.emulation.onic``: the agent of one O-NIC, with the lab's lasers and its own routes.
+"""``python -m ringlight.testbed.emulation.onic``: the agent of one O-NIC, with its lasers and routes.
 
 Imports little: a lab starts one of these for each O-NIC.
 """
@@ -11,16 +11,16 @@ import signal
 import sys
 from pathlib import Path
 
-from controller.onic.agent import Agent, AgentError, Settings
-from controller.onic.protocol import Times
-from testbed.emulation.onic.light import BpfLaser, BpfRoutes
+from ringlight.controller.onic.agent import Agent, AgentError, Settings
+from ringlight.controller.onic.protocol import Times
+from ringlight.testbed.emulation.onic.light import BpfLaser, BpfRoutes
 
 #: An O-NIC's control unit is hardware of its own and never waits for the GPU's work; here they share cores.
 NICENESS = -20
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m testbed.emulation.onic", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ringlight.testbed.emulation.onic", description=__doc__)
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--listen", required=True, help="host:port on the control network")
     parser.add_argument("--directory", type=Path, required=True, help="for its sockets and its map")

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fabric.topology import Fabric, OpticalSwitch, Port
-from testbed.emulation.onic.tables import LightpathKey, PathCount, read_counters, read_traffic
-from testbed.emulation.optical.datapath import Datapath
+from ringlight.fabric.topology import Fabric, OpticalSwitch, Port
+from ringlight.testbed.emulation.onic.tables import LightpathKey, PathCount, read_counters, read_traffic
+from ringlight.testbed.emulation.optical.datapath import Datapath
 
 #: What a WSS counts, summed over its ports. The first two stay 0 in every correct run.
 OF_SWITCH = (

@@ -6,9 +6,18 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from testbed.emulation.onic.tables import CONTROL, FIBRES, HOST, IDENTITY, QUEUE, SIZES, U32, name_peers
-from testbed.emulation.optical import ebpf
-from testbed.emulation.optical.build import build_object
+from ringlight.testbed.emulation.onic.tables import (
+    CONTROL,
+    FIBRES,
+    HOST,
+    IDENTITY,
+    QUEUE,
+    SIZES,
+    U32,
+    name_peers,
+)
+from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.optical.build import build_object
 
 SOURCE = Path(__file__).with_name("onic.c")
 #: Raise when a map's shape changes.

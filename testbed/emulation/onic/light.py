@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.emulation.onic.tables import RouteTable, Transmitter
-from testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.onic.tables import RouteTable, Transmitter
+from ringlight.testbed.emulation.optical.lasers import Lasers
 
 _NS = 1_000_000_000
 

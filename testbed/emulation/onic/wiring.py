@@ -35,13 +35,13 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from fabric.topology import Fabric, Gpu, Port, WdmRing
-from testbed.emulation import netlink
-from testbed.emulation.netlink import NetworkError, failing
-from testbed.emulation.nodes import ShellLess
-from testbed.emulation.onic.datapath import OnicDatapath
-from testbed.emulation.onic.tables import CONTROL, HOST, QUEUE
-from testbed.lab import Lab
+from ringlight.fabric.topology import Fabric, Gpu, Port, WdmRing
+from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.netlink import NetworkError, failing
+from ringlight.testbed.emulation.nodes import ShellLess
+from ringlight.testbed.emulation.onic.datapath import OnicDatapath
+from ringlight.testbed.emulation.onic.tables import CONTROL, HOST, QUEUE
+from ringlight.testbed.lab import Lab
 
 #: What the interfaces of an O-NIC's namespace are called, besides p0 and p1.
 HOST_NAME, CONTROL_NAME = "host", "ctl"

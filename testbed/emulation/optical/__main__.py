@@ -1,4 +1,4 @@
-"""``python -m testbed.emulation.optical``: one emulated optical switch as a process of its own."""
+"""``python -m ringlight.testbed.emulation.optical``: one emulated optical switch as a process of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import os
 import sys
 from pathlib import Path
 
-from controller.errors import StartError
-from controller.rest.access import is_loopback, read_tokens
-from fabric.optical_profiles import PROFILES
-from testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
-from testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
-from testbed.emulation.optical.device import Recovery
-from testbed.emulation.optical.far_light import LightPlan
-from testbed.emulation.optical.server import OpticalSwitchServer, Settings
-from testbed.emulation.optical.session import personality
+from ringlight.controller.errors import StartError
+from ringlight.controller.rest.access import is_loopback, read_tokens
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
+from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
+from ringlight.testbed.emulation.optical.device import Recovery
+from ringlight.testbed.emulation.optical.far_light import LightPlan
+from ringlight.testbed.emulation.optical.server import OpticalSwitchServer, Settings
+from ringlight.testbed.emulation.optical.session import personality
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -63,7 +63,9 @@ def _laser(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m testbed.emulation.optical", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ringlight.testbed.emulation.optical", description=__doc__
+    )
     parser.add_argument("--name", required=True, help="the switch's name in the fabric")
     parser.add_argument("--lab", default="", help="id of the lab it belongs to (told in the log)")
     parser.add_argument("--size", type=int, required=True, help="duplex faceplate ports")

@@ -10,11 +10,11 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fabric.optical_drivers import DRIVERS, protocols_of
-from fabric.optical_profiles import PROFILES
-from testbed.emulation.optical.device import Recovery
-from testbed.emulation.optical.server import Settings
-from testbed.emulation.optical.session import personality
+from ringlight.fabric.optical_drivers import DRIVERS, protocols_of
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.emulation.optical.device import Recovery
+from ringlight.testbed.emulation.optical.server import Settings
+from ringlight.testbed.emulation.optical.session import personality
 
 #: Where a protocol is served unless something else is said: as on the product, where anybody may.
 PORTS = {kind.protocol: kind.port for kind in DRIVERS.values() if kind.protocol} | {"calient-rest": 8081}

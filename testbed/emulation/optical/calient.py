@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fabric.optical_profiles import PortNames
-from testbed.emulation.optical.device import (
+from ringlight.fabric.optical_profiles import PortNames
+from ringlight.testbed.emulation.optical.device import (
     Admin,
     Connect,
     DeviceError,

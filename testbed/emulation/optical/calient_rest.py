@@ -38,14 +38,14 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from testbed.emulation.optical.calient import (
+from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
     Circuit,
     CircuitError,
     Circuits,
 )
-from testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
     Command,
@@ -54,7 +54,7 @@ from testbed.emulation.optical.device import (
     SetLabel,
     Wire,
 )
-from testbed.emulation.optical.http import (
+from ringlight.testbed.emulation.optical.http import (
     Answer,
     HttpError,
     HttpSession,
@@ -62,7 +62,7 @@ from testbed.emulation.optical.http import (
     Response,
     basic_user,
 )
-from testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import Switch
 
 REST_VERSION = "1.0"
 SOFTWARE = "6.0-3"

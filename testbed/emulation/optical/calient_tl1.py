@@ -30,17 +30,17 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.optical.tl1 import Command
-from testbed.emulation.optical.calient import (
+from ringlight.controller.optical.tl1 import Command
+from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
     Circuit,
     CircuitError,
     Circuits,
 )
-from testbed.emulation.optical.device import Admin, OpticalDevice, Ticket
-from testbed.emulation.optical.session import Switch
-from testbed.emulation.optical.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait
+from ringlight.testbed.emulation.optical.device import Admin, OpticalDevice, Ticket
+from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait
 
 SOFTWARE = "6.0-3"
 PAGE_ROWS = 64

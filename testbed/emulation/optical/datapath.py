@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.optical import ebpf
-from testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
-from testbed.emulation.optical.device import Admin, Lit, Recovery, Spot
+from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
+from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from fabric.crossconnect import PortState
-from fabric.light import received_dbm
-from fabric.optical_profiles import Profile
+from ringlight.fabric.crossconnect import PortState
+from ringlight.fabric.light import received_dbm
+from ringlight.fabric.optical_profiles import Profile
 
 NS = 1_000_000_000
 MAX_LABEL_BYTES = 63

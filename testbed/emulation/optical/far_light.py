@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fabric.light import Fibres, Optics, Wires, arriving_dbm, most_loss_db, too_dim
-from fabric.optical_profiles import PROFILES
-from fabric.topology import Fabric
-from testbed.emulation.optical import ebpf
-from testbed.emulation.optical.datapath import Datapath
-from testbed.emulation.optical.device import OpticalDevice
+from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, most_loss_db, too_dim
+from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.optical.datapath import Datapath
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 
 @dataclass(frozen=True)

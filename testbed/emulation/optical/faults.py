@@ -38,7 +38,7 @@ from enum import StrEnum
 from itertools import count
 from typing import Protocol
 
-from testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
     Disconnect,

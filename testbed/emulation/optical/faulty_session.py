@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from testbed.emulation.optical.device import Ticket
-from testbed.emulation.optical.faults import Faults, Injected, Kind
-from testbed.emulation.optical.session import Session
+from ringlight.testbed.emulation.optical.device import Ticket
+from ringlight.testbed.emulation.optical.faults import Faults, Injected, Kind
+from ringlight.testbed.emulation.optical.session import Session
 
 
 class FaultySession:

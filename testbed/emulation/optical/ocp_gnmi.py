@@ -19,9 +19,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from testbed.emulation.optical.device import NS, DeviceError, Fault, OpticalDevice, Ticket, Wire
-from testbed.emulation.optical.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
-from testbed.emulation.optical.ocp_tree import (
+from ringlight.testbed.emulation.optical.device import NS, DeviceError, Fault, OpticalDevice, Ticket, Wire
+from ringlight.testbed.emulation.optical.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
+from ringlight.testbed.emulation.optical.ocp_tree import (
     MODULES,
     VERSION,
     Change,
@@ -35,7 +35,7 @@ from testbed.emulation.optical.ocp_tree import (
     plain,
     tree,
 )
-from testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import Switch
 
 #: A stream looks this often for changes.
 _LOOK_NS = NS // 10

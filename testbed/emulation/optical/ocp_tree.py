@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fabric.crossconnect import PortState
-from testbed.emulation.optical.device import (
+from ringlight.fabric.crossconnect import PortState
+from ringlight.testbed.emulation.optical.device import (
     Admin,
     Command,
     Exchange,

@@ -37,7 +37,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
-from testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.device import (
     Command,
     ConnectOnly,
     DeviceError,
@@ -48,7 +48,7 @@ from testbed.emulation.optical.device import (
     SetRecovery,
     Wire,
 )
-from testbed.emulation.optical.http import (
+from ringlight.testbed.emulation.optical.http import (
     Answer,
     HttpError,
     HttpSession,
@@ -56,8 +56,8 @@ from testbed.emulation.optical.http import (
     Response,
     basic_user,
 )
-from testbed.emulation.optical.session import Switch
-from testbed.emulation.optical.xml_body import Element, XmlError, parse_xml
+from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.xml_body import Element, XmlError, parse_xml
 
 OPTICAL, POLATIS, RESTCONF = "optical-switch", "polatis-switch", "ietf-restconf"
 NAMESPACES = {

@@ -28,8 +28,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from controller.optical.tl1 import Command, Tl1Error, parse_numbers
-from testbed.emulation.optical.device import (
+from ringlight.controller.optical.tl1 import Command, Tl1Error, parse_numbers
+from ringlight.testbed.emulation.optical.device import (
     MAX_LABEL_BYTES,
     NS,
     Admin,
@@ -43,8 +43,16 @@ from testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from testbed.emulation.optical.session import VERSION, Switch
-from testbed.emulation.optical.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait, values
+from ringlight.testbed.emulation.optical.session import VERSION, Switch
+from ringlight.testbed.emulation.optical.tl1_session import (
+    DONE,
+    Answer,
+    Denial,
+    Handler,
+    Tl1Session,
+    Wait,
+    values,
+)
 
 #: Longest silence that a client may set, minutes.
 MAX_TIMEOUT_MIN = 100_000

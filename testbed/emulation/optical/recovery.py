@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fabric.optical_profiles import Profile
-from testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Spot, Stored
+from ringlight.fabric.optical_profiles import Profile
+from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Spot, Stored
 
 #: Raise when the file's shape changes: a switch never goes on from a file that it would misread.
 LAYOUT = 1

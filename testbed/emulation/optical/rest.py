@@ -17,14 +17,21 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
-from fabric.crossconnect import PortState
-from testbed.emulation.optical.datapath import Counters, Datapath
-from testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
-from testbed.emulation.optical.faults import SECONDS, FaultError, FaultSpec, Injected, Kind, TooManyFaults
+from ringlight.controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.fabric.crossconnect import PortState
+from ringlight.testbed.emulation.optical.datapath import Counters, Datapath
+from ringlight.testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
+from ringlight.testbed.emulation.optical.faults import (
+    SECONDS,
+    FaultError,
+    FaultSpec,
+    Injected,
+    Kind,
+    TooManyFaults,
+)
 
 if TYPE_CHECKING:
-    from testbed.emulation.optical.server import OpticalSwitchServer
+    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 
 T = TypeVar("T")
 #: A fault's seed and its number: what JSON's readers hold exactly.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import uvicorn
 
-    from testbed.emulation.optical.server import OpticalSwitchServer
+    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 
 STOP_S = 5.0
 
@@ -64,7 +64,7 @@ class RestThread:
     def _run(self, switch: OpticalSwitchServer) -> None:
         import uvicorn
 
-        from testbed.emulation.optical.rest import create_app
+        from ringlight.testbed.emulation.optical.rest import create_app
 
         host = self.listener.getsockname()[0]
         app = create_app(switch, self._tokens, [host])

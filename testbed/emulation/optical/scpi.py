@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.device import (
     Admin,
     Command,
     Connect,
@@ -56,7 +56,7 @@ from testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from testbed.emulation.optical.session import VERSION, Switch
+from ringlight.testbed.emulation.optical.session import VERSION, Switch
 
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_PORTS = 8192

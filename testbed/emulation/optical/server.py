@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fabric.optical_profiles import Profile
-from testbed.emulation.optical.build import BUILD_DIRECTORY
-from testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
-from testbed.emulation.optical.device import (
+from ringlight.fabric.optical_profiles import Profile
+from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY
+from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
+from ringlight.testbed.emulation.optical.device import (
     NS,
     Boot,
     Dark,
@@ -37,14 +37,14 @@ from testbed.emulation.optical.device import (
     Recovery,
     Stored,
 )
-from testbed.emulation.optical.far_light import FarLight, LightPlan
-from testbed.emulation.optical.faults import FaultError, Faults
-from testbed.emulation.optical.faulty_session import FaultySession
-from testbed.emulation.optical.lasers import Lasers
-from testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
-from testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
-from testbed.emulation.optical.rest_thread import RestThread, listen
-from testbed.emulation.optical.session import Personality, Session, Switch, personality, recall
+from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
+from ringlight.testbed.emulation.optical.faults import FaultError, Faults
+from ringlight.testbed.emulation.optical.faulty_session import FaultySession
+from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
+from ringlight.testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
+from ringlight.testbed.emulation.optical.rest_thread import RestThread, listen
+from ringlight.testbed.emulation.optical.session import Personality, Session, Switch, personality, recall
 
 log = logging.getLogger(__name__)
 

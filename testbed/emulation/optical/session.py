@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Protocol
 
-from testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 #: The software version that an emulated switch tells.
 VERSION = "6.0.0.0"

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar
 
-from controller.optical.tl1 import (
+from ringlight.controller.optical.tl1 import (
     Command,
     CommandFramer,
     Reply,
@@ -34,9 +34,9 @@ from controller.optical.tl1 import (
     parse_values,
     unquoted,
 )
-from fabric.crossconnect import PortState
-from testbed.emulation.optical.device import NS, Alarm, DeviceError, Fault, Ticket
-from testbed.emulation.optical.session import Switch
+from ringlight.fabric.crossconnect import PortState
+from ringlight.testbed.emulation.optical.device import NS, Alarm, DeviceError, Fault, Ticket
+from ringlight.testbed.emulation.optical.session import Switch
 
 #: A session holding this many commands wants no more bytes until some are done.
 MAX_BACKLOG = 256

@@ -10,10 +10,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from workloads.formats.chakra.schema import KINDS, MICRO, Attribute, CommType
-from workloads.formats.files import TEXT_LIMIT, printable
-from workloads.graph import Collective, Kind, Split
-from workloads.packed import split_of
+from ringlight.workloads.formats.chakra.schema import KINDS, MICRO, Attribute, CommType
+from ringlight.workloads.formats.files import TEXT_LIMIT, printable
+from ringlight.workloads.graph import Collective, Kind, Split
+from ringlight.workloads.packed import split_of
 
 Ranks = tuple[int, ...]
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from fabric.steps import IntArray, frozen
-from workloads.formats.chakra.attributes import (
+from ringlight.fabric.steps import IntArray, frozen
+from ringlight.workloads.formats.chakra.attributes import (
     NAME_FIRST,
     WANTED,
     Ranks,
@@ -33,10 +33,10 @@ from workloads.formats.chakra.attributes import (
     whole,
     work_of,
 )
-from workloads.formats.chakra.names import files_of, groups_beside, name_of
-from workloads.formats.chakra.schema import Metadata, Node, NodeType
-from workloads.formats.files import printable, read_bytes, read_text
-from workloads.graph import Book, FloatArray, Kind, Program, Workload
+from ringlight.workloads.formats.chakra.names import files_of, groups_beside, name_of
+from ringlight.workloads.formats.chakra.schema import Metadata, Node, NodeType
+from ringlight.workloads.formats.files import printable, read_bytes, read_text
+from ringlight.workloads.graph import Book, FloatArray, Kind, Program, Workload
 
 #: Nodes of all different files of a trace together.
 NODES_LIMIT = 10_000_000

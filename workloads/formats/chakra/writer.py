@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workloads.formats.chakra.schema import KINDS, MICRO, TYPES, Attribute, Metadata, Node, NodeType
-from workloads.formats.files import write_bytes
-from workloads.graph import Collective, Kind, Program, Workload
+from ringlight.workloads.formats.chakra.schema import KINDS, MICRO, TYPES, Attribute, Metadata, Node, NodeType
+from ringlight.workloads.formats.files import write_bytes
+from ringlight.workloads.graph import Collective, Kind, Program, Workload
 
 VERSION = "0.0.4"
 

@@ -6,7 +6,7 @@ has in its input and in its output, so an all-gather's input begins at 0 at ever
 
 from __future__ import annotations
 
-from workloads.formats.msccl.elements import Place, Program
+from ringlight.workloads.formats.msccl.elements import Place, Program
 
 EXCHANGES = ("all-to-all", "all-to-all-v")
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fabric.kinds import holds, needs
-from workloads.formats.msccl.buffers import after, before, chunks_of, memory
-from workloads.formats.msccl.elements import RECEIVES, SENDS, Action, Block, Place, Program
-from workloads.formats.msccl.order import Order
+from ringlight.fabric.kinds import holds, needs
+from ringlight.workloads.formats.msccl.buffers import after, before, chunks_of, memory
+from ringlight.workloads.formats.msccl.elements import RECEIVES, SENDS, Action, Block, Place, Program
+from ringlight.workloads.formats.msccl.order import Order
 
 
 class Value(NamedTuple):

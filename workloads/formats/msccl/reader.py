@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fabric.steps import Step, Steps, frozen
-from fabric.verify import verify
-from workloads.formats.files import read_text
-from workloads.formats.msccl.buffers import chunks_of
-from workloads.formats.msccl.elements import Program, parse
-from workloads.formats.msccl.play import Piece, Played, play
+from ringlight.fabric.steps import Step, Steps, frozen
+from ringlight.fabric.verify import verify
+from ringlight.workloads.formats.files import read_text
+from ringlight.workloads.formats.msccl.buffers import chunks_of
+from ringlight.workloads.formats.msccl.elements import Program, parse
+from ringlight.workloads.formats.msccl.play import Piece, Played, play
 
 #: Numbers that the checker may need: those of an all-reduce of 256 ranks in 256 chunks.
 CHECK_LIMIT = 1 << 24

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from fabric.steps import Steps
-from workloads.formats.files import write_bytes
-from workloads.formats.msccl.buffers import EXCHANGES
-from workloads.formats.msccl.elements import KIND_OF, Place
+from ringlight.fabric.steps import Steps
+from ringlight.workloads.formats.files import write_bytes
+from ringlight.workloads.formats.msccl.buffers import EXCHANGES
+from ringlight.workloads.formats.msccl.elements import KIND_OF, Place
 
 #: Thread block and step.
 Point = tuple[int, int]
