@@ -86,9 +86,10 @@ def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path, alone: list[R
 def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     other = tmp_path / "other"
-    for room in ("fabric", "workloads", "controller", "testbed", "containers", "experiments"):
-        shutil.copytree(ROOT / room, other / room, ignore=shutil.ignore_patterns("__pycache__", "data"))
-    with (other / "fabric" / "units.py").open("a") as file:
+    shutil.copytree(
+        ROOT / "src/ringlight", other / "ringlight", ignore=shutil.ignore_patterns("__pycache__", "data")
+    )
+    with (other / "ringlight" / "fabric" / "units.py").open("a") as file:
         file.write("# Changed.\n")
     experiment, backend = swept(), SimulationBackend()
     with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as cluster:
