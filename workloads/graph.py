@@ -14,10 +14,10 @@ group. The k-th send from rank a to rank b with a tag meets the k-th receive at 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -372,21 +372,45 @@ def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None
 
 def _check_messages(workload: Workload) -> None:
     """Every send has its receive, of the same size."""
-    sizes: defaultdict[tuple[int, int, int], list[list[int]]] = defaultdict(lambda: [[], []])
+    sent: dict[tuple[int, int, int], bytes] = {}
+    received: dict[tuple[int, int, int], bytes] = {}
+    # Ranks that are alike share what they send to each slot: it is gathered once for all of them.
+    known: dict[tuple[int, tuple[int, ...]], tuple[_Sizes, _Sizes]] = {}
     for rank, number in enumerate(workload.program_of.tolist()):
-        program = workload.programs[number]
-        for way, kind in enumerate((Kind.SEND, Kind.RECEIVE)):
-            mine = np.flatnonzero(program.kind == kind)
-            peers = workload.peers[rank, program.slot[mine]].tolist()
-            for peer, tag, size in zip(
-                peers, program.tag[mine].tolist(), program.bytes[mine].tolist(), strict=True
-            ):
-                ends = (peer, rank) if way else (rank, peer)
-                sizes[(*ends, tag)][way].append(size)
-    for (source, destination, tag), (sent, received) in sizes.items():
-        if sent != received:
+        peers = workload.peers[rank].tolist()
+        # Two slots with one peer are one, as what goes from one rank to another has one order.
+        first: dict[int, int] = {}
+        alike = tuple(first.setdefault(peer, slot) for slot, peer in enumerate(peers))
+        if (number, alike) not in known:
+            program = workload.programs[number]
+            known[number, alike] = _sizes(program, Kind.SEND, alike), _sizes(program, Kind.RECEIVE, alike)
+        out, back = known[number, alike]
+        sent |= {(rank, peers[slot], tag): sizes for (slot, tag), sizes in out.items()}
+        received |= {(peers[slot], rank, tag): sizes for (slot, tag), sizes in back.items()}
+    for ends in {**sent, **received}:
+        one, other = sent.get(ends, b""), received.get(ends, b"")
+        if one != other:
+            source, destination, tag = ends
+            counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (one, other)]
             detail = (
-                f"{len(sent)} sends and {len(received)} receives" if len(sent) != len(received)
+                f"{counts[0]} sends and {counts[1]} receives" if counts[0] != counts[1]
                 else "their sizes differ"
             )  # fmt: skip
             raise ValueError(f"messages of tag {tag} from rank {source} to rank {destination}: {detail}")
+
+
+#: By slot and tag, the sizes of messages in the order of the program: int64, as bytes, which compare fast.
+_Sizes = dict[tuple[int, int], bytes]
+
+
+def _sizes(program: Program, kind: Kind, alike: Sequence[int]) -> _Sizes:
+    """Of a program's messages of a kind. ``alike``: for each slot the one that its messages count for."""
+    mine = np.flatnonzero(program.kind == kind)
+    slots, tags = np.array(alike, dtype=np.int64)[program.slot[mine]], program.tag[mine]
+    order = np.lexsort((tags, slots))  # which is stable
+    slots, tags, sizes = slots[order], tags[order], program.bytes[mine][order]
+    starts = np.flatnonzero(np.diff(slots, prepend=-1) | np.diff(tags, prepend=tags[:1] - 1))
+    return {
+        (int(slots[start]), int(tags[start])): sizes[start:end].tobytes()
+        for start, end in pairwise([*starts.tolist(), len(sizes)])
+    }

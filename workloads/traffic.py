@@ -86,10 +86,13 @@ def _only_all_reduces(workload: Workload, slot: int) -> bool:
 
 def _of_messages(workload: Workload) -> FloatArray:
     found = np.zeros((workload.ranks, workload.ranks))
-    for rank, number in enumerate(workload.program_of.tolist()):
-        program = workload.programs[number]
+    for number, program in enumerate(workload.programs):
         sends = program.kind == Kind.SEND
-        np.add.at(found[rank], workload.peers[rank, program.slot[sends]], program.bytes[sends])
+        # Ranks that are alike send the same to each slot.
+        slots, which = np.unique(program.slot[sends], return_inverse=True)
+        sizes = np.bincount(which, weights=program.bytes[sends], minlength=len(slots))
+        ranks = np.flatnonzero(workload.program_of == number)[:, None]
+        np.add.at(found, (ranks, workload.peers[ranks, slots]), sizes)
     return found
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.language.expand import load, parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.report.report import parts
+from ringlight.experiments.runner.command import load_checked
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -24,8 +23,7 @@ FILES = sorted(
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_bundled_file_is_read(path: Path) -> None:
-    units = {name: found.unit for name, found in metrics().items()}
-    experiment = load(path, metrics=units, parts=parts())
+    experiment = load_checked(path)
     assert experiment.plans
     assert len({plan.name for plan in experiment.plans}) == len(experiment.plans)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,31 @@ def test_ranks_that_call_differently_are_named() -> None:
 def test_a_message_without_its_other_end_is_named(changed: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"from rank 0 to rank 1: {message}"):
         two_ranks(**changed)
+
+
+@pytest.mark.parametrize(("received", "wrong"), [((64, 32), None), ((32, 64), "their sizes differ")])
+def test_messages_through_two_slots_to_one_rank_have_one_order(
+    received: tuple[int, ...], wrong: str | None
+) -> None:
+    book = Book()
+    sender, receiver = Writer(book), Writer(book)
+    for slot, size in enumerate((64, 32)):
+        sender.send("activations", size, slot)
+    for size in received:
+        receiver.receive("activations", size, 0)
+    with pytest.raises(ValueError, match=wrong) if wrong else nullcontext():
+        book.workload("two", [sender.done(), receiver.done()], [0, 1], [[], []], [[1, 1], [0, -1]])
+
+
+def test_of_ranks_that_are_alike_the_one_whose_peer_takes_nothing_is_named() -> None:
+    book = Book()
+    sender, receiver = Writer(book), Writer(book)
+    sender.send("activations", 64, 0)
+    receiver.receive("activations", 64, 0)
+    programs = [sender.done(), receiver.done()]
+    assert book.workload("four", programs, [0, 1, 0, 1], [[]] * 4, [[1], [0], [3], [2]]).operations == 4
+    with pytest.raises(ValueError, match="from rank 2 to rank 1: 1 sends and 0 receives"):
+        book.workload("four", programs, [0, 1, 0, 1], [[]] * 4, [[1], [0], [1], [2]])
 
 
 def one_rank(write: object) -> Workload:
