@@ -22,11 +22,14 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
-from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric, Grid, Port
+
+if TYPE_CHECKING:
+    from ringlight.fabric.steps import Steps
 
 #: A sender and a receiver.
 Pair = tuple[str, str]

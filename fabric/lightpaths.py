@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.rings import CLOCKWISE
 from ringlight.fabric.steps import IntArray, Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric, Planes, WdmRing
-from ringlight.fabric.wdm import CLOCKWISE, cross_connects
+from ringlight.fabric.wdm import cross_connects
 
 
 class Lightpath(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from ringlight.fabric.rings import ring_links, ring_switches
 from ringlight.fabric.topology import Fabric, Link, Onic, OpticalSwitch, Planes, Port, WdmRing
 from ringlight.fabric.trees import QUEUE_S
-from ringlight.fabric.wdm import ring_links, ring_switches
 
 #: GPUs, ports of an O-NIC, and wavelengths in each direction that can be emulated.
 MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32

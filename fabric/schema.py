@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from ringlight.fabric.averagers import check_averagers
 from ringlight.fabric.grid import lines, sockets
 from ringlight.fabric.interconnect import (
     DemandRing,
@@ -31,6 +30,7 @@ from ringlight.fabric.interconnect import (
 from ringlight.fabric.light import Optics
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
+from ringlight.fabric.rings import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
 from ringlight.fabric.topology import (
     OURS,
     Averager,
@@ -51,7 +51,6 @@ from ringlight.fabric.topology import (
 )
 from ringlight.fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
-from ringlight.fabric.wdm import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
 from ringlight.fabric.zoo.rotor import Rotor
 from ringlight.fabric.zoo.torus import Torus
 
@@ -784,7 +783,11 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         Optics(**spec.light.model_dump()),
         averagers={name: _averager(name, entry, cables) for name, entry in averagers.items()},
     )
-    check_averagers(fabric)
+    if averagers:
+        # Here, as it needs numpy, and few fabrics have any.
+        from ringlight.fabric.averagers import check_averagers
+
+        check_averagers(fabric)
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):

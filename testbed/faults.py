@@ -58,7 +58,8 @@ class FaultClient:
         import httpx
 
         self.agent = agent
-        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"))
+        # Nothing is encrypted there, and to read certificates takes longer than to ask.
+        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"), verify=False)
         self._http = httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S)
 
     @classmethod

@@ -11,9 +11,9 @@ from ringlight.fabric.allocation.circuits import patient_shot, permutations, sin
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.interconnect import DemandRing, ParallelOcs
 from ringlight.fabric.lightpaths import Division, Lightpath
+from ringlight.fabric.rings import CLOCKWISE, COUNTER
 from ringlight.fabric.steps import IntArray
 from ringlight.fabric.topology import Fabric
-from ringlight.fabric.wdm import CLOCKWISE, COUNTER
 
 
 class Divider(Protocol):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ringlight.fabric.steps import IntArray
+if TYPE_CHECKING:
+    from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,14 @@ class Rotor:
 
 def matchings(gpus: int) -> IntArray:
     """[gpus - 1, gpus]: whom each GPU reaches in every matching."""
+    import numpy as np
+
     return (np.arange(gpus) + np.arange(1, gpus)[:, None]) % gpus
 
 
 def turns(rotor: Rotor) -> IntArray:
     """[slots, ports]: which matching each switch has in every slot of a cycle, -1 where it has none left."""
+    import numpy as np
+
     found = np.arange(rotor.slots * rotor.ports).reshape(rotor.slots, rotor.ports)
     return np.where(found < rotor.gpus - 1, found, -1)

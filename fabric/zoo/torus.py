@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ringlight.fabric.steps import IntArray
+if TYPE_CHECKING:
+    from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ class Torus:
 
 def hops(torus: Torus, sources: IntArray, destinations: IntArray) -> IntArray:
     """[pairs]: links that each pair's way has."""
+    import numpy as np
+
     found = np.zeros(len(sources), dtype=np.int64)
     for side, stride in zip(torus.sides, torus.strides, strict=True):
         ahead = (destinations // stride - sources // stride) % side
@@ -96,6 +98,8 @@ def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntAr
     Returns ``offsets`` [pairs + 1], and of each link the GPU [links] at its beginning and that one's port.
     Where both ways round are as long, even places of a line go forwards and odd ones backwards.
     """
+    import numpy as np
+
     at = sources.copy()
     owners, gpus, ports = [], [], []
     for side, stride, (forwards, backwards) in zip(torus.sides, torus.strides, torus.port, strict=True):

@@ -31,7 +31,6 @@ from ringlight.fabric.topology import Averager, Fabric, Link, Port
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.averager.core import DEPTH
 
-NIC = "eth1"
 #: Where every averager listens.
 TCP_PORT = 7070
 #: Of all cables, four addresses each; GPUs have 10.82 and O-NICs' agents 10.83.

@@ -35,23 +35,21 @@ from ringlight.testbed.emulation.nodes import (
     WorkerPlace,
     has_kernel_datapath,
 )
-from ringlight.testbed.emulation.onic.tables import HOST
+from ringlight.testbed.emulation.onic.tables import HOST, HOST_NAME
 from ringlight.testbed.emulation.onic.wiring import (
-    HOST_NAME,
     ControlNetwork,
     OnicNode,
     array_wavelengths,
     standing_light,
 )
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
-from ringlight.testbed.lab import OVS_LABEL, Lab
+from ringlight.testbed.lab import NIC, OVS_LABEL, SECOND_NIC, Lab
 
 log = logging.getLogger(__name__)
 
 #: Datapath id of the first Open vSwitch bridge that stands for an optical switch.
 OPTICAL_DPID = 0x100
 ADDRESS_PREFIX = 16
-NIC = "eth0"
 #: Longest wait for the kernel to tell of a carrier that has come or gone, seconds.
 CARRIER_S = 2.0
 #: Frames by which one may come late before TCP calls it lost, where light stands: those that went round in
@@ -514,10 +512,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._clear(node, name)
         with self._lock:
             self._cables[cable.a] = self.addLink(
-                node, host, port1=cable.b.number, port2=1, intfName1=name, intfName2=averagers.NIC
+                node, host, port1=cable.b.number, port2=1, intfName1=name, intfName2=SECOND_NIC
             )
         self._set_up_cable(cable, cable.b, node.namespace, name)
-        self._set_up_cable(cable, cable.a, host.namespace, averagers.NIC)
+        self._set_up_cable(cable, cable.a, host.namespace, SECOND_NIC)
 
     def _clear(self, node: ShellLess, name: str) -> None:
         """Remove an interface that a worker which has just died left: the kernel takes its time."""

@@ -97,6 +97,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def loaded_by(code: str) -> set[str]:
+    """Packages that a process has loaded after ``code``."""
+    code += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
+    fabric = tmp_path / "fabric.json"
+    fabric.write_text('{"rings": {"r": {"nodes": 3, "wavelengths": 1, "gpu": "a", "rate": "1 Gbit/s"}}}')
+    heavy = {"numpy", "scipy", "networkx", "docker", "pyroute2", "mininet", "fastapi", "matplotlib"}
+    attached = "from ringlight.testbed.emulation.console import attached, capture, measures\n"
+    attached += f"from pathlib import Path; attached.load_fabric(Path({str(fabric)!r}))"
+    assert loaded_by(attached) & heavy == set()
+    prompt = "from ringlight.testbed.emulation.console import prompt, view"
+    assert loaded_by(prompt) & heavy <= {"mininet"}
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, ringlight.experiments.cli.app as c\n"

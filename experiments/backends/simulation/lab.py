@@ -46,10 +46,11 @@ from ringlight.fabric.cost import RingJob
 from ringlight.fabric.grid import choose_nodes, ways_for
 from ringlight.fabric.interconnect import WavelengthRing, divided_anew, slowed
 from ringlight.fabric.photonics import errors_of
+from ringlight.fabric.rings import CLOCKWISE
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
 from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
-from ringlight.fabric.wdm import CLOCKWISE, RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.wdm import RingPlan, plan_ring, set_up_steps
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import interconnect_network
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation

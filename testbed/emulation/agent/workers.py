@@ -41,7 +41,7 @@ from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.averagers import place_of
 from ringlight.testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
 from ringlight.testbed.emulation.netlink import NetworkError
-from ringlight.testbed.emulation.network import NIC, LabNetwork
+from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import (
     STDERR_TAIL_BYTES,
     Outcome,
@@ -53,6 +53,7 @@ from ringlight.testbed.emulation.nodes import (
 )
 from ringlight.testbed.emulation.onic.wiring import onic_directory
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.lab import NIC
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from typing import Literal
 
 from ringlight.fabric.topology import Port
 from ringlight.testbed.emulation.console.attached import Attached, Place
-from ringlight.testbed.emulation.network import NIC
-from ringlight.testbed.lab import LabError
+from ringlight.testbed.lab import NIC, LabError
 
 Direction = Literal["in", "out", "inout"]
 
@@ -63,9 +62,13 @@ def tap_of(lab: Attached, text: str) -> Tap:
 
 def is_tagged(lab: Attached, port: Port) -> bool:
     """Whether light there tells its colour itself: at the switches of WDM rings."""
+    switch = lab.fabric.optical_switches.get(port.node)
+    if switch is None or switch.wavelengths is None:
+        return False
+    # Here, as most captures need neither Mininet nor netlink.
     from ringlight.testbed.emulation.onic.wiring import is_tagged as at_switch
 
-    return port.node in lab.fabric.optical_switches and at_switch(lab.fabric, port.node)
+    return at_switch(lab.fabric, port.node)
 
 
 def command(tap: Tap, direction: Direction, write: str | None, count: int | None) -> list[str]:

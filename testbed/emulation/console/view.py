@@ -11,24 +11,25 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from mininet.link import Intf
 from mininet.link import Link as MininetLink
 from mininet.net import Mininet
 from mininet.node import Node
-from pyroute2 import IPRoute
 
 from ringlight.fabric.topology import Port
-from ringlight.testbed.emulation import averagers, netlink
 from ringlight.testbed.emulation.console.attached import Attached, Place
-from ringlight.testbed.emulation.network import NIC
-from ringlight.testbed.emulation.nodes import Jack
-from ringlight.testbed.emulation.onic.wiring import HOST_NAME
-from ringlight.testbed.lab import LabError
+from ringlight.testbed.emulation.onic.tables import HOST_NAME
+from ringlight.testbed.lab import NIC, LabError
 
 
-class Plug(Jack):
+class Plug(Intf):  # type: ignore[misc]
     """An interface. ``label``: what people call it: a port of the fabric, or node and interface."""
 
     label = ""
+
+    def config(self, **_params: Any) -> dict[str, Any]:
+        """It is configured already."""
+        return {}
 
     def __str__(self) -> str:
         return self.label or str(self.name)
@@ -120,6 +121,8 @@ class LabNode(Node):  # type: ignore[misc]
             return {}
         if place.namespace is None:
             return _states()
+        from ringlight.testbed.emulation import netlink
+
         try:
             descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -132,9 +135,21 @@ class LabNode(Node):  # type: ignore[misc]
 
 def _states() -> dict[str, str]:
     """Of the calling thread's namespace."""
+    # Here, as a prompt comes in half the time without netlink.
+    from pyroute2 import IPRoute
+
+    from ringlight.testbed.emulation import netlink
+
     with IPRoute() as here:
         states = {link.get("ifname"): netlink.state_of(link["flags"]) for link in here.get_links()}
     return {str(name): "OK" if state.up and state.carrier else "DOWN" for name, state in states.items()}
+
+
+def _at_averager(lab: Attached, gpu: str) -> str:
+    """The address of a GPU's second NIC."""
+    from ringlight.testbed.emulation.averagers import address_of
+
+    return address_of(lab.fabric, Port(gpu, 1))
 
 
 class View(Mininet):  # type: ignore[misc]
@@ -159,7 +174,7 @@ class View(Mininet):  # type: ignore[misc]
             if not self[gpu.name].intfs:
                 Plug(NIC, self[gpu.name]).label = f"{gpu.name}:0"
             for plug in self[gpu.name].intfList():
-                plug.ip = gpu.ip if plug.name == NIC else averagers.address_of(lab.fabric, Port(gpu.name, 1))
+                plug.ip = gpu.ip if plug.name == NIC else _at_averager(lab, gpu.name)
 
     def _end(self, port: Port) -> tuple[str, str, str]:
         return self.lab.owner(port), self.lab.interface(port), str(port)

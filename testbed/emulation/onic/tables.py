@@ -15,6 +15,8 @@ from ringlight.testbed.emulation.optical import ebpf
 #: Most fibre ports; their numbers come before those of the other ports.
 FIBRES = 32
 HOST, CONTROL, QUEUE = FIBRES, FIBRES + 1, FIBRES + 2
+#: What its GPU's NIC is called in an O-NIC's namespace.
+HOST_NAME = "host"
 #: Most lightpaths of one pair of GPUs where light stands.
 MOST_LIGHTPATHS = 64
 U32 = struct.Struct("=I")

@@ -40,11 +40,11 @@ from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.netlink import NetworkError, failing
 from ringlight.testbed.emulation.nodes import ShellLess
 from ringlight.testbed.emulation.onic.datapath import OnicDatapath
-from ringlight.testbed.emulation.onic.tables import CONTROL, HOST, QUEUE
+from ringlight.testbed.emulation.onic.tables import CONTROL, HOST, HOST_NAME, QUEUE
 from ringlight.testbed.lab import Lab
 
-#: What the interfaces of an O-NIC's namespace are called, besides p0 and p1.
-HOST_NAME, CONTROL_NAME = "host", "ctl"
+#: What the control network is called in an O-NIC's namespace.
+CONTROL_NAME = "ctl"
 #: The two ends of the cable through which payload waits where light stands.
 QUEUE_NAME, QUEUED_NAME = "qo", "qi"
 CONTROL_PREFIX = 16

@@ -1,0 +1,55 @@
+"""How a ring of nodes is plugged together. What light does on it is in ``wdm``, which needs numpy."""
+
+from __future__ import annotations
+
+from ringlight.fabric.topology import Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
+
+#: Faceplate ports of a node's WSS.
+WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
+#: Ports of a node's O-NIC, by the way that their light goes round.
+CLOCKWISE, COUNTER = 0, 1
+
+
+def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
+    """Nodes <name>0… and their WSSs <name>-w0…. Raises ValueError for fewer than 2 nodes or 1 wavelength."""
+    if nodes < 2:
+        raise ValueError(f"ring {name}: a ring needs at least 2 nodes, not {nodes}")
+    if wavelengths < 1:
+        raise ValueError(f"ring {name}: a ring needs at least 1 wavelength, not {wavelengths}")
+    return WdmRing(
+        name,
+        tuple(f"{name}{i}" for i in range(nodes)),
+        tuple(f"{name}-w{i}" for i in range(nodes)),
+        wavelengths,
+        reconfigure,
+    )
+
+
+def ring_gpus(ring: WdmRing, model: str, first: int = 0) -> list[Gpu]:
+    """Each node is a server <name>-s<i> of its own; ``first``: how many GPUs the fabric has before them."""
+    return [Gpu.numbered(node, f"{ring.name}-s{i}", model, first + i) for i, node in enumerate(ring.nodes)]
+
+
+def ring_switches(
+    ring: WdmRing, driver: str, profile: str, loss_db: float | None = None, dark_s: float | None = None
+) -> list[OpticalSwitch]:
+    return [
+        OpticalSwitch(name, 4, driver, profile, ring.wavelengths, loss_db, dark_s) for name in ring.switches
+    ]
+
+
+def ring_onics(ring: WdmRing) -> list[Onic]:
+    return [Onic(node, 2, 0.0, "array") for node in ring.nodes]
+
+
+def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
+    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
+    links = []
+    for i, (node, switch) in enumerate(zip(ring.nodes, ring.switches, strict=True)):
+        after = ring.switches[(i + 1) % len(ring.nodes)]
+        links += [
+            Link(Port(node, CLOCKWISE), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
+            Link(Port(node, COUNTER), Port(switch, ADD_COUNTER), rate_bps, queue_s),
+            Link(Port(switch, EAST), Port(after, WEST), rate_bps, queue_s),
+        ]
+    return links
