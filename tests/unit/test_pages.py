@@ -1,0 +1,114 @@
+"""What README and docs/ say of themselves holds: links lead somewhere, commands are those of the program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from ringlight.experiments.cli.app import app
+from ringlight.experiments.language.expand import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*.md")],
+    key=str,
+)
+PROGRAM = typer.main.get_command(app)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"^ {4}(?:sudo )?(?:\./)?ringlight (.+)$", re.MULTILINE)
+
+
+def slugs(page: Path) -> set[str]:
+    """What a heading is called in an address, as GitHub and GitLab name it."""
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    found = []
+    for link in LINK.findall(FENCE.sub("", text)):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in slugs(target)):
+            found.append(link)
+    return found
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of each command, up to a comment, a pipe or a second command."""
+    for line in COMMAND.findall(text.replace("\\\n", " ")):
+        yield shlex.split(re.split(r"\s#|\s\|\s|;\s|\s&\s|\s&&\s|\s>\s", line)[0])
+
+
+def wrong(words: list[str]) -> str | None:
+    """Why the program does not know this command; None where it does."""
+    command: Any = PROGRAM
+    known = {name for parameter in command.params for name in parameter.opts}
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return None
+        if word.startswith("--"):
+            if word.partition("=")[0] not in known:
+                return f"{' '.join(words)}: no option {word}"
+        elif hasattr(command, "commands"):
+            inner = command.commands.get(word)
+            if inner is None:
+                return f"{' '.join(words)}: no command {word}"
+            command = inner
+            known |= {name for parameter in command.params for name in parameter.opts} | {"--help"}
+            if command.context_settings.get("ignore_unknown_options"):
+                return None
+        elif word.startswith(("scenarios/", "docs/")) and not (ROOT / word).exists():
+            return f"{' '.join(words)}: no file {word}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_commands_of_a_page_exist(page: Path) -> None:
+    text = page.read_text()
+    assert broken_links(page, text) == []
+    assert [why for words in commands(text) if (why := wrong(words)) is not None] == []
+
+
+def test_a_wrong_link_and_a_wrong_command_are_found() -> None:
+    said = "[a](docs/none.md) [b](docs/rest.md#none) [c](#install-and-run) [d](docs/rest.md#examples)"
+    assert broken_links(ROOT / "README.md", said) == ["docs/none.md", "docs/rest.md#none"]
+    text = (
+        "    ./ringlight simulate scenarios/none.yaml   # x\n"
+        "    sudo ringlight ocs nothing | cat\n"
+        "    ringlight run scenarios/zoo.yaml --arms a\n"
+        "    ringlight exec g0 -- ls --all\n"
+    )
+    assert [wrong(words) for words in commands(text)] == [
+        "simulate scenarios/none.yaml: no file scenarios/none.yaml",
+        "ocs nothing: no command nothing",
+        "run scenarios/zoo.yaml --arms a: no option --arms",
+        None,
+    ]
+
+
+def test_every_page_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    pages = [page.relative_to(ROOT) for page in PAGES if page.name != "README.md"]
+    assert [str(page) for page in pages if f"({page})" not in readme] == []
+
+
+def test_the_first_experiment_of_the_page_is_sound() -> None:
+    page = (ROOT / "docs/experiments.md").read_text()
+    example = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
+    experiment = parse(example, "first.yaml")
+    assert list(experiment.arms) == ["scattered", "regrouped"]
+    assert len(experiment.plans) == 2
+    for part in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[1:]:
+        yaml.safe_load(part.replace("{…}", "{}").replace("…", "x"))
