@@ -593,6 +593,20 @@ def test_a_port_that_is_disabled_or_broken(client: Any, switch: ModelSwitch) -> 
         client.set(update=[entry("z", 5, 20)])
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"\ud800": 1},
+        {"component": [{"name": "\ud800", "config": {"name": "x"}}]},
+        {"component": [{"name": "port-1", "ocp-ocs-port": {"config": {"alias": "\ud800"}}}]},
+    ],
+)
+def test_what_json_can_write_and_no_text_is_refused(client: Any, value: dict[str, Any]) -> None:
+    with pytest.raises(gNMIException, match="cannot be set|inside|not one line of text"):
+        client.set(update=[("/components", value)])
+    assert client.capabilities()["gnmi_version"] == "0.8.0"
+
+
 def test_pygnmi_without_the_password(switch: ModelSwitch) -> None:
     with (
         pytest.raises(gNMIException, match="user name and password"),

@@ -289,6 +289,14 @@ def test_a_circuit_that_the_device_refuses_at_its_turn_holds_nothing(
     assert talk.conns() == {}
 
 
+@pytest.mark.parametrize("key", ["name", "group"])
+@pytest.mark.parametrize("text", ["a,b", "a:b", 'a"', "two\nlines", "\ud800", "x" * 81])
+def test_a_name_that_would_spoil_a_row_of_tl1_is_refused(talk: Calient, key: str, text: str) -> None:
+    answer = talk.ask("POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: text})
+    assert answer["response"]["status"] == "0"
+    assert talk.conns() == {}
+
+
 def test_ports_are_named_and_put_out_of_service(talk: Calient, device: OpticalDevice) -> None:
     config = "/rest/ports/?id=config"
     wish = {"port": "1.1.1", "inalias": "rack 1", "outas": "OOS"}

@@ -39,6 +39,8 @@ GROUP = "SYSTEM"
 NOTES = "calient"
 MAX_NAME = 80
 INVALID = "Invalid Connection"
+#: What names of circuits and groups are made of: a comma, a colon or a quote would end them in a row of TL1.
+_NAME = re.compile(r'[^",:]*')
 _TRIPLET = re.compile(r"([1-9]\d{0,3})\.([1-9]\d{0,3})\.([1-8])")
 
 
@@ -72,6 +74,10 @@ def port_number(text: str, size: int, names: PortNames = "1.module.port") -> int
     if port > size:
         raise CircuitError(INVALID)
     return port
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= MAX_NAME and text.isprintable() and _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -227,7 +233,7 @@ class Circuits:
         for circuit in wanted:
             ports = self._ports(circuit)
             fine = taken.isdisjoint(ports) and self._usable(ports)
-            fine = fine and len(circuit.name) <= MAX_NAME and len(circuit.group) <= MAX_NAME
+            fine = fine and all(_is_name(text) for text in (circuit.name, circuit.group))
             done.append(fine)
             if fine:
                 taken.update(ports)

@@ -81,10 +81,6 @@ class Calls:
         self.over = False
 
     @property
-    def open_calls(self) -> list[Call]:
-        return [call for call in self._calls.values() if not call.over]
-
-    @property
     def waiting_bytes(self) -> int:
         """What could not be sent yet."""
         return sum(len(call.waiting) for call in self._calls.values())
@@ -161,7 +157,9 @@ class Calls:
             return
         call.trailers = [("grpc-status", str(int(status)))]
         if message:
-            call.trailers.append(("grpc-message", quote(message[:1000], safe=" !#$&'()*+,/:;=?@[]")))
+            # It may repeat a name that a client wrote in JSON, where half of a surrogate pair can stand.
+            text = quote(message[:1000], safe=" !#$&'()*+,/:;=?@[]", errors="replace")
+            call.trailers.append(("grpc-message", text))
 
     def ping(self) -> bytes:
         """A frame that asks whether the client is there; empty when the connection has ended."""
