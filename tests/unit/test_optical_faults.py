@@ -246,6 +246,27 @@ def test_what_vanishes_does_so_after_its_time_unless_it_was_made_anew() -> None:
     assert bench.effects[-1] == Dark(1)
 
 
+def test_what_would_have_vanished_stays_when_the_fault_is_cleared_before() -> None:
+    bench = Bench()
+    first, second = bench.inject("vanish", count=1), bench.inject("vanish", count=1, seconds=7.0)
+    bench.say(":oxc:swit:conn:add (@1),(@9)")
+    bench.work(S)
+    bench.clear(first)
+    assert bench.faults.next_ns == 7 * S
+    bench.clear(second)
+    bench.work(10 * S)
+    assert bench.wires == [(1, 9)]
+    assert Dark(1) not in bench.effects
+
+
+def test_of_a_reply_that_was_cut_to_nothing_no_garbage_is_made() -> None:
+    bench = Bench()
+    for kind in ("truncate", "truncate", "garbage"):
+        bench.inject(kind)
+    assert bench.say("*opc?") == b""
+    assert bench.session.over
+
+
 def test_a_port_fails_at_once_and_works_when_it_is_cleared() -> None:
     bench = Bench()
     bench.say(ADD)

@@ -148,6 +148,16 @@ class Injected:
         return round((SECONDS.get(self.spec.kind, 0.0) if seconds is None else seconds) * NS)
 
 
+@dataclass(frozen=True)
+class _Vanishing:
+    """What is gone at a time (nanoseconds), unless it was made anew and no longer passes packets since then."""
+
+    fault: Injected
+    wire: Wire
+    at_ns: int
+    since_ns: int | None
+
+
 class Speaker(Protocol):
     """A client's session, as faults see it."""
 
@@ -169,8 +179,7 @@ class Faults:
         self._speaker: Speaker | None = None
         #: Commands under way whose light will be stuck or vanish.
         self._watched: list[tuple[Injected, Ticket]] = []
-        #: What vanishes when, unless it has been made anew: the time since when it passes packets.
-        self._vanishing: list[tuple[int, Wire, int | None]] = []
+        self._vanishing: list[_Vanishing] = []
         self._writers: list[Injected] = []
         device.mishap = self._mishap
 
@@ -207,6 +216,7 @@ class Faults:
             ticket.tuned_ns = min(ticket.tuned_ns, self._device.tuned_ns(ticket.made, now_ns))
         self._watched = [(fault, ticket) for fault, ticket in self._watched if fault is not gone]
         self._writers = [fault for fault in self._writers if fault is not gone]
+        self._vanishing = [one for one in self._vanishing if one.fault is not gone]
         return effects
 
     def all(self) -> list[Injected]:
@@ -269,7 +279,7 @@ class Faults:
         """When :meth:`advance` has something to do; 0 for at once."""
         if self._writers or any(ticket.done for _, ticket in self._watched):
             return 0
-        return min((at for at, _, _ in self._vanishing), default=None)
+        return min((one.at_ns for one in self._vanishing), default=None)
 
     def advance(self, now_ns: int) -> list[Effect]:
         """What other writers do, and what is gone by now."""
@@ -280,15 +290,16 @@ class Faults:
             if not ticket.done:
                 self._watched.append((fault, ticket))
             elif fault.spec.kind is Kind.VANISH:
-                at = ticket.tuned_ns + fault.delay_ns
-                self._vanishing += [(at, wire, self._device.since_ns(wire)) for wire in ticket.made]
+                at_ns = ticket.tuned_ns + fault.delay_ns
+                for wire in ticket.made:
+                    self._vanishing.append(_Vanishing(fault, wire, at_ns, self._device.since_ns(wire)))
             else:
                 fault.stuck.append(ticket)
-        due = [one for one in self._vanishing if one[0] <= now_ns]
-        self._vanishing = [one for one in self._vanishing if one[0] > now_ns]
-        for _, wire, since in due:
-            if self._device.since_ns(wire) == since:
-                effects += self._device.lose(wire)
+        due = [one for one in self._vanishing if one.at_ns <= now_ns]
+        self._vanishing = [one for one in self._vanishing if one.at_ns > now_ns]
+        for one in due:
+            if self._device.since_ns(one.wire) == one.since_ns:
+                effects += self._device.lose(one.wire)
         return effects
 
     @contextmanager

@@ -108,5 +108,6 @@ class FaultySession:
 
 
 def _garbage(said: bytes, fault: Injected) -> bytes:
-    """As many bytes, ended as a line is, so that who reads lines reads one."""
-    return fault.dice.randbytes(len(said) - 1) + b"\n"
+    """As many bytes, ended as a line is, so that who reads lines reads one. Of a reply that another fault has
+    cut short nothing may be left."""
+    return fault.dice.randbytes(len(said) - 1) + b"\n" if said else b""
