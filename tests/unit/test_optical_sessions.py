@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,35 @@ def test_bad_arguments_are_named(
     told = capsys.readouterr().err
     assert complaint in told
     assert "secret" not in told
+
+
+@pytest.fixture
+def server() -> Iterator[serving.OpticalSwitchServer]:
+    """One that nobody has started; what it is asked waits."""
+    at = ("127.0.0.1", 0)
+    made = serving.OpticalSwitchServer(serving.Settings("ocs0", 4, IDEAL, at, netns=None, pins=None))
+    yield made
+    made._close()
+
+
+def test_what_nobody_waits_for_any_more_is_not_done(server: serving.OpticalSwitchServer) -> None:
+    done: list[str] = []
+    with pytest.raises(TimeoutError):
+        server.ask(lambda: done.append("late"), timeout_s=0.01)
+    server._answer()
+    assert done == []
+
+
+def test_a_question_that_fails_ends_the_question_and_not_the_switch(
+    server: serving.OpticalSwitchServer,
+) -> None:
+    with ThreadPoolExecutor(1) as other:
+        asked = other.submit(server.ask, lambda: int("x"))
+        while not asked.done():
+            server._answer()
+            time.sleep(0.001)
+        with pytest.raises(ValueError, match="invalid literal"):
+            asked.result(1)
 
 
 class Farewell:

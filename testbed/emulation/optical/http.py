@@ -143,10 +143,7 @@ class HttpSession:
                     out += self._begin(now_ns)
                 case h11.NEED_DATA:
                     if self._connection.they_are_waiting_for_100_continue:
-                        out += (
-                            self._connection.send(h11.InformationalResponse(status_code=100, headers=[]))
-                            or b""
-                        )
+                        out += self._connection.send(_GO_ON) or b""
                     if not self._waiting:
                         break
                     # No more at a time than is looked at before the next request is answered.

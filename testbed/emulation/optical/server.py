@@ -28,7 +28,6 @@ from ringlight.testbed.emulation.optical.device import (
     NS,
     Boot,
     Dark,
-    DeviceError,
     Effect,
     Gate,
     Label,
@@ -38,7 +37,7 @@ from ringlight.testbed.emulation.optical.device import (
     Stored,
 )
 from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
-from ringlight.testbed.emulation.optical.faults import FaultError, Faults
+from ringlight.testbed.emulation.optical.faults import Faults
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
@@ -361,15 +360,19 @@ class OpticalSwitchServer:
     def ask(self, function: Callable[[], Answer], timeout_s: float = ASK_S) -> Answer:
         """Has something done in the switch's own thread; for other threads.
 
-        ``function`` may raise FaultError, DeviceError, LookupError or OSError, which is raised here. Raises
-        TimeoutError if the switch does not come to it, and CancelledError if it ends before.
+        What ``function`` raises is raised here. Raises TimeoutError if the switch does not come to it, which
+        then never does, and CancelledError if it ends before.
         """
         if self._stopping:
             raise CancelledError
         future: Future[Answer] = Future()
         self._asked.put((function, future))
         self._wake()
-        return future.result(timeout_s)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     def _answer(self) -> None:
         while not self._asked.empty():
@@ -378,7 +381,7 @@ class OpticalSwitchServer:
                 continue
             try:
                 future.set_result(function())
-            except (FaultError, DeviceError, LookupError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  (it is the other thread's)
                 future.set_exception(error)
 
     def stop_on_signals(self) -> None:
