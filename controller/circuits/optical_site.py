@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -22,7 +23,14 @@ from ringlight.controller.optical.base import (
     PortStatus,
     Snapshot,
 )
-from ringlight.controller.optical.errors import Busy, NoSuchPort, NotAsPlanned, OpticalError, Unsupported
+from ringlight.controller.optical.errors import (
+    Busy,
+    Indeterminate,
+    NoSuchPort,
+    NotAsPlanned,
+    OpticalError,
+    Unsupported,
+)
 from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)
@@ -185,6 +193,7 @@ class OpticalSite:
         driver = self.driver(name)
         if (holder := self.holder(name)) is not None:
             raise ConflictError(f"optical switch {name} is kept for job {holder}")
+        action = "enable" if enabled else "disable"
         try:
             status = driver.set_port_enabled(port, enabled)
         except NoSuchPort as error:
@@ -193,9 +202,13 @@ class OpticalSite:
             raise UnsupportedError(f"optical switch {name}: {error}") from error
         except OpticalError as error:
             self.meters.failed(name, error)
+            if isinstance(error, Indeterminate | NotAsPlanned):
+                self.note(who, action, name, "failed", port=port, text=str(error))
             raise UnavailableError(f"optical switch {name}: {error}") from error
-        self.note(who, "enable" if enabled else "disable", name, port=port)
-        self.look(name, with_alarms=True)
+        self.note(who, action, name, port=port)
+        # It has been done and read back, whatever this further reading comes to.
+        with contextlib.suppress(UnavailableError):
+            self.look(name, with_alarms=True)
         return status
 
     def remember(self, name: str, snapshot: Snapshot) -> None:

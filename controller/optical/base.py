@@ -584,7 +584,8 @@ class OpticalSwitchDriver(ABC):
     def set_port_enabled(self, port: int, enabled: bool, *, timeout_s: float = 5.0) -> PortStatus:
         """Enable or disable a port; its cross-connects stay. Returns what the switch shows afterwards.
 
-        Raises NoSuchPort, Unsupported, ReadBackMismatch, and as :meth:`apply`.
+        Raises NoSuchPort and Unsupported; Unreachable, DeadlineExceeded, Refused (PermissionDenied,
+        AuthFailed, StaleRevision) with nothing changed; ReadBackMismatch; Indeterminate.
         """
         if port not in self._capabilities.ports:
             raise NoSuchPort(port, f"there is no port {port}")
@@ -593,8 +594,14 @@ class OpticalSwitchDriver(ABC):
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             self._written_at = time.monotonic()
-            self._set_port_enabled(port, enabled, deadline)
-            status = self._reading(deadline).ports[port]
+            try:
+                self._set_port_enabled(port, enabled, deadline)
+            except (Indeterminate, ProtocolError) as error:
+                raise self._unknown(f"port {port}: {error}") from error
+            try:
+                status = self._reading(deadline).ports[port]
+            except OpticalError as error:
+                raise self._unknown(f"port {port}: written, but the read-back failed: {error}") from error
             if status.enabled is not enabled:
                 word = "enabled" if status.enabled else "disabled"
                 raise ReadBackMismatch(f"port {port} is still {word}")

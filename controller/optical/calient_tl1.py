@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -375,9 +376,7 @@ def from_inventory(
     ``group``: what circuits are filed under, ``SYSTEM`` if it is not said; ``bulk``: false for none of the
     bulk commands.
     """
-    host, _, port = str(entry["address"]).rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    host, port = read_address(name, entry)
     group, bulk = entry.get("group", GROUP), entry.get("bulk", True)
     if not isinstance(group, str) or not re.fullmatch(r"[A-Za-z0-9_.]{1,40}", group):
         raise ValueError(f"optical switch {name}: group: {group!r} is not a group's name")
@@ -385,4 +384,4 @@ def from_inventory(
         raise ValueError(f"optical switch {name}: bulk: {bulk!r} is neither true nor false")
     timing = Timing.from_profile(entry.get("profile", {}))
     credentials = read_credentials(name, entry)
-    return CalientTl1Driver(name, host.strip("[]"), int(port), size, timing, credentials, group, bulk)
+    return CalientTl1Driver(name, host, port, size, timing, credentials, group, bulk)

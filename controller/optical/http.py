@@ -22,6 +22,7 @@ from typing import Any
 
 import h11
 
+from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
@@ -244,10 +245,7 @@ def http_client(name: str, entry: Mapping[str, Any]) -> HttpClient:
     certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError
     without an address.
     """
-    host, _, port = str(entry["address"]).rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    host, port = read_address(name, entry)
     tls = entry.get("tls", not _is_loopback(host))
     if not isinstance(tls, bool):
         raise ValueError(f"optical switch {name}: tls: {tls!r} is neither true nor false")
@@ -257,7 +255,7 @@ def http_client(name: str, entry: Mapping[str, Any]) -> HttpClient:
             context = ssl.create_default_context(cafile=entry.get("ca_file"))
         except (OSError, TypeError) as error:
             raise ValueError(f"optical switch {name}: ca_file: {entry['ca_file']}: {error}") from None
-    return HttpClient(name, host, int(port), context)
+    return HttpClient(name, host, port, context)
 
 
 def _is_loopback(host: str) -> bool:

@@ -39,6 +39,7 @@ import grpc
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
 
+from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -669,9 +670,7 @@ def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: obj
     def wrong(key: str, text: str) -> ValueError:
         return ValueError(f"optical switch {name}: {key}: {text}")
 
-    match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+):(\d{1,5})", str(entry["address"]))
-    if match is None or not 0 < int(match[2]) < 1 << 16:
-        raise wrong("address", f"{entry['address']!r} is not host:port")
+    host, port = read_address(name, entry)
     tls = entry.get("tls", True)
     if not isinstance(tls, bool):
         raise wrong("tls", f"{tls!r} is neither true nor false")
@@ -689,8 +688,8 @@ def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: obj
     if len({*sides["inputs"], *sides["outputs"]}) != len(sides["inputs"]) + len(sides["outputs"]):
         raise wrong("outputs", "a port is listed twice")
     access = Access(
-        match[1].strip("[]"),
-        int(match[2]),
+        host,
+        port,
         read_credentials(name, entry),
         tls,
         **files,

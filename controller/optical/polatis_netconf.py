@@ -48,6 +48,7 @@ from ncclient import NCClientError, manager
 from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
 from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostError
 
+from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -563,10 +564,15 @@ class NetconfClient:
             log.info("%s: the session is ended to free its lock: %s", self.name, error)
             self._abandon()
 
-    def call(self, rpc: str, deadline: Deadline) -> None:
-        """An operation of the model. Raises as :meth:`edit`."""
+    def set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        """In the old revision an edit, in the new one an operation of the model. Raises as :meth:`edit`."""
         session = self._connect(deadline)
-        self._surely(lambda: session.dispatch(etree.fromstring(rpc)), deadline)
+        # The dialect is known from here on, not before: the switch may have been away when it was opened.
+        if self.dialect.old:
+            self.edit(lambda: port_config(port, enabled), deadline)
+        else:
+            rpc = etree.fromstring(port_rpc(port, enabled))
+            self._surely(lambda: session.dispatch(rpc), deadline)
 
     def _surely(self, operation: Callable[[], Any], deadline: Deadline) -> None:
         """An operation that changes light. Raises DeadlineExceeded if it was not sent, Refused,
@@ -627,10 +633,7 @@ class NetconfDriver(OpticalSwitchDriver):
         self._client.edit(lambda: replace_config(whole, self._client.dialect), deadline)
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
-        if self._client.dialect.old:
-            self._client.edit(lambda: port_config(port, enabled), deadline)
-        else:
-            self._client.call(port_rpc(port, enabled), deadline)
+        self._client.set_port_enabled(port, enabled, deadline)
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
         found = parse_powers(self._client.ask(lambda: [f'<opm-power xmlns="{MODEL}"/>'], deadline))
@@ -656,9 +659,7 @@ def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: obj
     def wrong(key: str, text: str) -> ValueError:
         return ValueError(f"optical switch {name}: {key}: {text}")
 
-    match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d{1,5}))?", str(entry["address"]))
-    if match is None or not 0 < int(match[2] or PORT) < 1 << 16:
-        raise wrong("address", f"{entry['address']!r} is not host:port")
+    host, port = read_address(name, entry, PORT)
     credentials = read_credentials(name, entry)
     if credentials is None:
         raise wrong("username", "is missing")
@@ -666,8 +667,8 @@ def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: obj
     if not isinstance(verify, bool):
         raise wrong("verify", f"{verify!r} is neither true nor false")
     access = Access(
-        match[1].strip("[]"),
-        int(match[2] or PORT),
+        host,
+        port,
         credentials,
         key_file=None if entry.get("key_file") is None else str(entry["key_file"]),
         host_key=None if entry.get("host_key") is None else str(entry["host_key"]),

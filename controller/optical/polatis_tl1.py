@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -178,9 +179,7 @@ def from_inventory(
     name: str, entry: Mapping[str, Any], size: int, openflow: object = None
 ) -> PolatisTl1Driver:
     """From ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``."""
-    host, _, port = str(entry["address"]).rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    host, port = read_address(name, entry)
     timing = Timing.from_profile(entry.get("profile", {}))
     credentials = read_credentials(name, entry)
-    return PolatisTl1Driver(name, host.strip("[]"), int(port), size, timing, credentials)
+    return PolatisTl1Driver(name, host, port, size, timing, credentials)

@@ -26,6 +26,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -457,10 +458,6 @@ class ScpiDriver(OpticalSwitchDriver):
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:
     """From ``{"address": "host:port", "profile": {…}}``, of a WSS with ``"wavelengths": W``."""
-    host, _, port = str(entry["address"]).rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"optical switch {name}: address: {entry['address']!r} is not host:port")
+    host, port = read_address(name, entry)
     timing = Timing.from_profile(entry.get("profile", {}))
-    return ScpiDriver(
-        name, host.strip("[]"), int(port), size, timing, wavelengths=int(entry.get("wavelengths") or 0)
-    )
+    return ScpiDriver(name, host, port, size, timing, wavelengths=int(entry.get("wavelengths") or 0))

@@ -84,11 +84,11 @@ class Tl1Client:
     def close(self) -> None:
         """Log out, as far as that goes without waiting, and hang up."""
         if self._socket is not None and self._credentials is not None:
-            bye = Command("CANC-USER", self._credentials.username, ("",), self._next_ctag())
             try:
+                bye = Command("CANC-USER", quoted(self._credentials.username), ("",), self._next_ctag())
                 self._socket.settimeout(0)
                 self._socket.send(format_command(bye))
-            except OSError as error:
+            except (OSError, Tl1Error) as error:
                 log.debug("%s: hung up without logging out: %s", self.name, error)
         self._hang_up()
 

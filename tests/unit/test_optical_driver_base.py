@@ -8,11 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import UnavailableError
 from ringlight.controller.optical import base
 from ringlight.controller.optical.base import (
     Bounds,
@@ -446,6 +450,38 @@ def test_a_port_disabled_after_planning(switch: Switch, driver: MemoryDriver) ->
     with pytest.raises(PortDisabled):
         driver.plan(straight(1))
     assert switch.wire == []
+
+
+class Silent(MemoryDriver):
+    """Its switch answers no more readings once so many have been asked for."""
+
+    answers = 1 << 30
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        if self.switch.reads >= self.answers:
+            raise Unreachable("the switch closed the connection")
+        return super()._read(deadline)
+
+
+def test_a_port_whose_state_cannot_be_read_back_is_an_unknown_outcome(switch: Switch) -> None:
+    driver = Silent(switch)
+    driver.answers = 0
+    with pytest.raises(Indeterminate, match="port 9: written, but the read-back failed"):
+        driver.set_port_enabled(9, False)
+    assert switch.disabled == {9}
+
+
+def test_what_became_of_a_port_is_noted_and_a_later_reading_that_fails_does_not_undo_it(
+    switch: Switch,
+) -> None:
+    driver, noted = Silent(switch), list[tuple[Any, ...]]()
+    site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, EventBus(), lambda *said, **_: noted.append(said))
+    driver.answers = 1
+    assert site.set_port_enabled("ocs0", 9, False, who="ann").enabled is False
+    assert noted == [("ann", "disable", "ocs0")]
+    with pytest.raises(UnavailableError, match="outcome unknown"):
+        site.set_port_enabled("ocs0", 9, True, who="ann")
+    assert noted[1:] == [("ann", "enable", "ocs0", "failed")]
 
 
 def test_reply_lost_after_effect(switch: Switch, driver: MemoryDriver) -> None:

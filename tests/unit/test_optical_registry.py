@@ -70,6 +70,16 @@ def test_a_fabric_can_name_every_driver_and_no_other(kind: str) -> None:
     assert {name.replace("-", "_") for name in DRIVERS} == ours - {"registry"} | {"polatis_scpi"}
 
 
+@pytest.mark.parametrize("kind", [kind for kind, about in DRIVERS.items() if about.port is not None])
+@pytest.mark.parametrize("address", ["", ":1", "h:", "h:0", "h:65536", "h:x", "h h:1", "a:b:1", "[::1:1"])
+def test_an_address_is_a_host_and_a_port(kind: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    user = {"username": "ann", "password_env": "SECRET"} if DRIVERS[kind].login else {}
+    with pytest.raises(ValueError, match=r"optical switch ocs0: address: .* is not host:port"):
+        make_driver("ocs0", {"driver": kind, "address": address, **user}, 4)
+    make_driver("ocs0", {"driver": kind, "address": "[fe80::1%eth0]:65535", **user}, 4).close()
+
+
 def test_a_name_of_ours_cannot_be_taken(acme: Path) -> None:
     driver = make_driver("ocs0", {"driver": "scpi", "address": "127.0.0.1:1", "batch": 3}, 4)
     assert type(driver) is ScpiDriver

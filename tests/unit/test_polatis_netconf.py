@@ -333,6 +333,16 @@ def test_ports_are_disabled_and_enabled(server: NetconfServer, driver: NetconfDr
     assert driver.set_port_enabled(9, True).enabled is True
 
 
+def test_a_port_is_set_though_the_switch_was_away_when_it_was_opened(
+    server: NetconfServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver("ocs0", entry(server.address, monkeypatch, host_key=server.host_key), SIZE)
+    try:
+        assert driver.set_port_enabled(9, False).enabled is False
+    finally:
+        driver.close()
+
+
 def test_someone_else_was_faster(server: NetconfServer, driver: NetconfDriver) -> None:
     driver.open()
     write(server, add_config([XC(1, 9)], dialect(server)))

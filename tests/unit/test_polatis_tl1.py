@@ -272,6 +272,17 @@ def test_a_denied_write_leaves_the_switch_as_it_was(
             driver.close()
 
 
+def test_a_user_whose_name_needs_quotes_logs_in_and_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ModelSwitch("polatis-tl1", 8, IDEAL, {"ann:b": "s3cr:t"}) as model:
+        driver = make_driver("ocs0", entry(model, "s3cr:t", monkeypatch) | {"username": "ann:b"}, 8)
+        driver.open()
+        driver.close()
+        deadline = time.monotonic() + 5
+        while b'CANC-USER::"ann:b":' not in model.heard:
+            assert time.monotonic() < deadline, "it hung up without logging out"
+            time.sleep(0.001)
+
+
 def test_the_driver_with_a_wrong_password(served: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = make_driver("ocs0", entry(served, "wr0ng", monkeypatch), 8)
     with pytest.raises(AuthFailed):

@@ -580,7 +580,7 @@ class OpticalDevice:
 
     def _set_label(self, command: SetLabel) -> list[Effect]:
         self._check_port(command.port)
-        # JSON can write what is no text at all (half of a surrogate pair), and a line's end would end a reply.
+        # JSON can write what is no text (half of a surrogate pair), and the end of a line would end a reply.
         if not command.label.isprintable():
             raise DeviceError(Fault.RANGE, f"label of port {command.port} is not one line of text")
         if len(command.label.encode()) > MAX_LABEL_BYTES:

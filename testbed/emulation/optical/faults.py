@@ -150,7 +150,7 @@ class Injected:
 
 @dataclass(frozen=True)
 class _Vanishing:
-    """What is gone at a time (nanoseconds), unless it was made anew and no longer passes packets since then."""
+    """What is gone at ``at_ns``, unless it was made anew: then it passes packets since another time."""
 
     fault: Injected
     wire: Wire
