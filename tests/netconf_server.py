@@ -224,6 +224,8 @@ class NetconfServer:
     def _start(self, failed: set[int]) -> None:
         startup = self._directory / "startup.xml"
         startup.write_text(f'<config xmlns="{BASE}">{self._content(failed)}</config>')
+        # Where it counts its transactions: in their user's file two at once spoil the count for each other.
+        (self._directory / "data").mkdir()
         modules = f"{root() / 'usr/share/yuma/modules'}:{self._yang()}"
         self._socket = self._directory / "ncx.sock"
         self._command = [
@@ -243,7 +245,7 @@ class NetconfServer:
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env={**_environment(), **environment},
+                env={**_environment(), **environment, "YUMA_HOME": str(self._directory)},
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
