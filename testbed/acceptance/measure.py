@@ -45,6 +45,8 @@ KEPT_BPS, KEPT_S = 1e9, 5.0
 OTHERS, MOVING = 320, 160
 #: Sessions that flood the switch, and for how long, seconds.
 FLOODERS, FLOOD_S = 4, 5.0
+#: Longest that such a session may take to begin and to end, seconds.
+SESSION_S = 90.0
 #: Circuits whose insertion loss is read at most.
 LOSSES = 16
 
@@ -328,7 +330,9 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(seconds + 90)
+            thread.join(seconds + SESSION_S)
+        if any(thread.is_alive() for thread in threads):
+            raise RuntimeError(f"a session did not end within {seconds + SESSION_S:g} s")
         sent, arrived = stream.end()
     wanted = kept | {rig.xc(n + 3, n + 3) for n in range(sessions)}
     every = [value for some in took for value in some]

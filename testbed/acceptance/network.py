@@ -29,9 +29,12 @@ _RECEIVE_BYTES = 1 << 25
 
 def run(*command: str, given: str | None = None) -> str:
     """Standard output of a command. Raises RuntimeError with its complaint."""
-    done = subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=COMMAND_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{' '.join(command)}: not done after {COMMAND_S:g} s") from None
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
     return done.stdout

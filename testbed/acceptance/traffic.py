@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import secrets
+import select
 import signal
 import socket
 import struct
@@ -38,6 +39,7 @@ _BETWEEN_FRAMES = 24
 _PR_SET_TIMERSLACK = 29
 #: A wait shorter than this is spent looking at the clock: a sleep would take longer.
 _SPIN_NS = 30_000
+#: Longest wait for a process to be at work, and to end, seconds.
 START_S, END_S = 20.0, 20.0
 #: A receiver that was told to end has everything once nothing came for so long.
 QUIET_S = 0.3
@@ -187,9 +189,13 @@ class Traffic:
         self._processes[f"{what} {number}"] = process
         assert process.stdout is not None
         # It says one line when it is at work, or ends.
+        heard, _, _ = select.select([process.stdout], [], [], START_S)
+        if not heard:
+            raise RuntimeError(
+                f"no stream at {host.interface}: its process is not at work after {START_S:g} s"
+            )
         if process.stdout.readline() != b"ready\n":
-            code = process.wait(END_S)
-            raise RuntimeError(f"no stream at {host.interface}: its process ended with {code}")
+            raise RuntimeError(f"no stream at {host.interface}: its process ended with {_ended(process)}")
 
     def _file(self, what: str, number: int) -> Path:
         return Path(self._directory.name, f"{what}-{number}")
@@ -202,8 +208,8 @@ class Traffic:
             for process in mine:
                 process.terminate()
             for process in mine:
-                if code := process.wait(END_S):
-                    raise RuntimeError(f"a stream's {what}er ended with {code}")
+                if code := _ended(process):
+                    raise RuntimeError(f"a stream's process, {what}, ended with {code}")
         sent = {}
         for number in self._senders:
             pairs = np.fromfile(self._file("send", number), dtype=np.int64).reshape(-1, 2)
@@ -225,6 +231,14 @@ class Traffic:
             if process.stdout is not None:
                 process.stdout.close()
         self._directory.cleanup()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process that is ending. Raises RuntimeError when it does not."""
+    try:
+        return process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"a stream's process did not end within {END_S:g} s") from None
 
 
 # The processes

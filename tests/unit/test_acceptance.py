@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from ringlight.experiments.acceptance.page import render
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.testbed.acceptance import traffic
 from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.items import ITEMS
 from ringlight.testbed.acceptance.measure import Stream, summary, two_states
@@ -110,6 +112,30 @@ def test_from_one_state_to_the_other_every_circuit_moves(count: int) -> None:
 def test_more_circuits_than_ports_are_lacked() -> None:
     with pytest.raises(Lacks, match="160 pairs of ports"):
         two_states(Ports(8), 160)
+
+
+@pytest.mark.parametrize(
+    ("says", "complaint"),
+    [
+        ("exec sleep 60", "is not at work after 0.3 s"),
+        ("exit 3", "ended with 3"),
+        ("echo no; exec sleep 60", "end within"),
+    ],
+)
+def test_a_stream_whose_process_does_not_begin_is_not_waited_for(
+    says: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(traffic.sys, "executable", str(program))
+    monkeypatch.setattr(traffic, "START_S", 0.3)
+    monkeypatch.setattr(traffic, "END_S", 0.3)
+    host: Any = SimpleNamespace(namespace=None, interface="eth0")
+    stream = traffic.Traffic({1: host}, (), (1,), interval_s=0.001)
+    with pytest.raises(RuntimeError, match=complaint), stream:
+        pass
+    assert [process.poll() is None for process in stream._processes.values()] == [False]
 
 
 def test_a_gigabit_has_so_many_frames() -> None:
