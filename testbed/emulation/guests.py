@@ -140,12 +140,11 @@ class Guest:
 
     def end(self) -> GuestEnd:
         """How it ended; call it when it has."""
-        code = int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"])
+        code, number = exit_or_signal(int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"]))
         state = self._api.inspect_container(self.id)["State"]
-        number = code - 128 if code > 128 else None
         oom = bool(state["OOMKilled"])
         t = _monotonic(state["FinishedAt"])
-        return GuestEnd(t, None if number else code, number, oom, state.get("Error") or None)
+        return GuestEnd(t, code, number, oom, state.get("Error") or None)
 
     def output(self) -> dict[str, bytes]:
         """What it wrote to ``stdout`` and ``stderr``; of very much the end."""
@@ -178,6 +177,16 @@ class Guest:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def exit_or_signal(status: int) -> tuple[int | None, int | None]:
+    """Exit code, or else the signal, of what Docker tells of a container's end: 128 and a signal's number.
+
+    A program that ends with such a code by itself cannot be told from one that was killed; 255, a usual code,
+    is none.
+    """
+    number = status - 128
+    return (None, number) if number in signal.valid_signals() else (status, None)
 
 
 def _monotonic(stamp: str) -> float:

@@ -30,7 +30,7 @@ from pyroute2 import IPRoute
 from ringlight import IMPORT_PATH
 from ringlight.fabric.topology import OURS
 from ringlight.testbed.emulation import netlink
-from ringlight.testbed.emulation.guests import Guest, GuestPlan
+from ringlight.testbed.emulation.guests import Guest, GuestPlan, exit_or_signal
 from ringlight.testbed.emulation.optical.netns import HELD_GROUP
 from ringlight.testbed.lab import (
     CONTAINER_LABEL,
@@ -464,7 +464,7 @@ class DockerHost(WorkerHost):
     def outcome(self) -> Outcome:
         """As Docker tells it; Docker learns of a death a moment after the kernel does, so wait for it."""
         try:
-            code = int(self.api.wait(self.container, timeout=5)["StatusCode"])
+            code, number = exit_or_signal(int(self.api.wait(self.container, timeout=5)["StatusCode"]))
             state = self.api.inspect_container(self.container)["State"]
             log = self.api.logs(self.container, stdout=False, stderr=True, tail=50)
         except docker.errors.APIError as error:
@@ -472,9 +472,8 @@ class DockerHost(WorkerHost):
         except (requests.RequestException, OSError) as error:
             return Outcome(None, None, False, f"Docker does not answer: {type(error).__name__}", "")
         tail = log.decode(errors="replace")[-STDERR_TAIL_BYTES:]
-        number = code - 128 if code > 128 else None
         oom = bool(state["OOMKilled"])
-        return Outcome(None if number else code, number, oom, state.get("Error") or None, tail)
+        return Outcome(code, number, oom, state.get("Error") or None, tail)
 
     def remove(self) -> None:
         self.kill()

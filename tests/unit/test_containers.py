@@ -28,6 +28,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.runs import runs_of
 from ringlight.fabric.topology import Link, Port
+from ringlight.testbed.emulation.guests import exit_or_signal
 
 HEAD = """
 name: small
@@ -226,3 +227,11 @@ def test_rows_tell_how_commands_ended_and_what_they_sent(code: int) -> None:
     }
     # From the release to the end of the last command.
     assert found.get(("job own", "jct")) == (None if code else 3.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "number"),
+    [(0, 0, None), (1, 1, None), (128, 128, None), (137, None, 9), (143, None, 15), (255, 255, None)],
+)
+def test_an_exit_code_is_not_taken_for_a_signal(status: int, code: int | None, number: int | None) -> None:
+    assert exit_or_signal(status) == (code, number)
