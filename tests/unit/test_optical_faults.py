@@ -457,6 +457,22 @@ def driver(switch: ModelSwitch, tmp_path_factory: pytest.TempPathFactory) -> Ite
     made.close()
 
 
+def test_what_nobody_asked_for_ends_no_connection_that_begins(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
+    if switch.protocol == "scpi":
+        pytest.skip("scpi knows no message that was not asked for")
+    fault = switch.inject("autonomous")
+    try:
+        for _ in range(2):
+            driver.close()
+            driver.open()
+            assert driver.snapshot().ports.keys() == driver.capabilities().ports
+        assert fault.hits > 4
+    finally:
+        switch.clear()
+
+
 @pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_driver_meets_each_fault(switch: ModelSwitch, driver: OpticalSwitchDriver, kind: str) -> None:
     if kind == "autonomous" and switch.protocol == "scpi":

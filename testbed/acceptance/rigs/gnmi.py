@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from ringlight.testbed.acceptance.rig import lacks
 from ringlight.testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 _PREFACE_BYTES, _HEAD_BYTES = 24, 9
@@ -143,11 +142,3 @@ class GnmiRig(ScpiRig):
     def missing(cls) -> str:
         found = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
         return "" if found else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
-
-    @contextlib.contextmanager
-    def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
-        if kind == "autonomous":
-            # A PING, which gRPC takes for an error where it comes before a connection's SETTINGS.
-            lacks("messages between a call and its answer: HTTP/2 keeps them apart")
-        with super().fault(kind, count=count, seconds=seconds):
-            yield

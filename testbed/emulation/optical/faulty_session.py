@@ -12,14 +12,15 @@ from ringlight.testbed.emulation.optical.session import Session
 class FaultySession:
     """What ``inner`` does and says, but for what the faults make of it.
 
-    A protocol that knows messages nobody asked for has a method ``unasked(now_ns)`` that returns one.
+    A protocol that knows messages nobody asked for has a method ``interrupted(said, now_ns)``, which returns
+    what it says with one of them in it.
     """
 
     def __init__(self, inner: Session, protocol: str, faults: Faults) -> None:
         self.inner = inner
         self.protocol = protocol
         self._faults = faults
-        self._unasked = getattr(inner, "unasked", None)
+        self._interrupted = getattr(inner, "interrupted", None)
         #: What is still to be said, and when.
         self._held: deque[tuple[int, bytes]] = deque()
         self._silenced: tuple[Ticket, int] | None = None
@@ -85,8 +86,8 @@ class FaultySession:
         at_ns, apart_ns = now_ns, 0
         for fault in self._faults.on_reply(self, self._can):
             match fault.spec.kind:
-                case Kind.AUTONOMOUS if self._unasked is not None:
-                    said = self._unasked(now_ns) + said
+                case Kind.AUTONOMOUS if self._interrupted is not None:
+                    said = self._interrupted(said, now_ns)
                 case Kind.GARBAGE:
                     said = _garbage(said, fault)
                 case Kind.TRUNCATE:
@@ -104,7 +105,7 @@ class FaultySession:
             self._held.append((at_ns + number * apart_ns, said[number : number + 1]))
 
     def _can(self, kind: Kind) -> bool:
-        return kind is not Kind.AUTONOMOUS or self._unasked is not None
+        return kind is not Kind.AUTONOMOUS or self._interrupted is not None
 
 
 def _garbage(said: bytes, fault: Injected) -> bytes:

@@ -79,6 +79,9 @@ class Calls:
         self._connection.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: MAX_CALLS})
         self._calls: dict[int, Call] = {}
         self.over = False
+        #: Whether what was taken last begins the connection.
+        self.opening = False
+        self._opened = False
 
     @property
     def waiting_bytes(self) -> int:
@@ -175,7 +178,10 @@ class Calls:
                 self._flush(call)
         except h2.exceptions.ProtocolError:
             self.over = True
-        return bytes(self._connection.data_to_send())
+        out = bytes(self._connection.data_to_send())
+        if out:
+            self.opening, self._opened = not self._opened, True
+        return out
 
     def _flush(self, call: Call) -> None:
         link = self._connection

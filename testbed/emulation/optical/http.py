@@ -111,9 +111,9 @@ class HttpSession:
         if not self._over:
             self._waiting += data
 
-    def unasked(self, now_ns: int) -> bytes:
-        """What may come before any answer, and is none."""
-        return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n"
+    def interrupted(self, said: bytes, now_ns: int) -> bytes:
+        """After what may come before any answer, and is none."""
+        return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n" + said
 
     def advance(self, now_ns: int) -> bytes:
         """Does what can be done now. May leave commands with the device: advance it, then call again."""

@@ -179,9 +179,11 @@ class GnmiSession:
         for call in self._calls.feed(data):
             self._fed[call.number] = call
 
-    def unasked(self, now_ns: int) -> bytes:
-        """HTTP/2's question whether the client is still there."""
-        return self._calls.ping()
+    def interrupted(self, said: bytes, now_ns: int) -> bytes:
+        """With HTTP/2's question whether the client is still there; of what a connection says first, its
+        settings come first."""
+        ping = self._calls.ping()
+        return said + ping if self._calls.opening else ping + said
 
     def advance(self, now_ns: int) -> bytes:
         fed, self._fed = self._fed, {}

@@ -184,13 +184,12 @@ class Tl1Session(ABC):
         out += self._give_up(now_ns)
         return bytes(out)
 
-    def unasked(self, now_ns: int) -> bytes:
-        """A report that nobody waits for; the first ``;`` in it is not its end."""
+    def interrupted(self, said: bytes, now_ns: int) -> bytes:
+        """After a report that nobody waits for; the first ``;`` in it is not its end."""
         self._atag += 1
         row = f'{self.sid}:LOG,TC,,:\\"nothing; a fault\\"'
-        return format_report(
-            Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid), self.when(now_ns)
-        )
+        report = Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid)
+        return format_report(report, self.when(now_ns)) + said
 
     def _wake(self, at_ns: int) -> None:
         self._wake_ns = at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
