@@ -142,9 +142,9 @@ class ModelSwitch:
 class Talk:
     """A web client that speaks to a session without sockets, at a time that passes only while it waits."""
 
-    def __init__(self, protocol: str, device: OpticalDevice, users: Mapping[str, str] | None = None) -> None:
-        self.device = device
-        self.session = personality(protocol)(Switch("ocs0", device, users or {}))
+    def __init__(self, protocol: str, switch: Switch) -> None:
+        self.switch, self.device = switch, switch.device
+        self.session = personality(protocol)(switch)
         self.now_ns = 0
         self.headers: dict[str, str] = {}
 

@@ -52,7 +52,7 @@ from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import Connect, OpticalDevice, SetAdmin
 from ringlight.testbed.emulation.optical.grpc_calls import Calls
 from ringlight.testbed.emulation.optical.ocp_gnmi import GnmiSession
-from ringlight.testbed.emulation.optical.ocp_tree import Change, Step, TreeError
+from ringlight.testbed.emulation.optical.ocp_tree import Change, Names, Step, TreeError
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
@@ -728,7 +728,7 @@ def test_a_change_ends_in_a_matching_or_is_refused(steps: list[tuple[str, str, i
     device.submit(0, Connect(((1, 5), (2, 6))))
     device.advance(1)
     before = set(device.cross_connects())
-    change = Change(device)
+    change = Change(device, Names(device))
     try:
         for verb, name, a, b in steps:
             path = (Step("connections"), Step("port-connection", (("name", name),)))

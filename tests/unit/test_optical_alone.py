@@ -16,7 +16,7 @@ from ringlight.fabric.optical_drivers import protocols_of
 from ringlight.fabric.optical_profiles import PIEZO, PROFILES
 from ringlight.testbed.emulation.optical.alone import PORTS, example, is_loopback, read_served, settings_of
 from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, OpticalDevice, Recovery, Stored, Wire
-from ringlight.testbed.emulation.optical.ocp_tree import names_of
+from ringlight.testbed.emulation.optical.ocp_tree import Names
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 
 LIT = {(1, None): Lit(9, 5 * NS), (2, None): Lit(10, 900 * NS)}
@@ -67,12 +67,12 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
 
 def test_connections_keep_their_names() -> None:
     device = OpticalDevice(8, PIEZO, 0, Stored(LIT))
-    names_of(device).give({"red": Wire(1, 9)}, [])
+    Names(device).give({"red": Wire(1, 9)}, [])
     noted = json.loads(json.dumps(device.remembered()))
     again = OpticalDevice(8, PIEZO, 0, Stored(LIT, notes=noted | {"other": [1]}))
     # Nobody has asked for names yet; what nobody knows is kept.
     assert again.remembered() == noted | {"other": [1]}
-    assert names_of(again).current() == {"red": Wire(1, 9), "port-2:port-10": Wire(2, 10)}
+    assert Names(again).current() == {"red": Wire(1, 9), "port-2:port-10": Wire(2, 10)}
     assert again.remembered() == noted | {"other": [1]}
     assert booted(again_stored := Stored(LIT, notes=noted), PIEZO, 0, 0).notes == noted
     assert booted(replace(again_stored, recovery=Recovery.REMOVE), PIEZO, 0, 0).notes == {}

@@ -37,10 +37,10 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical import calient_rest as served
 from ringlight.testbed.emulation.optical.calient import CircuitError, Circuits, port_name, port_number
-from ringlight.testbed.emulation.optical.calient_rest import COOKIE_S
+from ringlight.testbed.emulation.optical.calient_rest import COOKIE_S, Cookies
 from ringlight.testbed.emulation.optical.device import NS, Admin, Connect, DisconnectAll, OpticalDevice
+from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk
@@ -66,8 +66,8 @@ def device() -> OpticalDevice:
 class Calient(Talk):
     """A client of Calient's REST."""
 
-    def __init__(self, device: OpticalDevice, users: dict[str, str] | None = None) -> None:
-        super().__init__("calient-rest", device, users)
+    def __init__(self, of: OpticalDevice | Switch, users: dict[str, str] | None = None) -> None:
+        super().__init__("calient-rest", of if isinstance(of, Switch) else Switch("ocs0", of, users or {}))
 
     def ask(self, method: str, target: str, body: object = None) -> Any:
         """The JSON of an answer with status 200."""
@@ -160,7 +160,7 @@ def test_who_is_let_in(device: OpticalDevice) -> None:
     assert status == 200
     cookie = told["set-cookie"].partition(";")[0]
     # Another connection of the same client.
-    other = Calient(device, USERS)
+    other = Calient(talk.switch)
     other.headers = {"cookie": f"theme=dark; {cookie}"}
     other.now_ns = COOKIE_S * NS
     other.ask("GET", LIST)
@@ -268,14 +268,15 @@ def test_light_of_another_protocol_is_a_circuit_too(talk: Calient, device: Optic
 @pytest.mark.parametrize("verb", ["badd", "bdel"])
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_half_done(verb: str) -> None:
     device = OpticalDevice(16, MEMS)
+    ocs = Switch("ocs0", device)
     if verb == "bdel":
-        Calient(device).add(1, 2)
-    leaving = Calient(device)
+        Calient(ocs).add(1, 2)
+    leaving = Calient(ocs)
     leaving.send("POST", f"/rest/crossconnects/?id={verb}", [{"in": "1", "out": "2", "conn": "1>2"}])
     assert leaving.session.advance(NS) == b""
     assert not leaving.session.idle
     device.advance(2 * NS)
-    found = Circuits.of(device).all()
+    found = Circuits.of(ocs).all()
     assert [circuit.active for circuit in found] == ([True] if verb == "badd" else [])
 
 
@@ -366,7 +367,7 @@ def test_whatever_is_asked_is_answered(data: st.DataObject) -> None:
     lit = {(wire.ingress, wire.egress) for wire in talk.device.cross_connects()}
     shown = {
         (wire.ingress, wire.egress)
-        for circuit in Circuits.of(talk.device).all()
+        for circuit in Circuits.of(talk.switch).all()
         if circuit.active
         for wire in circuit.wires(16)
     }
@@ -425,9 +426,9 @@ def test_the_driver_moves_circuits(switch: ModelSwitch, driver: OpticalSwitchDri
 def test_a_session_that_the_switch_has_forgotten_is_begun_anew(
     switch: ModelSwitch, driver: OpticalSwitchDriver
 ) -> None:
-    served._cookies[switch.device]._heard.clear()
+    switch.switch.shared(Cookies)._heard.clear()
     plan = driver.plan([XC(1, 18)])
-    served._cookies[switch.device]._heard.clear()
+    switch.switch.shared(Cookies)._heard.clear()
     assert driver.apply(plan, seen=driver.snapshot()).deviations == ()
     assert switch.cross_connects() == {XC(1, 18)}
 
@@ -447,7 +448,7 @@ def test_a_wrong_password_is_told_apart_and_shown_nowhere(
 
 
 def test_half_of_a_two_way_circuit_is_not_removed(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
-    Calient(switch.device).add(1, 2, dir="bi")
+    Calient(replace(switch.switch, users={})).add(1, 2, dir="bi")
     both = {XC(1, 18), XC(2, 17)}
     assert set(driver.snapshot().cross_connects) == both
     with pytest.raises(Refused, match="two-way"):
@@ -458,7 +459,7 @@ def test_half_of_a_two_way_circuit_is_not_removed(switch: ModelSwitch, driver: O
 
 
 def test_a_reserved_circuit_is_made_anew(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
-    talk = Calient(switch.device)
+    talk = Calient(replace(switch.switch, users={}))
     talk.add(1, 2)
     talk.ask("POST", "/rest/crossconnects/?id=deactivate&conn=1>2")
     assert driver.snapshot().cross_connects == {XC(1, 18): CrossConnectState.INVALID}

@@ -41,6 +41,7 @@ from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import NS, Admin, Connect, OpticalDevice
+from ringlight.testbed.emulation.optical.session import Switch
 from ringlight.testbed.emulation.optical.xml_body import MAX_DEPTH, Element, XmlError, parse_xml
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
@@ -66,8 +67,10 @@ def driver_of(address: str, size: int = 16, **more: object) -> OpticalSwitchDriv
 class Polatis(Talk):
     """A client of the RESTCONF server."""
 
-    def __init__(self, device: OpticalDevice, users: dict[str, str] | None = None) -> None:
-        super().__init__("polatis-restconf", device, users)
+    def __init__(self, of: OpticalDevice | Switch, users: dict[str, str] | None = None) -> None:
+        super().__init__(
+            "polatis-restconf", of if isinstance(of, Switch) else Switch("ocs0", of, users or {})
+        )
 
     def status(self, method: str, target: str, body: object = None, **headers: str) -> int:
         self.send(method, target, body, **headers)

@@ -1,6 +1,6 @@
 """What a Calient S-series switch knows besides the light: port names; circuits, their names and groups.
 
-One :class:`Circuits` per device, shared by all sessions of whatever protocol speaks of circuits. A circuit
+One :class:`Circuits` per switch, shared by all sessions of whatever protocol speaks of circuits. A circuit
 is first provisioned (it holds its ports) and then activated (it has light); both may be one command. Port p
 of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two cross-connects.
 
@@ -16,7 +16,6 @@ for; the state words while mirrors move (:class:`Condition`).
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,10 +30,13 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
+from ringlight.testbed.emulation.optical.session import Switch
 
 PORTS_PER_MODULE = 8
 MODULES_PER_SHELF = 8
 GROUP = "SYSTEM"
+#: The software version that is told.
+SOFTWARE = "6.0-3"
 #: Whose circuits are among what a switch remembers.
 NOTES = "calient"
 MAX_NAME = 80
@@ -131,9 +133,6 @@ class Circuit:
         return [Wire(into, size + out) for into, out in self.halves()]
 
 
-_of_device: weakref.WeakKeyDictionary[OpticalDevice, Circuits] = weakref.WeakKeyDictionary()
-
-
 def _row(circuit: Circuit) -> dict[str, Any]:
     """A circuit as it is remembered."""
     keys = ("source", "destination", "two_way", "group", "name", "nolight", "active")
@@ -144,7 +143,7 @@ class Circuits:
     """The circuits of one switch."""
 
     def __init__(self, device: OpticalDevice) -> None:
-        self._device = weakref.proxy(device)
+        self._device = device
         self._size = device.size
         self.names = device.profile.port_names
         self._known = [self._circuit(**row) for row in device.notes.get(NOTES, [])]
@@ -167,12 +166,9 @@ class Circuits:
         return Circuit(source, destination, two_way, str(group), str(name), nolight, active, names=named)
 
     @classmethod
-    def of(cls, device: OpticalDevice) -> Circuits:
-        """Those of a device; the same ones for all who ask."""
-        found = _of_device.get(device)
-        if found is None:
-            found = _of_device[device] = cls(device)
-        return found
+    def of(cls, switch: Switch) -> Circuits:
+        """Those of a switch; the same ones for all who ask."""
+        return switch.shared(cls, switch.device)
 
     def number(self, text: str) -> int:
         """The faceplate port of a name. Raises CircuitError."""
@@ -291,7 +287,7 @@ class Circuits:
         wires = tuple(wire for circuit in circuits for wire in circuit.wires(self._size))
         if not wires:
             return Ticket(done=True)
-        ticket: Ticket = self._device.submit(now_ns, Connect(wires) if on else Disconnect(wires))
+        ticket = self._device.submit(now_ns, Connect(wires) if on else Disconnect(wires))
         for circuit in circuits:
             circuit.ticket, circuit.after, circuit.otherwise = ticket, after, otherwise
         return ticket

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import weakref
 from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +40,7 @@ from urllib.parse import parse_qs
 from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
+    SOFTWARE,
     Circuit,
     CircuitError,
     Circuits,
@@ -49,7 +49,6 @@ from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
     Command,
-    OpticalDevice,
     SetAdmin,
     SetLabel,
     Wire,
@@ -65,7 +64,6 @@ from ringlight.testbed.emulation.optical.http import (
 from ringlight.testbed.emulation.optical.session import Switch
 
 REST_VERSION = "1.0"
-SOFTWARE = "6.0-3"
 COOKIE = "SESSIONID"
 #: A cookie that was not used for this long is forgotten, seconds.
 COOKIE_S = 1800
@@ -76,8 +74,8 @@ _DONE, _REFUSED = "1", "0"
 _Done = Generator[None, int, list[bool]]
 
 
-class _Cookies:
-    """The sessions that are logged in, and when each was last heard of."""
+class Cookies:
+    """The sessions of a switch that are logged in, and when each was last heard of."""
 
     def __init__(self) -> None:
         self._heard: OrderedDict[str, int] = OrderedDict()
@@ -102,9 +100,6 @@ class _Cookies:
         self._heard[cookie] = now_ns
         self._heard.move_to_end(cookie)
         return True
-
-
-_cookies: weakref.WeakKeyDictionary[OpticalDevice, _Cookies] = weakref.WeakKeyDictionary()
 
 
 def _status(done: bool, text: str = "") -> dict[str, Any]:
@@ -134,8 +129,8 @@ class CalientRestSession(HttpSession):
         super().__init__()
         self._switch = switch
         self._device = switch.device
-        self._circuits = Circuits.of(switch.device)
-        self._cookies = _cookies.setdefault(switch.device, _Cookies())
+        self._circuits = Circuits.of(switch)
+        self._cookies = switch.shared(Cookies)
 
     def _answer(self, request: Request, now_ns: int) -> Answer:
         cookie = self._let_in(request, now_ns)
@@ -299,7 +294,7 @@ class CalientRestSession(HttpSession):
         for number, (into, out) in enumerate(circuit.halves(), start=1):
             inp, outp = self._power(into, now_ns), self._power(self._device.size + out, now_ns)
             wire = Wire(into, self._device.size + out)
-            lossy = circuit.active and self._device.is_tuned(wire, now_ns) and "NONE" not in (inp, outp)
+            lossy = circuit.active and self._device.is_tuned(wire, now_ns)
             row[f"half{number}"] = {
                 "conn": circuit.conn if number == 1 else replace(circuit, source=into, destination=out).conn,
                 "inp": inp,
@@ -391,9 +386,9 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def recall(device: OpticalDevice) -> None:
+def recall(switch: Switch) -> None:
     """Takes up circuits, their names and groups. Raises ValueError or TypeError."""
-    Circuits.of(device)
+    Circuits.of(switch)
 
 
 def session(switch: Switch) -> CalientRestSession:

@@ -26,7 +26,6 @@ light.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,15 +33,15 @@ from ringlight.controller.optical.tl1 import Command
 from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
+    SOFTWARE,
     Circuit,
     CircuitError,
     Circuits,
 )
-from ringlight.testbed.emulation.optical.device import Admin, OpticalDevice, Ticket
+from ringlight.testbed.emulation.optical.device import Admin, Ticket
 from ringlight.testbed.emulation.optical.session import Switch
 from ringlight.testbed.emulation.optical.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait
 
-SOFTWARE = "6.0-3"
 PAGE_ROWS = 64
 _NOTICE = "NOTICE This is an emulated switch. No light is hurt."
 
@@ -66,7 +65,10 @@ class _Bulk:
         return f"{failed} of {self.count} connections failed" if failed < self.count else "Failed"
 
 
-_bulk_of: weakref.WeakKeyDictionary[OpticalDevice, _Bulk] = weakref.WeakKeyDictionary()
+class Bulks:
+    """Of a switch, the bulk command that came last."""
+
+    last: _Bulk | None = None
 
 
 class CalientTl1Session(Tl1Session):
@@ -77,7 +79,8 @@ class CalientTl1Session(Tl1Session):
 
     def __init__(self, switch: Switch, offset_ns: int) -> None:
         super().__init__(switch, offset_ns)
-        self._circuits = Circuits.of(switch.device)
+        self._circuits = Circuits.of(switch)
+        self._bulks = switch.shared(Bulks)
 
     def commands(self) -> Mapping[str, Handler]:
         return {
@@ -178,7 +181,7 @@ class CalientTl1Session(Tl1Session):
         conns = [part.strip() for part in command.aid.split("&") if part.strip()]
         if not conns:
             raise Denial("IIAC", INVALID)
-        if (before := _bulk_of.get(self.device)) is not None and not before.ticket.done:
+        if self._bulks.last is not None and not self._bulks.last.ticket.done:
             raise Denial("SNVS", "a bulk command is in progress")
         return conns
 
@@ -203,11 +206,11 @@ class CalientTl1Session(Tl1Session):
         return self._begin_bulk(ticket, len(conns), list(found.values()), on=False)
 
     def _begin_bulk(self, ticket: Ticket, count: int, fine: list[Circuit], *, on: bool) -> Answer:
-        _bulk_of[self.device] = _Bulk(self._circuits, ticket, count, fine, on)
+        self._bulks.last = _Bulk(self._circuits, ticket, count, fine, on)
         return DONE
 
     def _bulk_status(self, command: Command, now_ns: int) -> Answer:
-        bulk = _bulk_of.get(self.device)
+        bulk = self._bulks.last
         return Answer(() if bulk is None else (bulk.told(),))
 
     # Reading
@@ -284,9 +287,9 @@ class CalientTl1Session(Tl1Session):
         return Answer((f"{self.sid}:{told},PLATFORM=VERSION2",))
 
 
-def recall(device: OpticalDevice) -> None:
+def recall(switch: Switch) -> None:
     """Takes up circuits, their names and groups. Raises ValueError or TypeError."""
-    Circuits.of(device)
+    Circuits.of(switch)
 
 
 def session(switch: Switch) -> CalientTl1Session:

@@ -11,6 +11,7 @@ Where the switch has users, each call must carry ``username`` and ``password`` i
 
 from __future__ import annotations
 
+import hmac
 import json
 import time
 from dataclasses import dataclass, field
@@ -19,19 +20,19 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.testbed.emulation.optical.device import NS, DeviceError, Fault, OpticalDevice, Ticket, Wire
+from ringlight.testbed.emulation.optical.device import NS, DeviceError, Fault, Ticket, Wire
 from ringlight.testbed.emulation.optical.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
 from ringlight.testbed.emulation.optical.ocp_tree import (
     MODULES,
     VERSION,
     Change,
+    Names,
     Path,
     Step,
     TreeError,
     bare,
     find,
     leaves,
-    names_of,
     plain,
     tree,
 )
@@ -50,9 +51,9 @@ _ENCODINGS = (gnmi.JSON, gnmi.JSON_IETF, gnmi.PROTO)
 _WITHOUT = {1: "state", 2: "config", 3: "config"}
 
 
-def recall(device: OpticalDevice) -> None:
+def recall(switch: Switch) -> None:
     """Takes up names of connections. Raises ValueError or TypeError."""
-    names_of(device)
+    switch.shared(Names, switch.device)
 
 
 def session(switch: Switch) -> GnmiSession:
@@ -153,6 +154,7 @@ class GnmiSession:
 
     def __init__(self, switch: Switch) -> None:
         self._switch, self._device = switch, switch.device
+        self._names = switch.shared(Names, switch.device)
         self._calls = Calls()
         self._fed: dict[int, Call] = {}
         self._settings: list[_Setting] = []
@@ -226,7 +228,8 @@ class GnmiSession:
     def _admit(self, call: Call) -> None:
         users = self._switch.users
         name = call.metadata.get("username", "")
-        if users and (name not in users or users[name] != call.metadata.get("password")):
+        given, right = call.metadata.get("password", ""), users.get(name)
+        if users and (right is None or not hmac.compare_digest(given.encode(), right.encode())):
             raise CallError(Status.UNAUTHENTICATED, "user name and password, please")
         if self._device.wavelengths:
             raise CallError(Status.UNIMPLEMENTED, "the model has no wavelengths")
@@ -245,7 +248,7 @@ class GnmiSession:
     def _tree(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
         tops = {path[0].name if path else "*" for path in paths}
         top = tops.pop() if len(tops) == 1 else None
-        return tree(self._device, self._switch.name, self._switch.model, now_ns, top)
+        return tree(self._switch, self._names, now_ns, top)
 
     def _get(self, call: Call, message: bytes, now_ns: int) -> Any:
         request = gnmi.GetRequest.FromString(message)
@@ -281,7 +284,7 @@ class GnmiSession:
 
     def _set(self, call: Call, message: bytes, now_ns: int) -> Any:
         request = gnmi.SetRequest.FromString(message)
-        change = Change(self._device)
+        change = Change(self._device, self._names)
         results = []
 
         def done(path: Path, operation: int) -> None:
@@ -316,7 +319,7 @@ class GnmiSession:
             if isinstance(error, DeviceError):
                 self._calls.finish(setting.call, _FAULTS[error.fault], str(error))
                 continue
-            names_of(self._device).give(setting.names, setting.removed)
+            self._names.give(setting.names, setting.removed)
             self._calls.send(setting.call, setting.answer.SerializeToString())
             self._calls.finish(setting.call)
         self._settings = waiting

@@ -16,7 +16,6 @@ change is about connections or about ports, not both: the device does one comman
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from ringlight.testbed.emulation.optical.device import (
     SetRecovery,
     Wire,
 )
+from ringlight.testbed.emulation.optical.session import Switch
 
 VERSION = "0.8.0"
 #: Where a name of the tree belongs to another model than what holds it.
@@ -101,7 +101,7 @@ class Names:
     def __init__(self, device: OpticalDevice) -> None:
         noted = device.notes.get(NOTES, [])
         self._given = {str(name): Wire(int(ingress), int(egress)) for name, ingress, egress in noted}
-        self._device = weakref.proxy(device)
+        self._device = device
         device.memories[NOTES] = lambda: [[name, *wire[:2]] for name, wire in self.current().items()]
 
     def current(self) -> dict[str, Wire]:
@@ -126,26 +126,16 @@ class Names:
             self._given[name] = wire
 
 
-_NAMES: weakref.WeakKeyDictionary[OpticalDevice, Names] = weakref.WeakKeyDictionary()
-
-
-def names_of(device: OpticalDevice) -> Names:
-    """Those of the device, for all its sessions."""
-    found = _NAMES.get(device)
-    if found is None:
-        found = _NAMES[device] = Names(device)
-    return found
-
-
 # Reading
 
 
-def tree(device: OpticalDevice, name: str, model: str, now_ns: int, top: str | None = None) -> dict[str, Any]:
+def tree(switch: Switch, names: Names, now_ns: int, top: str | None = None) -> dict[str, Any]:
     """Everything that can be read, or only what is under ``top``."""
+    device = switch.device
     makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "components": lambda: {"component": _components(device, name, model, now_ns)},
+        "components": lambda: {"component": _components(device, switch.name, switch.model, now_ns)},
         "optical-switch": lambda: _switch(device),
-        "connections": lambda: {"port-connection": _connections(device, now_ns)},
+        "connections": lambda: {"port-connection": _connections(device, names, now_ns)},
     }
     return {key: make() for key, make in makers.items() if top in (None, "*", key)}
 
@@ -202,9 +192,9 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
     return {"config": setting, "state": state}
 
 
-def _connections(device: OpticalDevice, now_ns: int) -> Entries:
+def _connections(device: OpticalDevice, names: Names, now_ns: int) -> Entries:
     found = Entries()
-    for name, wire in names_of(device).current().items():
+    for name, wire in names.current().items():
         setting = {
             "name": name,
             "input-port-name": port_name(wire.ingress),
@@ -303,9 +293,11 @@ def flatten(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 @dataclass
 class Change:
-    """A change under way: assignments are collected, then turned into commands all at once."""
+    """A change under way: assignments are collected, then turned into commands all at once. ``names``: what
+    the device's connections are called."""
 
     device: OpticalDevice
+    names: Names
     wanted: dict[str, dict[str, str]] = field(default_factory=dict)
     #: Connections that were named, if only to be deleted.
     connections: bool = False
@@ -314,7 +306,7 @@ class Change:
     recovery: Recovery | None = None
 
     def __post_init__(self) -> None:
-        self._before = names_of(self.device).current()
+        self._before = self.names.current()
         self.wanted = {
             name: {"input-port-name": port_name(wire.ingress), "output-port-name": port_name(wire.egress)}
             for name, wire in self._before.items()

@@ -56,7 +56,7 @@ from ringlight.testbed.emulation.optical.http import (
     Response,
     basic_user,
 )
-from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import VERSION, Switch
 from ringlight.testbed.emulation.optical.xml_body import Element, XmlError, parse_xml
 
 OPTICAL, POLATIS, RESTCONF = "optical-switch", "polatis-switch", "ietf-restconf"
@@ -269,8 +269,8 @@ class PolatisRestconfSession(HttpSession):
             return {
                 "manufacturer": "Polatis",
                 "serial-number": self._switch.name,
-                "model-name": f"N-EMU-{device.size}x{device.size}-{device.profile.name.upper()}",
-                "software-version": "6.0.0.0",
+                "model-name": self._switch.model,
+                "software-version": VERSION,
             }
         if top == "cross-connects":
             pairs = self._pairs()

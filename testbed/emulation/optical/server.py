@@ -270,10 +270,10 @@ class OpticalSwitchServer:
                 undo.callback(self._faceplate.close)
                 # The kernel has answered already: the interfaces that are there get armed before anyone asks.
                 self._faceplate.refresh()
-            for name, _ in served:
-                recall(name, self.device)
-            self._noted = self.device.remembered()
             self._switch = Switch(settings.name, self.device, settings.users)
+            for name, _ in served:
+                recall(name, self._switch)
+            self._noted = self.device.remembered()
             #: By listener: the name of its protocol, and what begins a client's session.
             self._listeners: dict[socket.socket, tuple[str, Personality]] = {}
             for (name, where), begin in zip(served, begins, strict=True):

@@ -1,7 +1,7 @@
 """What the emulated switch's server and a management protocol know of each other.
 
 A management protocol is a module of this package with a function ``session(switch)`` that begins the
-conversation of one client, and perhaps one ``recall(device)``; the server is told its name with hyphens
+conversation of one client, and perhaps one ``recall(switch)``; the server is told its name with hyphens
 (``polatis-tl1`` is ``polatis_tl1.py``). All protocols of one switch work on the same device, in the server's
 one thread.
 """
@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from ringlight.testbed.emulation.optical.device import OpticalDevice
+
+T = TypeVar("T")
 
 #: The software version that an emulated switch tells.
 VERSION = "6.0.0.0"
@@ -62,6 +64,15 @@ class Switch:
     name: str
     device: OpticalDevice
     users: Mapping[str, str] = field(default_factory=dict)
+    _shared: dict[type, Any] = field(default_factory=dict, repr=False)
+
+    def shared(self, kind: type[T], *given: object) -> T:
+        """The one of its kind that all sessions of the switch have, whatever they speak; made of what is
+        ``given`` for the first that asks."""
+        if kind not in self._shared:
+            self._shared[kind] = kind(*given)
+        found: T = self._shared[kind]
+        return found
 
     @property
     def model(self) -> str:
@@ -74,14 +85,14 @@ class Switch:
 Personality = Callable[[Switch], Session]
 
 
-def recall(name: str, device: OpticalDevice) -> None:
-    """Has the protocol of that name take up what the device remembers of it (``notes``), where it has
-    something to. Raises ValueError."""
+def recall(name: str, switch: Switch) -> None:
+    """Has the protocol of that name take up what the switch's device remembers of it (``notes``), where it
+    has something to. Raises ValueError."""
     take_up = getattr(_module(name), "recall", None)
     if take_up is None:
         return
     try:
-        take_up(device)
+        take_up(switch)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"what it remembers of {name} is spoilt: {error}") from None
 
