@@ -266,7 +266,10 @@ class Faults:
         return _Course(begin, end)
 
     def _dead_switch(self, name: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
-        bridge = self._network.lab.bridge(name)
+        bridge, controller = self._network.lab.bridge(name), self._network.target_of(name)
+        if controller is None:
+            # Its flow is Open vSwitch's own, which would not put it back.
+            return _Course(darken, lighten)
 
         def begin() -> None:
             # First the connection: a switch without power does not tell that its ports are down. It is not
@@ -277,7 +280,7 @@ class Faults:
 
         def end() -> None:
             lighten()
-            openvswitch.set_target(bridge, self._network.target.target)
+            openvswitch.set_target(bridge, controller)
 
         return _Course(begin, end)
 

@@ -283,6 +283,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller)
         self._nodes[name] = bridge
 
+    def target_of(self, name: str) -> str | None:
+        """Where the bridge of a switch looks for its controller, as Open vSwitch writes it; None where it has
+        none."""
+        bridge = self._nodes[name]
+        assert isinstance(bridge, PacketSwitch)
+        return next((where.target for where in self._controllers_of(bridge)), None)
+
     def _controllers_of(self, bridge: PacketSwitch) -> list[ControllerAddress]:
         """Where a bridge looks for who writes its tables: one place, or none."""
         match bridge.controller:

@@ -26,10 +26,16 @@ from tests.integration.labs import agent_client, running_testbed, until
 
 pytestmark = pytest.mark.root
 
-#: Two packet switches with two cables between them, one of them also plugged into an optical switch.
+#: Two packet switches with two cables between them, one of them also plugged into an optical switch; and two
+#: that are not our controller's.
 FABRIC: dict[str, Any] = {
     "servers": {"s0": {"gpus": {f"g{i}": "test" for i in range(4)}}},
-    "packet_switches": {"tor0": {"ports": 4}, "tor1": {"ports": 4}},
+    "packet_switches": {
+        "tor0": {"ports": 4},
+        "tor1": {"ports": 4},
+        "tor2": {"ports": 1, "controller": "tcp:127.0.0.1:9"},
+        "tor3": {"ports": 1, "controller": "none"},
+    },
     "optical_switches": {
         "ocs0": {"size": 4, "profile": "ideal"},
         "ocs1": {"size": 4, "profile": "ideal", "driver": "openflow"},
@@ -41,6 +47,7 @@ FABRIC: dict[str, Any] = {
         {"ends": ["tor0:2", "ocs0:2"], "rate": "1 Gbit/s"},
         {"ends": ["tor0:3", "tor1:3"], "rate": "1 Gbit/s"},
         {"ends": ["tor0:4", "tor1:4"], "rate": "1 Gbit/s"},
+        {"ends": ["tor2:1", "tor3:1"], "rate": "1 Gbit/s"},
     ],
 }
 WAIT = (sys.executable, "-c", "import time; time.sleep(100)", "{job}")
@@ -231,6 +238,19 @@ def test_a_killed_packet_switch_is_dark_and_forgets_its_flows(rig: Rig) -> None:
     rig.faults.restore("link tor0:4 tor1:4")
     rig.back(cut.id)
     assert rig.carrier("tor0", 4)
+
+
+def test_a_killed_packet_switch_goes_back_to_its_own_controller(rig: Rig) -> None:
+    bridges = [rig.lab.bridge(name) for name in ("tor2", "tor3")]
+    for name in ("tor2", "tor3"):
+        fault = rig.done(rig.faults.kill(f"switch {name}"))
+        assert not rig.carrier(name, 1)
+        rig.faults.restore(f"switch {name}")
+        rig.back(fault.id)
+        assert rig.carrier(name, 1)
+    assert openvswitch.vsctl("get-controller", bridges[0]).split() == ["tcp:127.0.0.1:9"]
+    assert openvswitch.vsctl("get-controller", bridges[1]) == ""
+    assert "actions=NORMAL" in ofctl(bridges[1], "dump-flows")
 
 
 def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Rig) -> None:
