@@ -139,7 +139,7 @@ class CircuitManager:
         return self._site.cross_connects()
 
     def ends(self) -> Mapping[Port, Port | None]:
-        """The electrical port lit to each packet-switch port (see :mod:`controller.attachment`)."""
+        """The electrical port lit to each packet-switch port (see :func:`.attachments`)."""
         revision = self._site.revision
         if self._ends[0] != revision:
             self._ends = (revision, attachments(self._fabric, self._site.cross_connects()))

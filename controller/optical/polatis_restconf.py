@@ -8,14 +8,15 @@ turns values into JSON and JSON into values, without I/O.
 Writes, and why these:
 
 - Pairs are added with one PATCH of the collection. It merges, so it would silently move a circuit that
-someone   else has made meanwhile: it carries ``If-Match`` with the entity tag of the reading that showed
-the ports free   (where the switch gives tags), and the switch refuses it if anything changed since. - Pairs
-are removed one by one, ``DELETE …/pair=N``. A circuit that someone else has moved in the time between   the
-reading and this is hit. - Where everything else is to go anyway (REPLACE mode), the collection is PUT, with
-``If-Match`` too. - Nothing is ever POSTed: one user of a real switch saw pairs that were POSTed vanish
-after about 5 s, while those   of a PUT stayed. What a PATCH does there is not known. So everything is read
-back a second time ``settle_s``   after the last write (`SETTLE_S` if the inventory entry does not say; 0
-for a switch known to keep its word).
+  someone else has made meanwhile: it carries ``If-Match`` with the entity tag of the reading that showed
+  the ports free (where the switch gives tags), and the switch refuses it if anything changed since.
+- Pairs are removed one by one, ``DELETE …/pair=N``. A circuit that someone else has moved in the time
+  between the reading and this is hit.
+- Where everything else is to go anyway (REPLACE mode), the collection is PUT, with ``If-Match`` too.
+- Nothing is ever POSTed: one user of a real switch saw pairs that were POSTed vanish after about 5 s, while
+  those of a PUT stayed. What a PATCH does there is not known. So everything is read back a second time
+  ``settle_s`` after the last write (`SETTLE_S` if the inventory entry does not say; 0 for a switch known to
+  keep its word).
 
 The vendor's model does not forbid two pairs with one egress, so the plan and the reading are checked for it
 here.

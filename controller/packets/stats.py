@@ -61,7 +61,7 @@ def rates(
 class Statistics:
     """Polls every packet switch of ours at most ``rate_hz`` times per second and keeps the newest samples.
 
-    ``ends``: gives the port lit to each packet-switch port now (:func:`controller.attachment.attachments`).
+    ``ends``: gives the port lit to each packet-switch port now (:func:`.attachments`).
     ``keep``: how many samples are kept, over all ports.
     """
 

@@ -68,10 +68,6 @@ class Attached:
         )
         return {name: kind for names, kind in kinds for name in names}
 
-    def scaled_bps(self, real_bps: float) -> float:
-        """What a link of ``real_bps`` bits per second is emulated at."""
-        return real_bps / self.scale
-
     @property
     def scale(self) -> float:
         """Real over emulated bits per second."""
