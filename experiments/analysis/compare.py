@@ -179,7 +179,11 @@ def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> I
             name = of_arm[0].plan.setting.name
             # Of the arm that computes longest there: iterations of the sweep may be short on purpose.
             there = [
-                job.loop.compute_s for run in runs if run.plan.setting.name == name for job in run.plan.jobs
+                job.training.compute_s
+                for run in runs
+                if run.plan.setting.name == name
+                for job in run.plan.jobs
+                if job.training is not None
             ]
             yield from _break_even(spec, figure, mine, of_arm[0], max(there))
 

@@ -30,6 +30,8 @@ def _target(found: str) -> str:
     path = PurePosixPath(found)
     if not path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{found!r:.60} is no absolute path in the container")
+    # Two slashes at the beginning are one everywhere but in pathlib.
+    path = PurePosixPath("/", *path.parts[1:])
     if str(path) in _TAKEN:
         raise ValueError(f"{found}: a container has its own there")
     return str(path)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.experiments.backends.emulation import lab as emulation
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.lab import carried
 from ringlight.experiments.backends.emulation.requests import job_request
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.client import ApiError, Unreachable
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
@@ -108,6 +111,7 @@ jobs:
         ("slower: {1: 2}", "slower: "),
         ("mounts: {app: code}", "'app' is no absolute path in the container"),
         ("mounts: {/job: code}", "/job: a container has its own there"),
+        ("mounts: {//job: code}", "/job: a container has its own there"),
         ("mounts: {/app: ../code}", "neither an absolute path nor below"),
         ("mounts: {/app: logs}", "a run folder, which gets a copy, has a file of its own"),
         ("devices: [/etc/passwd]", "'/etc/passwd' is no device"),
@@ -189,33 +193,34 @@ def test_a_link_between_switches_is_counted_by_who_sends() -> None:
     ]
 
 
-def records(code: int) -> list[Record]:
-    """Of a run in which rank 1 of two ends with an exit code."""
+def records(code: int | None) -> list[Record]:
+    """Of a run in which rank 1 of two ends with an exit code, or never."""
     run: dict[str, Any] = {"run": "base"}
     job: dict[str, Any] = {"job": "own", **run}
     started = RunStarted(
         t=0.0, arm="base", point={}, repeat=1, fabric="fabric", jobs={"own": ["g0", "g1"]}, **run
     )
+    ended = [] if code is None else [CommandEnded(t=4.0, rank=1, exit_code=code, **job)]
     return [
         started,
         JobState(t=1.0, state="READY", gpus=["g0", "g1"], **job),
         Released(t=1.0, at=1.5, jobs=["own"], **run),
         CommandStarted(t=1.75, rank=0, **job),
         CommandStarted(t=2.0, rank=1, **job),
-        CommandEnded(t=4.0, rank=1, exit_code=code, **job),
+        *ended,
         CommandEnded(t=4.5, rank=0, exit_code=0, **job),
         *(WorkerDone(t=5.0, rank=rank, wire_bytes={"eth0": [100, 60]}, **job) for rank in (0, 1)),
         LinkBytes(t=5.0, links=[{"from": "g0", "to": "tor0:1", "bytes": 100}], **job),
-        JobState(t=5.0, state="FAILED" if code else "SUCCEEDED", **job),
+        JobState(t=5.0, state="SUCCEEDED" if code == 0 else "FAILED", **job),
         RunEnded(t=6.0, **run),
     ]
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_rows_tell_how_commands_ended_and_what_they_sent(code: int) -> None:
+@pytest.mark.parametrize("code", [0, 3, None])
+def test_rows_tell_how_commands_ended_and_what_they_sent(code: int | None) -> None:
     (run,) = runs_of(records(code), [plan_of(SWITCH + PAIR)])
     found = {(row.subject, row.metric): row.value for row in rows_of(Context(run, "measured"))}
-    assert found["job own", "commands_failed"] == (1 if code else 0)
+    assert found["job own", "commands_failed"] == (0 if code == 0 else 1)
     assert found["job own", "start_spread"] == 0.25
     assert found["job own", "nic_sent"] == 200
     assert found["job own", "nic_received"] == 120
@@ -226,7 +231,7 @@ def test_rows_tell_how_commands_ended_and_what_they_sent(code: int) -> None:
         name for _, name in found
     }
     # From the release to the end of the last command.
-    assert found.get(("job own", "jct")) == (None if code else 3.0)
+    assert found.get(("job own", "jct")) == (3.0 if code == 0 else None)
 
 
 @pytest.mark.parametrize(
@@ -235,3 +240,52 @@ def test_rows_tell_how_commands_ended_and_what_they_sent(code: int) -> None:
 )
 def test_an_exit_code_is_not_taken_for_a_signal(status: int, code: int | None, number: int | None) -> None:
     assert exit_or_signal(status) == (code, number)
+
+
+@pytest.mark.parametrize("light", [GRID, RING])
+def test_a_container_beside_a_grid_or_a_ring_has_no_figures_of_its_light(light: str) -> None:
+    section = light.removeprefix("fabric: {").strip().removesuffix("}")
+    (run,) = runs_of(records(0), [plan_of(SWITCH + f"  {section}\n" + PAIR)])
+    found = {row.metric for row in rows_of(Context(run, "measured"))}
+    assert "jct" in found
+    assert not [name for name in found if name.startswith(("light_use", "ring_plan"))]
+
+
+class Answers:
+    """Stands for the controller's REST API; ``away`` holds what nobody answers the next time."""
+
+    def __init__(self) -> None:
+        self.away: set[str] = set()
+        ranks = [{"gpu": "g0"}, {"gpu": "g1"}]
+        self.found: dict[str, Any] = {
+            "/v1/jobs/own": {"state": "SUCCEEDED", "ranks": ranks, "t_ended": 5.0, "error": None},
+            "/v1/jobs/own/events": {"cursor": 0, "events": []},
+            "/v1/jobs/own/output/0": {"stdout": "0", "stderr": ""},
+        }
+
+    def get(self, path: str, **_: Any) -> Any:
+        if path in self.away:
+            self.away.discard(path)
+            raise Unreachable("no controller answers")
+        if path == "/v1/jobs/own/output/1":
+            raise ApiError(503, "the agent is away")
+        return self.found[path]
+
+
+def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhile(tmp_path: Path) -> None:
+    plan = plan_of(SWITCH + PAIR)
+    processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, logs=tmp_path)
+    answers: Any = Answers()
+    nothing: Any = None
+    lab = emulation.EmulatedLab(plan.setting, processes, answers, nothing, nothing, nothing)
+    lab._now = emulation._Run(plan, nothing, nothing, nothing)
+    job = emulation._Job(plan.job("own"), "own", {}, state="RUNNING", released=True)
+    answers.away.add("/v1/jobs/own/output/0")
+    with pytest.raises(Unreachable):
+        lab._look_at(job)
+    lab._look_at(job)
+    assert [record.state for record in lab._found if isinstance(record, JobState)] == ["SUCCEEDED"]
+    said = {path.name: path.read_text() for path in tmp_path.rglob("*.txt")}
+    assert said["own-0.stdout.txt"] == "0"
+    # What could not be read is no empty output.
+    assert "the agent is away" in said["own-1.stderr.txt"]

@@ -14,7 +14,8 @@ def commands_failed(_: Context, job: JobRun) -> int | None:
     """Ranks whose command did not end with exit code 0."""
     if job.plan.container is None:
         return None
-    return sum(end.exit_code != 0 for end in job.ends.values())
+    # One of which no end is on record did not end with 0 either.
+    return len(job.gpus) - sum(end.exit_code == 0 for end in job.ends.values())
 
 
 @metric("s", of="job")

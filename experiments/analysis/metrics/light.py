@@ -211,14 +211,15 @@ _USE = {
 )
 @metric("count", of="fabric", analytic=True, makes={f"light_use_{name}": said for name, said in _USE.items()})
 def use(context: Context) -> Mapping[str, Value]:
-    """What an all-reduce of each job asks of a grid's lasers and receivers."""
+    """What an all-reduce of each job asks of a grid's lasers and receivers. Workloads and
+    containers have none of that light."""
     run, grid = context.run, grid_of(context.run.plan.setting.fabric)
     if grid is None:
         return {}
     jobs = [
         (job.gpus, steps_named(job.plan.loop.collective, len(job.gpus)))
         for job in run.jobs.values()
-        if job.gpus
+        if job.gpus and job.plan.training is not None
     ]
     if not jobs:
         return {}
@@ -238,7 +239,8 @@ _RING = {
 def ring_plan(context: Context) -> Mapping[str, int]:
     """What the only job that a ring carries asks of it."""
     fabric = context.run.plan.setting.fabric
-    ring, jobs = ring_of(fabric), [job for job in context.run.jobs.values() if job.gpus]
+    trained = [job for job in context.run.jobs.values() if job.gpus and job.plan.training is not None]
+    ring, jobs = ring_of(fabric), trained
     if ring is None:
         return {}
     found = {"wavelengths": ring.wavelengths}

@@ -10,6 +10,7 @@ import base64
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from http import HTTPStatus
 from typing import Any
 
 from ringlight.experiments.backends.emulation.actions import Actions
@@ -307,14 +308,15 @@ class EmulatedLab:
         state = found["state"]
         if state == job.state or not caught_up:
             return
+        if state in ENDED and job.plan.container is not None:
+            # Before its end counts as seen: should the controller go away meanwhile, all is asked again.
+            self._keep_of_containers(job)
         job.state = state
         gpus = [rank["gpu"] for rank in found["ranks"]]
         job.segments = job.segments or [(len(gpus), 0)]
         # A job that goes on after a loss is let go by the controller.
         if state not in _TOLD or (state == "READY" and job.released):
             return
-        if job.ended and job.plan.container is not None:
-            self._keep_of_containers(job)
         t, reason = (found["t_ended"], found["error"]) if job.ended else (time.monotonic(), None)
         self._note(JobState, t=t, job=job.plan.name, state=state, gpus=gpus, reason=reason)
 
@@ -378,22 +380,24 @@ class EmulatedLab:
 
     def _keep_of_containers(self, job: _Job) -> None:
         """What links carried, and what every rank's command said, into the logs."""
-        if job.before:
-            after = self._port_bytes()
-            links = [one for link in self.setting.fabric.links for one in carried(link, job.before, after)]
-            self._note(LinkBytes, job=job.plan.name, links=links, beside=sorted(job.beside))
+        after = self._port_bytes() if job.before else {}
         folder = self.processes.logs / "output" / self._run.plan.name
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for rank in range(job.plan.gpus):
                 try:
                     said = self._api.get(f"/v1/jobs/{job.id}/output/{rank}")
-                except ApiError:
-                    # One that was never begun has said nothing.
-                    continue
+                except ApiError as error:
+                    if error.status == HTTPStatus.NOT_FOUND:
+                        # One that was never begun has said nothing.
+                        continue
+                    said = {"stdout": "", "stderr": f"ringlight: the output could not be read: {error}\n"}
                 for stream in ("stdout", "stderr"):
                     path = folder / f"{job.plan.name}-{rank}.{stream}.txt"
                     path.write_text(said[stream], encoding="utf-8")
+        if job.before:
+            links = [one for link in self.setting.fabric.links for one in carried(link, job.before, after)]
+            self._note(LinkBytes, job=job.plan.name, links=links, beside=sorted(job.beside))
 
     def _samples(self) -> None:
         run = self._run
