@@ -10,6 +10,8 @@ import httpx
 
 #: Seconds that one call may take; a regroup or a job is a resource to watch, not a long call.
 CALL_TIMEOUT_S = 30.0
+#: What httpx raises where no answer comes: also for a host name that cannot be one.
+_NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
 class ApiError(RuntimeError):
@@ -23,7 +25,7 @@ class ApiError(RuntimeError):
 
 
 class Unreachable(RuntimeError):
-    """No controller answers at the address; the message names it."""
+    """No controller answers at the address, or it is none; the message names it."""
 
 
 class Api:
@@ -36,9 +38,12 @@ class Api:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # To read the certificates of this machine takes longer than most calls, and few are encrypted.
         verify = self.url.startswith("https:")
-        self._client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False, verify=verify
-        )
+        try:
+            self._client = httpx.Client(
+                base_url=self.url, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False, verify=verify
+            )
+        except httpx.InvalidURL as error:
+            raise self._unreachable(error) from None
 
     def __enter__(self) -> Api:
         return self
@@ -62,15 +67,15 @@ class Api:
         return self.call("DELETE", path)
 
     def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
-        """The decoded answer. Raises ApiError for a refusal, Unreachable for no answer."""
+        """The decoded answer. Raises ApiError for a refusal, Unreachable for no answer or one of others."""
         parameters = {k: v for k, v in (query or {}).items() if v is not None}
         try:
             answer = self._client.request(method, path, json=body, params=parameters)
-        except httpx.HTTPError as error:
+        except _NO_ANSWER as error:
             raise self._unreachable(error) from None
         if answer.is_error:
             raise ApiError(answer.status_code, _detail(answer), _document(answer))
-        return answer.json() if answer.content else None
+        return self._decoded(answer.content) if answer.content else None
 
     def stream(self, path: str) -> Iterator[dict[str, Any]]:
         """Server-sent events until the controller or the caller ends it."""
@@ -81,11 +86,20 @@ class Api:
                     raise ApiError(answer.status_code, _detail(answer))
                 for line in answer.iter_lines():
                     if line.startswith("data:"):
-                        yield json.loads(line[5:])
-        except httpx.HTTPError as error:
+                        yield self._decoded(line[5:])
+        except _NO_ANSWER as error:
             raise self._unreachable(error) from None
 
-    def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
+    def _decoded(self, text: str | bytes) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            # Some other program has the port.
+            raise Unreachable(f"no {self._what} answers at {self.url}: the answer is not JSON") from None
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        if isinstance(error, httpx.InvalidURL | UnicodeError):
+            return Unreachable(f"{self.url}: this is no address, such as 127.0.0.1:8080")
         if isinstance(error, httpx.ConnectError):
             start = "; start one with: ringlight up SCENARIO" if self._what == "controller" else ""
             return Unreachable(f"no {self._what} answers at {self.url}{start}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -30,6 +31,14 @@ _COLUMNS = {field.name: "<f8" if field.name in ("seconds", "flops") else "<i8" f
 _COLUMNS["kind"] = "<i1"
 #: What a Python string takes besides its text.
 _STRING = 64
+#: Types of the fields of a split, as JSON has them.
+_OF_SPLITS: Mapping[str, tuple[type, ...]] = {
+    "seed": (int,),
+    "skew": (int, float),
+    "same_order": (bool,),
+    "draw": (int, type(None)),
+    "back": (bool,),
+}
 
 Array = npt.NDArray[Any]
 
@@ -106,11 +115,12 @@ def _said(one: Collective) -> list[Any]:
 
 
 def split_of(said: object) -> Split:
-    """A split from its fields by their names. Raises ValueError for other fields, or no numbers."""
+    """A split from its fields by their names. Raises ValueError for other fields, types or numbers."""
     if not isinstance(said, dict) or not set(said) <= {field.name for field in fields(Split)}:
         raise ValueError("the split of an all-to-all is damaged")
     for name, value in said.items():
-        if not (value is None or (isinstance(value, int | float) and 0 <= value < 1 << 63)):
+        fits = type(value) in _OF_SPLITS[name] and (value is None or 0 <= value < 1 << 63)
+        if not fits:
             raise ValueError(f"the split of an all-to-all: {name} is {value!r:.40}")
     return Split(**said)
 

@@ -351,7 +351,9 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
                 # Rank 0 speaks for all: the ranks go in step.
                 if not as_json and event["event"] == "iteration" and event["rank"] == 0:
                     seconds = event["allreduce_end"] - event["compute_start"]
-                    say(f"iteration {event['i'] + 1}: {seconds:.3f} s, loss {event['loss']:.3f}")
+                    # A workload's iteration trains nothing.
+                    loss = "" if event.get("loss") is None else f", loss {event['loss']:.3f}"
+                    say(f"iteration {event['i'] + 1}: {seconds:.3f} s{loss}")
             if found["state"] == state:
                 time.sleep(0.2)
             else:

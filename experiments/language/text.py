@@ -20,6 +20,18 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """With libyaml's parser where it is there, which is many times as fast. Refuses a key that is written
     twice: YAML itself would silently keep the last."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As everywhere, but a date without such a day, say, is told with its line."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except ScenarioError:
+            raise
+        except (ValueError, KeyError):
+            kind = node.tag.rpartition(":")[2]
+            raise ScenarioError(
+                f"line {node.start_mark.line + 1}: {node.value!r:.60} cannot be read as a {kind}"
+            ) from None
+
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
@@ -55,6 +67,8 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
         raise ScenarioError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
+    except RecursionError:
+        raise ScenarioError(f"{path}: its mappings and lists are nested too deep") from None
     if not isinstance(raw, dict):
         raise ScenarioError(f"{path}: a scenario is a mapping with name, description, fabric, training")
     return raw

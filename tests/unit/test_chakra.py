@@ -37,7 +37,8 @@ def node(number: int, what: int, after: tuple[int, ...] = (), name: str = "", **
     made.inputs.values = said.pop("inputs", "")
     fields = {int: "int64_val", bool: "bool_val", str: "string_val", float: "double_val", list: "bool_list"}
     for key, value in said.items():
-        made.attr.append(encoded(key, fields[type(value)], value))
+        unsigned = type(value) is int and value >= 1 << 63
+        made.attr.append(encoded(key, "uint64_val" if unsigned else fields[type(value)], value))
     return made
 
 
@@ -202,6 +203,14 @@ def test_dimensions_of_a_network_need_its_shape(tmp_path: Path) -> None:
         ([reduction(5, root=1)], "root 1 is none of the 1 ranks"),
         ([node(5, NodeType.COMM_SEND, comm_size=4)], "node 5: it has no comm_dst"),
         ([node(5, NodeType.COMM_SEND, comm_size=4, comm_dst=3)], "comm_dst 3 is none of the 1 ranks"),
+        (
+            [node(5, NodeType.COMM_SEND, comm_size=4, comm_src=1 << 63, comm_dst=0)],
+            "comm_src 9223372036854775808 is none of the 1 ranks",
+        ),
+        (
+            [node(5, NodeType.COMM_SEND, comm_size=4, comm_dst=0, comm_tag=1 << 63)],
+            "node 5: a number of it is too large",
+        ),
         ([node(5, NodeType.COMM_SEND, comm_size=4, comm_dst=0)], "rank 0: it has no peer for slot 0"),
         ([node(5, NodeType.COMP, num_ops=-1.0)], "node 5: num_ops is -1.0"),
         ([], "it has no nodes"),

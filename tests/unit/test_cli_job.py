@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
@@ -22,16 +23,22 @@ ITERATION = {
     "allreduce_end": 1.5,
     "loss": 2.25,
 }
+#: One of a workload, which trains nothing.
+WORKLOADS = {key: value for key, value in ITERATION.items() if key != "loss"}
 
 
 class Controller(BaseHTTPRequestHandler):
     """One job that is told of as running once, and then as its path says."""
 
     asked = 0
+    iterations: ClassVar[list[object]] = [ITERATION]
 
     def do_GET(self) -> None:
         if "/events" in self.path:
-            found: object = {"cursor": 1, "events": [ITERATION] if self.path.endswith("cursor=0") else []}
+            found: object = {
+                "cursor": 1,
+                "events": self.iterations if self.path.endswith("cursor=0") else [],
+            }
         else:
             type(self).asked += 1
             end = self.path.rpartition("/")[2].upper()
@@ -57,8 +64,14 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("end", "code"), [("succeeded", 0), ("failed", 1)])
-def test_a_job_is_followed_to_its_end(address: str, end: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("end", "code", "iteration", "loss"),
+    [("succeeded", 0, ITERATION, ", loss 2.250"), ("failed", 1, WORKLOADS, "")],
+)
+def test_a_job_is_followed_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, address: str, end: str, code: int, iteration: object, loss: str
+) -> None:
+    monkeypatch.setattr(Controller, "iterations", [iteration])
     command = [
         sys.executable,
         "-m",
@@ -72,7 +85,7 @@ def test_a_job_is_followed_to_its_end(address: str, end: str, code: int) -> None
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines() == [
-        "ringlight: iteration 1: 0.500 s, loss 2.250",
+        f"ringlight: iteration 1: 0.500 s{loss}",
         f"ringlight: {end}: RUNNING",
         f"ringlight: {end}: {end.upper()}",
     ]

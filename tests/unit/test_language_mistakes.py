@@ -345,6 +345,12 @@ def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
         "2020-01-01: 3",
         "a: !!python/object:os.system {}",
         "a: !!binary xx",
+        "name: 2026-13-45",
+        "a: 2026-01-01T25:00:00Z",
+        "a: !!int b",
+        "a: !!bool b",
+        f"a: {'9' * 5000}",
+        f"a: {'[' * 3000}{']' * 3000}",
     ],
 )
 def test_a_text_that_is_no_scenario(text: str) -> None:

@@ -6,12 +6,13 @@ import random
 import struct
 import tracemalloc
 import zlib
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from ringlight.workloads.graph import Book, Collective, Writer
-from ringlight.workloads.packed import MAGIC, pack, unpack
+from ringlight.workloads.graph import Book, Collective, Split, Writer
+from ringlight.workloads.packed import MAGIC, pack, split_of, unpack
 from tests.unit.workloads import canonical, many_kinds, outcome
 
 
@@ -123,3 +124,16 @@ def test_sizes_of_an_all_to_all_are_kept() -> None:
     writer.collective("tokens", Collective("all-to-all", sizes=((0, 1 << 40), (4, 0))), 1 << 40, 0)
     workload = book.workload("two", [writer.done()], [0, 0], [[group]] * 2, [[]] * 2)
     assert unpack(pack(workload)).collectives == workload.collectives
+
+
+@pytest.mark.parametrize(
+    "fields", [{"skew": None}, {"seed": 0.5}, {"same_order": 1}, {"draw": True}, {"back": None}, {"x": 1}]
+)
+def test_a_split_has_fields_of_its_types(fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="the split of an all-to-all"):
+        split_of(fields)
+
+
+def test_a_split_is_read_as_it_was_written() -> None:
+    for split in (Split(), Split(seed=3, skew=1.5, same_order=True, draw=7, back=True), Split(skew=2)):
+        assert split_of(asdict(split)) == split

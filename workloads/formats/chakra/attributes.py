@@ -31,13 +31,15 @@ _BARRIER_BYTES = 4
 
 
 def tagged(attributes: list[bytes]) -> tuple[list[bytes], int]:
-    """The other attributes of a message, and its tag, which may be another one for each."""
+    """The other attributes of a message, and its tag, which may be another one for each. Raises ValueError,
+    and OverflowError for a tag that no column holds."""
     tags = [raw for raw in attributes if raw.startswith(_TAG)]
     if not tags:
         return attributes, 0
-    return [raw for raw in attributes if not raw.startswith(_TAG)], whole(
-        dict([_decoded(tags[-1])]), "comm_tag"
-    )
+    tag = whole(dict([_decoded(tags[-1])]), "comm_tag")
+    if tag >= 1 << 63:
+        raise OverflowError
+    return [raw for raw in attributes if not raw.startswith(_TAG)], tag
 
 
 def _decoded(raw: bytes) -> tuple[str, Any]:
@@ -59,13 +61,14 @@ attribute_of = lru_cache(1 << 12)(_decoded)
 def message_of(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     """A message; ``comm_src`` of a sender and ``comm_dst`` of a receiver may be left out."""
     ends = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
-    peer = whole(said, ends[1])
-    if peer >= ranks:
-        raise ValueError(f"{ends[1]} {peer} is none of the {ranks} ranks")
+    own, peer = whole(said, ends[0], -1), whole(said, ends[1])
+    for name, rank in zip(ends, (own, peer), strict=True):
+        if rank >= ranks:
+            raise ValueError(f"{name} {rank} is none of the {ranks} ranks")
     return {
         "kind": Kind.SEND if sends else Kind.RECEIVE,
         "bytes": whole(said, "comm_size"),
-        "own": whole(said, ends[0], -1),
+        "own": own,
         "peer": peer,
     }
 
