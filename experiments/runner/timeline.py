@@ -79,7 +79,10 @@ def run_in(lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> Outcome
 
     Raises BackendError; then nobody knows what the lab is like.
     """
-    return _Run(lab, plan, write, reporter).to_the_end()
+    try:
+        return _Run(lab, plan, write, reporter).to_the_end()
+    finally:
+        reporter.end_run()
 
 
 @dataclass

@@ -175,3 +175,20 @@ def test_a_link_below_its_rate_is_slow() -> None:
     )
     slow = replace(rate, measured_bps=5e5)
     assert slow_links([rate, slow]) == [slow]
+
+
+@pytest.mark.parametrize(
+    ("light", "named"),
+    [
+        ("grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "grid"),
+        ("rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring"),
+    ],
+)
+def test_a_workload_beside_the_light_of_one_collective_is_refused_before_the_run(
+    light: str, named: str
+) -> None:
+    text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
+    (plan,) = parse(f"{text}  llm: {{ranks: [g0, g1, g2, g3], workload: {BERT}}}\n", "four.yaml").plans
+    why = SimulationBackend().refuses(plan)
+    assert why is not None
+    assert why.startswith(f"jobs.llm.workload: the simulation of a {named}")

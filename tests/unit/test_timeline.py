@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 import yaml
 
+from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.language.expand import Experiment, parse
-from ringlight.experiments.language.plan import Setting
+from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import (
     ActionBegun,
@@ -27,7 +28,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.experiments.runner.timeline import run_group
+from ringlight.experiments.runner.timeline import run_group, run_in
 from tests.simulated import SIX_GPUS, bundled
 
 
@@ -198,6 +199,39 @@ events: [{when: {at: 1 s}, do: cancel, target: job red}]
     assert states == {"red": "CANCELLED", "blue": "SUCCEEDED"}
 
 
+@pytest.mark.parametrize("event", ["do: kill, target: worker blue 0", "do: cancel, target: job blue"])
+def test_a_job_that_does_not_run_is_neither_killed_nor_cancelled(event: str) -> None:
+    found = experiment(
+        f"""
+jobs: {{red: {{ranks: [g0, g1]}}, blue: {{ranks: [g2, g3], start: {{after: red}}}}}}
+events: [{{when: {{at: 1 ms}}, {event}}}]
+"""
+    )
+    records, _ = one_alone(SimulationBackend(), found.plans[0])
+    assert [r.error for r in records if isinstance(r, ActionEnded)] == ["job blue does not run"]
+
+
+def test_the_display_of_a_run_that_is_broken_off_ends() -> None:
+    class Display(Reporter):
+        shown = False
+
+        def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
+            self.shown = True
+
+        def end_run(self) -> None:
+            self.shown = False
+
+    class Broken(SimulatedLab):
+        def begin(self, plan: RunPlan) -> None:
+            raise BackendError("the lab is gone")
+
+    (plan,) = experiment("jobs: {red: {ranks: [g0, g1]}}").plans
+    display = Display()
+    with pytest.raises(BackendError, match="the lab is gone"):
+        run_in(Broken(plan.setting, 1.0, 0.0, lambda _: None), plan, lambda _: None, display)
+    assert not display.shown
+
+
 def test_an_event_that_comes_too_late_is_an_error() -> None:
     found = experiment(
         "jobs: {red: {ranks: [g0, g1]}}\nevents: [{when: {at: 1000 s}, do: cancel, target: job red}]"
@@ -319,7 +353,7 @@ events: [{when: {at: 10 ms}, do: cancel, target: job blue}]
 """
     )
     _, failures = one_alone(SimulationBackend(), found.plans[0])
-    assert failures == ("base: events.1: job blue has not begun",)
+    assert failures == ("base: events.1: job blue does not run",)
 
 
 class InRealTime(SimulationBackend):

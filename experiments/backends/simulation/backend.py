@@ -88,6 +88,12 @@ class SimulationBackend:
             if job.container is not None:
                 return f"jobs.{job.name}.image: the simulation runs no containers"
             if job.training is None:
+                if fabric.grids or fabric.rings:
+                    light = "grid" if fabric.grids else "ring of wavelengths"
+                    return (
+                        f"jobs.{job.name}.workload: the simulation of a {light} sets its light for one "
+                        "collective, and executes no workload"
+                    )
                 if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
                     return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
                 if how(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):

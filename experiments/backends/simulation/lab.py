@@ -487,8 +487,7 @@ class SimulatedLab:
             self._move_light(event, change(self._fabric, self._profiles, self._circuits, event.circuits), {})
         elif event.do == "cancel":
             assert target is not None
-            if target.names[0] not in self._ranks:
-                raise ValueError(f"job {target.names[0]} has not begun")
+            self._check_runs(target.names[0])
             self._sim.stop(target.names[0], _CANCELLED)
             self._over(event)
         elif event.do in ("cut", "restore"):
@@ -505,6 +504,11 @@ class SimulatedLab:
             self._lose(event)
         elif event.do == "kill":
             self._kill_switch(event)
+
+    def _check_runs(self, job: str) -> None:
+        """Raises ValueError, as an emulation says it."""
+        if job not in self._ranks or not math.isnan(self._sim.results[job].end_s):
+            raise ValueError(f"job {job} does not run")
 
     def _ends_of(self, kind: str, names: tuple[str, ...]) -> set[frozenset[Port]]:
         """The links that are meant, by their two ends."""
@@ -539,6 +543,7 @@ class SimulatedLab:
         gpu = event.target.names[0]
         if event.target.kind == "worker":
             job, rank = event.target.names
+            self._check_runs(job)
             gpu = self._ranks[job][int(rank)]
         else:
             self._lost_gpus.add(gpu)
