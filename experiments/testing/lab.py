@@ -276,10 +276,17 @@ class RinglightLab:
         return Figures(analyse(self._experiment, others, "measured", rates).rows)
 
     @property
+    def _there(self) -> Any:
+        """The lab. Raises BackendError when a test has closed it."""
+        if self._lab is None:
+            raise BackendError(f"lab {self.id} was closed by the test")
+        return self._lab
+
+    @property
     def links(self) -> tuple[LinkRate, ...]:
         """What each direction of the links gave when the lab came up. Where others had the processors then,
-        it is measured once more here."""
-        self._lab.measure_links_again()
+        it is measured once more here. Raises BackendError."""
+        self._there.measure_links_again()
         return tuple(record for record in self._links if type(record) is LinkRate)
 
     def slow_links(self, below: float = SLOW) -> list[str]:
@@ -298,7 +305,7 @@ class RinglightLab:
             f"{plan.name}-{self._runs}" if plan.name not in {one.name for one in self._plans} else plan.name
         )
         try:
-            outcome = run_in(self._lab, replace(plan, name=name), lambda _: None, Reporter())
+            outcome = run_in(self._there, replace(plan, name=name), lambda _: None, Reporter())
         except BaseException:
             self.broken = True
             raise
@@ -308,10 +315,14 @@ class RinglightLab:
         return outcome.records
 
     def close(self) -> None:
-        """All of it goes; may be called again."""
+        """All of it goes; may be called again. The next test gets another."""
+        self.broken = True
         lab, self._lab = self._lab, None
-        if lab is not None:
-            lab.close()
+        try:
+            if lab is not None:
+                lab.close()
+        finally:
+            self.api.close()
 
 
 class Labs:

@@ -7,16 +7,28 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.runner.bench import Measured
 from ringlight.experiments.testing import lab as testing
-from ringlight.experiments.testing.lab import Bench, Figures, Labs, ScenarioError, Wanted, wanted
+from ringlight.experiments.testing.lab import (
+    Bench,
+    Figures,
+    Labs,
+    RinglightLab,
+    ScenarioError,
+    Wanted,
+    wanted,
+)
 from ringlight.testbed import processes, services
 
 pytest_plugins = ("pytester",)
@@ -196,6 +208,32 @@ def test_a_lab_is_kept_for_the_same_and_never_when_broken(
     labs.give_back(keep=False)
     labs.close()
     assert third.closed == [1]  # type: ignore[attr-defined]
+
+
+def test_a_test_that_closes_its_lab_leaves_the_next_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = wanted(str(MINI), tmp_path / "t.py", tmp_path)
+    closed: list[str] = []
+
+    def opened(asked: Wanted, logs: Path) -> RinglightLab:
+        lab, api = (SimpleNamespace(close=partial(closed.append, name)) for name in ("lab", "api"))
+        fabric = asked.plans[0].setting.fabric
+        return RinglightLab(lab, asked.experiment, asked.plans, [], fabric, cast("Any", api), "", logs, "x1")
+
+    monkeypatch.setattr(testing, "_opened", opened)
+    labs = Labs(lambda: tmp_path)
+    first = labs.take(asked)
+    first.close()
+    with pytest.raises(BackendError, match="lab x1 was closed by the test"):
+        first.slow_links()
+    labs.give_back(keep=True)
+    second = labs.take(asked)
+    assert second is not first
+    labs.close()
+    assert closed.count("lab") == 2
+    # A connection to the controller would be left open otherwise.
+    assert "api" in closed
 
 
 def test_figures_are_asked_for_by_name() -> None:
