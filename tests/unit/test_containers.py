@@ -248,7 +248,7 @@ def test_a_container_beside_a_grid_or_a_ring_has_no_figures_of_its_light(light: 
     (run,) = runs_of(records(0), [plan_of(SWITCH + f"  {section}\n" + PAIR)])
     found = {row.metric for row in rows_of(Context(run, "measured"))}
     assert "jct" in found
-    assert not [name for name in found if name.startswith(("light_use", "set_ups_per", "wavelengths"))]
+    assert not [name for name in found if name.startswith(("light_use", "set_ups_per"))]
 
 
 class Answers:
