@@ -7,15 +7,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
+from benchmarks.controllers import faucet, own_manager, running, scenario
 from ringlight.containers.image import ROOT
 from ringlight.testbed.lab import Lab
 from tests.integration.controller_rig import free_port
@@ -157,56 +157,6 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
         assert learned[macs["g0"]] == 3
 
 
-def own_manager(port: int) -> list[str]:
-    """The learning switch under os-ken's own manager, without anything of Ringlight's."""
-    code = f"""if True:
-        import sys
-        from os_ken import cfg
-        from os_ken.base.app_manager import AppManager
-        import os_ken.controller.controller
-        sys.path.insert(0, {str(ROOT / "tests/integration")!r})
-        cfg.CONF(args=[], project="os_ken")
-        cfg.CONF.set_override("ofp_listen_host", "127.0.0.1")
-        cfg.CONF.set_override("ofp_tcp_listen_port", {port})
-        AppManager.run_apps(["os_ken.controller.ofp_handler", "other_switch"])
-    """
-    return [sys.executable, "-c", code]
-
-
-def faucet(port: int, folder: Path) -> list[str]:
-    ports = {number: {"native_vlan": "lab"} for number in range(1, 5)}
-    dps = {f"p{i}": {"dp_id": i + 1, "hardware": "Open vSwitch", "interfaces": ports} for i in range(2)}
-    config = folder / "faucet.yaml"
-    config.write_text(yaml.safe_dump({"vlans": {"lab": {"vid": 100}}, "dps": dps}))
-    os.environ.update(
-        FAUCET_CONFIG=str(config), FAUCET_LOG=str(folder / "faucet.log"), FAUCET_EXCEPTION_LOG="STDERR"
-    )
-    words = ["--ryu-ofp-tcp-listen-port", str(port), "--ryu-ofp-listen-host", "127.0.0.1"]
-    # It starts os-ken's own manager, which is beside it.
-    return ["env", f"PATH={Path(FAUCET).parent}:{os.environ['PATH']}", FAUCET, *words]
-
-
-def at(controllers: dict[str, str], folder: Path) -> Path:
-    """The example's scenario with these controllers of its switches."""
-    document = yaml.safe_load(TWO_SWITCHES.read_text())
-    fabric = document["fabrics"]["two"]
-    del fabric["controller"]
-    for name, controller in controllers.items():
-        fabric["packet_switches"][name]["controller"] = controller
-    file = folder / "scenario.yaml"
-    file.write_text(yaml.safe_dump(document))
-    return file
-
-
-@contextmanager
-def process(command: Sequence[str], log: Path) -> Iterator[None]:
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as running:
-        try:
-            yield
-        finally:
-            running.kill()
-
-
 @pytest.mark.parametrize("whose", ["own manager", "faucet", "none beside ours"])
 def test_packets_come_through_again_once_the_other_controller_has_followed(
     whose: str, tmp_path: Path
@@ -219,9 +169,9 @@ def test_packets_come_through_again_once_the_other_controller_has_followed(
         command = ["sleep", "300"]
     else:
         controllers = dict.fromkeys(("p0", "p1"), f"tcp:127.0.0.1:{port}")
-        command = faucet(port, tmp_path) if whose == "faucet" else own_manager(port)
+        command = faucet(FAUCET, port, tmp_path) if whose == "faucet" else own_manager(port)
     # They come when the lab is there: Faucet can miss ports that come up just as it starts.
-    with standing(at(controllers, tmp_path)) as lab, process(command, tmp_path / "log"):
+    with standing(scenario(controllers, tmp_path)) as lab, running(command, tmp_path / "log"):
         lab.until_pinged()
         before = lab.api.get("/v1/packet-switches").json()
         assert {s["name"]: s["controller"] for s in before} == controllers
