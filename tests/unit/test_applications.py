@@ -66,6 +66,25 @@ def test_a_file_that_cannot_be_run_is_named_in_one_line(text: str, said: str, tm
     assert said in last
 
 
+def test_applications_are_not_called_ready_before_their_port_is_open() -> None:
+    program = (
+        "import socket\n"
+        "from ringlight.controller.openflow.apps.__main__ import AppError, _await_listening\n"
+        "with socket.create_server(('127.0.0.1', 0)) as taken:\n"
+        "    port = taken.getsockname()[1]\n"
+        "    _await_listening(port, 0.1)\n"
+        "try:\n"
+        "    _await_listening(port, 0.1)\n"
+        "except AppError as error:\n"
+        "    print(str(error).replace(str(port), 'PORT'))\n"
+    )
+    # In a process of its own, as os-ken changes what it is imported into.
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "OpenFlow port PORT was not opened within 0.1 s\n", done.stderr
+
+
 def test_ryu_is_os_ken_under_another_name() -> None:
     code = """if True:
         from ringlight.controller.openflow.apps import ryu

@@ -7,6 +7,7 @@ this process but the names that they import.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import logging
@@ -15,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,10 @@ from ringlight.controller.openflow.apps import ryu, wsgi
 log = logging.getLogger("apps")
 
 _HANDLER = "os_ken.controller.ofp_handler"
-#: How long applications may take to close, seconds.
-_CLOSE_S = 2.0
+#: How long os-ken may take to open its port, and applications to close, seconds.
+_LISTEN_S, _CLOSE_S = 10.0, 2.0
+#: TCP's state of a socket that listens, in /proc/net/tcp.
+_LISTENS = "0A"
 
 
 class AppError(RuntimeError):
@@ -119,7 +123,8 @@ def _start(options: argparse.Namespace) -> AppManager:
         # os-ken opens the port on a thread of its own, where nobody is told that it is taken.
         _check_free(openflow)
         manager.instantiate_apps(**contexts)
-    except OSError:
+        _await_listening(openflow[1])
+    except (AppError, OSError):
         raise
     except Exception as error:
         log.exception("the applications do not start")
@@ -157,6 +162,24 @@ def _check_free(address: tuple[str, int]) -> None:
     with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
+
+
+def _await_listening(port: int, timeout_s: float = _LISTEN_S) -> None:
+    """Until os-ken has opened its port. Raises AppError."""
+    deadline = time.monotonic() + timeout_s
+    while not _listens(port):
+        if time.monotonic() > deadline:
+            raise AppError(f"OpenFlow port {port} was not opened within {timeout_s:g} s")
+        time.sleep(0.01)
+
+
+def _listens(port: int) -> bool:
+    """Whether somebody listens on a TCP port of this machine."""
+    rows: list[list[str]] = []
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            rows += [line.split() for line in Path("/proc/self/net", table).read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == _LISTENS for row in rows)
 
 
 if __name__ == "__main__":
