@@ -30,6 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringlight.controller.optical import calient
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -42,15 +43,19 @@ from ringlight.controller.optical.base import (
     dual_sided,
     los_alarms,
 )
+from ringlight.controller.optical.calient import (
+    GROUP,
+    MAX_BATCH,
+    PORT_NAME,
+    PORT_STATES,
+    circuit_state,
+    in_order,
+)
 from ringlight.controller.optical.credentials import Credentials, read_credentials
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
 from ringlight.controller.optical.http import HttpClient, Reply, http_client
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
-#: Circuits per bulk request: a whole S320.
-MAX_BATCH = 320
-#: What circuits are filed under.
-GROUP = "SYSTEM"
 LIST = "/rest/crossconnects/?id=list"
 BULK_ADD = "/rest/crossconnects/?id=badd"
 BULK_DELETE = "/rest/crossconnects/?id=bdel"
@@ -58,7 +63,6 @@ PORTS = "/rest/ports/?id=summary"
 VERSION = "/rest/info/?id=softwareversion"
 NODE = "/rest/node/?id=summary&detail=SYSCFG"
 
-_PORT = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
 _CONN = re.compile(r"([\d.]+)([>-])([\d.]+)")
 
 # JSON and values
@@ -94,29 +98,24 @@ def parse_ports(value: object) -> tuple[str, ...]:
     names = []
     for row in _rows(value, "ports"):
         name = str(row.get("port", ""))
-        if not _PORT.fullmatch(name):
+        if not PORT_NAME.fullmatch(name):
             raise ProtocolError("ports: not a port's name", name)
         names.append(name)
     if len(set(names)) != len(names):
         raise ProtocolError("ports: a port is listed twice", str(names[:8]))
-    return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
+    return in_order(names)
 
 
 def parse_power(value: object) -> float | None:
     """dBm of ``-1.7`` or ``"-1.70"``; -inf of ``NONE``, None where nothing is told. Raises ProtocolError."""
     if value is None or value == "":
         return None
-    if isinstance(value, str) and value.strip().upper() == "NONE":
-        return -math.inf
-    try:
-        if not isinstance(value, int | float | str) or isinstance(value, bool):
-            raise ValueError
-        power = float(value)
-    except (ValueError, OverflowError):
-        raise ProtocolError("not an optical power", repr(value)) from None
-    if not -200.0 < power < 100.0:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ProtocolError("not an optical power", repr(value))
-    return power
+    try:
+        return calient.parse_power(str(value))
+    except ValueError:
+        raise ProtocolError("not an optical power", repr(value)[:200]) from None
 
 
 def parse_port_powers(value: object) -> dict[str, tuple[float | None, float | None]]:
@@ -136,13 +135,7 @@ def _state(half: Mapping[str, Any]) -> CrossConnectState:
     words = [half.get(key) for key in ("as", "os", "oc")]
     if not all(isinstance(word, str) for word in words):
         raise ProtocolError("a circuit without states", repr(half)[:200])
-    admin, operation, capability = (str(word).upper() for word in words)
-    if capability.startswith("FAIL"):
-        return CrossConnectState.FAILED
-    if not admin.startswith("IS"):
-        # Reserved and not activated: it holds its ports and has no light.
-        return CrossConnectState.INVALID
-    return CrossConnectState.CONNECTED if operation.startswith("IS") else CrossConnectState.PENDING_CONNECTION
+    return circuit_state(*map(str, words))
 
 
 def parse_circuits(value: object) -> tuple[Circuit, ...]:
@@ -154,7 +147,7 @@ def parse_circuits(value: object) -> tuple[Circuit, ...]:
             raise ProtocolError("a circuit without halves", repr(row)[:200])
         conn = first.get("conn")
         match = _CONN.fullmatch(conn) if isinstance(conn, str) else None
-        if match is None or not _PORT.fullmatch(match[1]) or not _PORT.fullmatch(match[3]):
+        if match is None or not PORT_NAME.fullmatch(match[1]) or not PORT_NAME.fullmatch(match[3]):
             raise ProtocolError("not a circuit", repr(conn)[:200])
         ends = match[1], match[3]
         told = [(ends, first)]
@@ -264,8 +257,8 @@ class CalientRestDriver(OpticalSwitchDriver):
         self._circuits = circuits
         ports = dict.fromkeys(range(1, 2 * self.size + 1), PortStatus(PortState.BLOCKED))
         for xc, state in states.items():
-            if state in _PORT_STATES:
-                ports[xc.ingress] = ports[xc.egress] = PortStatus(_PORT_STATES[state])
+            if state in PORT_STATES:
+                ports[xc.ingress] = ports[xc.egress] = PortStatus(PORT_STATES[state])
         return Snapshot(self.name, states, ports)
 
     def _cross_connect(self, half: Half) -> CrossConnect:
@@ -371,12 +364,6 @@ class CalientRestDriver(OpticalSwitchDriver):
             if name == "set-cookie":
                 key, _, rest = value.partition("=")
                 self._cookies[key.strip()] = rest.partition(";")[0].strip()
-
-
-_PORT_STATES = {
-    CrossConnectState.CONNECTED: PortState.TUNED,
-    CrossConnectState.PENDING_CONNECTION: PortState.TUNING,
-}
 
 
 def from_inventory(

@@ -51,24 +51,28 @@ from ringlight.controller.optical.base import (
     dual_sided,
     los_alarms,
 )
+from ringlight.controller.optical.calient import (
+    GROUP,
+    MAX_BATCH,
+    PORT_NAME,
+    PORT_STATES,
+    circuit_state,
+    in_order,
+    parse_power,
+)
 from ringlight.controller.optical.credentials import Credentials, read_credentials
 from ringlight.controller.optical.errors import Indeterminate, OpticalError, ProtocolError, Refused
 from ringlight.controller.optical.tl1 import Command, Tl1Error, parse_values, quoted
 from ringlight.controller.optical.tl1_client import Denied, Tl1Client
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
-#: Circuits per write: a whole S320 in bulk; else some, each with two commands.
-MAX_BATCH, MAX_SINGLES = 320, 32
-#: What circuits are filed under.
-GROUP = "SYSTEM"
+#: Circuits per write that are not made in bulk, each with two commands.
+MAX_SINGLES = 32
 #: Least and most time between two questions after the end of a bulk command, seconds.
 POLL_S, POLL_MOST_S = 0.002, 0.25
 
 #: Rows whose meaning is remembered: from one reading to the next, most are the same.
 MAX_KNOWN_ROWS = 4096
-
-_PORT = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}")
-_POWER_RANGE = (-200.0, 100.0)
 
 # Rows
 
@@ -91,18 +95,6 @@ class Circuit:
         return [there, there[::-1]] if self.two_way and self.source != self.destination else [there]
 
 
-def circuit_state(admin: str, operation: str, capability: str) -> CrossConnectState:
-    """State of a circuit with these words for AS, OS and OC."""
-    if capability.upper().startswith("FAIL"):
-        return CrossConnectState.FAILED
-    if not admin.upper().startswith("IS"):
-        # Reserved and not activated: it holds its ports and has no light.
-        return CrossConnectState.INVALID
-    if operation.upper().startswith("IS"):
-        return CrossConnectState.CONNECTED
-    return CrossConnectState.PENDING_CONNECTION
-
-
 def _values(row: str) -> tuple[str, dict[str, str]]:
     """What a row is about, and its ``NAME=value``. Raises ProtocolError."""
     about, _, rest = row.partition(":")
@@ -119,7 +111,7 @@ def _value(values: Mapping[str, str], key: str, row: str) -> str:
 
 
 def _port(name: str, row: str) -> str:
-    if not _PORT.fullmatch(name):
+    if not PORT_NAME.fullmatch(name):
         raise ProtocolError("not a port", row)
     return name
 
@@ -150,19 +142,6 @@ def parse_port(row: str) -> tuple[str, PortStatus, PortStatus]:
         state = PortState.FAILED if broken else PortState.BLOCKED
         halves.append(PortStatus(state, enabled=not admin.startswith("OOS-MA")))
     return _port(name, row), halves[0], halves[1]
-
-
-def parse_power(text: str) -> float:
-    """dBm of ``-1.70``; -inf of ``NONE``, which is no light. Raises ProtocolError."""
-    if text.strip().upper() == "NONE":
-        return -math.inf
-    try:
-        power = float(text)
-    except ValueError:
-        power = math.nan
-    if not _POWER_RANGE[0] < power < _POWER_RANGE[1]:
-        raise ProtocolError("not an optical power", text)
-    return power
 
 
 def parse_powers(row: str) -> tuple[str, float, float]:
@@ -247,8 +226,8 @@ class CalientTl1Driver(OpticalSwitchDriver):
         for xc, state in states.items():
             for port in (xc.ingress, xc.egress):
                 usable = ports[port].state is not PortState.FAILED and ports[port].enabled
-                if usable and state in _PORT_STATES:
-                    ports[port] = PortStatus(_PORT_STATES[state])
+                if usable and state in PORT_STATES:
+                    ports[port] = PortStatus(PORT_STATES[state])
         return Snapshot(self.name, states, ports)
 
     def _know_ports(self, rows: Sequence[str]) -> dict[int, PortStatus]:
@@ -258,7 +237,7 @@ class CalientTl1Driver(OpticalSwitchDriver):
             raise ProtocolError("a port is listed twice")
         if len(halves) != self.size:
             raise ProtocolError(f"the switch has {len(halves)} ports, the fabric says {self.size}")
-        self._names = tuple(sorted(halves, key=lambda name: [int(part) for part in name.split(".")]))
+        self._names = in_order(halves)
         self._numbers = {name: number for number, name in enumerate(self._names, start=1)}
         ports = {self._numbers[name]: into for name, (into, _) in halves.items()}
         return ports | {self.size + self._numbers[name]: out for name, (_, out) in halves.items()}
@@ -360,12 +339,6 @@ class CalientTl1Driver(OpticalSwitchDriver):
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
         return los_alarms(snapshot, self._powers(deadline)) if snapshot.cross_connects else ()
-
-
-_PORT_STATES = {
-    CrossConnectState.CONNECTED: PortState.TUNED,
-    CrossConnectState.PENDING_CONNECTION: PortState.TUNING,
-}
 
 
 def from_inventory(
