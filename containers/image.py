@@ -61,6 +61,10 @@ class ImageError(RuntimeError):
     """The worker image is not there and could not be made; one line."""
 
 
+class NoPackageError(ImageError):
+    """A Debian package that the sources do not have: no other attempt will find it."""
+
+
 def suite() -> str:
     """Code name of the host's distribution, such as ``bookworm``. Raises ImageError when it has none."""
     try:

@@ -23,6 +23,7 @@ from ringlight.containers.image import (
     PACKAGES,
     ROOT,
     ImageError,
+    NoPackageError,
     Progress,
     base_tag,
     code_files,
@@ -37,6 +38,8 @@ BUILD_TIMEOUT_S = 600
 APT_SOURCES = Path("/etc/apt")
 _IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+#: What apt says of a package that it does not know.
+_NO_PACKAGE = re.compile(r"E: Unable to locate package (\S+)")
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +129,7 @@ def _import_packages(
         try:
             _mmdebstrap(archive, packages, [str(sources)] if sources.stat().st_size else [])
         except ImageError as error:
-            if not sources.stat().st_size:
+            if not sources.stat().st_size or isinstance(error, NoPackageError):
                 raise
             # Some other source of the host may be broken; the distribution's own default may still serve.
             log.warning("with the host's package sources: %s", error)
@@ -165,6 +168,9 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str]) -> N
         raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
+        for line in lines:
+            if found := _NO_PACKAGE.match(line):
+                raise NoPackageError(f"there is no Debian package {found[1]} in the sources of {suite()}")
         # The first error is the cause; the last says only that there was one.
         cause = next((line for line in lines if line.startswith("E: ")), lines[-1])
         raise ImageError(f"mmdebstrap failed: {cause}")

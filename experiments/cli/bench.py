@@ -52,10 +52,9 @@ def bench(
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
     split = Split(skew=skew) if collective == "all-to-all-v" else None
+    first = load_checked(scenario).plans[0]
     try:
-        plan = benching.bench_plan(
-            load_checked(scenario).plans[0], Collective(collective, algorithm, split=split), chosen, calls
-        )
+        plan = benching.bench_plan(first, Collective(collective, algorithm, split=split), chosen, calls)
     except ValueError as error:
         fail(f"--collective: {error}", 2)
     backend: Backend = SimulationBackend()

@@ -166,7 +166,7 @@ def execute(
     ] = False,
     lab_id: LabId = None,
 ) -> None:
-    """Run a command at a node: in the container of its job, else in its network. Its exit code is ours."""
+    """Run a command at a node: ``exec NODE -- COMMAND``. In the container of its job, else in its network."""
     from ringlight.testbed.emulation.console.attached import attach
 
     words = context.args[1:] if context.args[:1] == ["--"] else context.args

@@ -132,10 +132,8 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
 
 def show_check(found: Mapping[str, Any]) -> None:
     """The same for a person."""
-    typer.echo(
-        f"{found['file']}: sound. {found['runs']} runs of {len(found['arms'])} arms on "
-        f"{len(found['fabrics'])} fabrics."
-    )
+    arms, fabrics = _counted(len(found["arms"]), "arm"), _counted(len(found["fabrics"]), "fabric")
+    typer.echo(f"{found['file']}: sound. {_counted(found['runs'], 'run')} of {arms} on {fabrics}.")
     jobs = [
         {"arm": name, "fabric": arm["fabric"], "runs": arm["runs"], "job": job, **entry}
         for name, arm in found["arms"].items()
@@ -159,6 +157,10 @@ def show_check(found: Mapping[str, Any]) -> None:
     for fabric in found["fabrics"].values():
         for line in fabric["notes"]:
             typer.echo(line)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _said_to_do(job: Mapping[str, Any]) -> str:

@@ -203,9 +203,12 @@ def _plan(
 ) -> RunPlan:
     changed = put_once(overrides)
     point = {override.path: override.value for override in overrides if override.of_point}
-    title = str(spec.arms.get(arm, {}).get("title", arm))
+    said = spec.arms.get(arm, {})
+    title = str(said.get("title", arm))
     try:
-        return builder.plan(Concrete(arm, title, point, changed), name)
+        plan = builder.plan(Concrete(arm, title, point, changed), name)
+        # An arm that is nothing but a fabric is called as that is.
+        return replace(plan, title=plan.setting.title) if said.keys() == {"fabric"} else plan
     except ValueError as error:
         problem = str(error)
     try:

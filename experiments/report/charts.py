@@ -180,6 +180,8 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
     elif 0 < 15 * min(at) < max(at):
         axis.set_xscale("log")
         plain_ticks(axis.xaxis, min(at), max(at), most)
+        if len(at) <= most + 1:
+            axis.set_xticks(at, [f"{value:g}" for value in at])
     if len(at) <= _FEW:
         axis.set_xticks(at, [f"{value:g}" for value in at])
     axis.set_xlabel(f"{name}{unit}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 from collections.abc import Collection, Iterable
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def load_checked(scenario: Path, repeat: int | None = None, resume: Path | None 
     ``repeat``: in place of the file's; else that of a run folder to ``resume``. Raises ScenarioError.
     """
     if resume is not None and repeat is None:
-        repeat = read_json(resume / "environment.json").get("repeat")
+        repeat = _environment(resume).get("repeat")
     units = {name: found.unit for name, found in metrics().items()}
     found = load(scenario, repeat=repeat, metrics=units, parts=parts())
     model = found.spec.paper.model if found.spec.paper is not None else None
@@ -76,26 +76,29 @@ def carry_out_experiment(
         # Fabrics that are compared have the same frames.
         backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
     chosen = choose(experiment, backend, arms)
-    pool = _pool(len(chosen.plans), backend, processes, dask, executor)
+    spread = _pool(len(chosen.plans), backend, processes, dask, executor)
     backend.check_ready()
-    ended: set[str] = set()
-    if resume is not None:
-        check_resumed(resume, experiment, backend)
-        ended = runs_in(resume)
-        folder = RunFolder.again(resume)
-        reporter.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
-    else:
-        folder = RunFolder.new(
-            parent,
-            f"{experiment.spec.name}{suffix}",
-            experiment.text,
-            experiment.files,
-            experiment.directory,
-        )
-        reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
-    with folder:
-        folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
-        done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
+    with ExitStack() as opened:
+        # Before the run folder is made, so that an executor that cannot be had leaves none behind.
+        pool = None if spread is None else nullcontext(opened.enter_context(spread))
+        ended: set[str] = set()
+        if resume is not None:
+            check_resumed(resume, experiment, backend)
+            ended = runs_in(resume)
+            folder = RunFolder.again(resume)
+            reporter.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
+        else:
+            folder = RunFolder.new(
+                parent,
+                f"{experiment.spec.name}{suffix}",
+                experiment.text,
+                experiment.files,
+                experiment.directory,
+            )
+            reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
+        with folder:
+            folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
+            done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path, experiment)
 
@@ -117,9 +120,17 @@ def _pool(
     return local(processes) if processes is not None or runs >= MANY else None
 
 
+def _environment(folder: Path) -> dict[str, Any]:
+    """Of a run folder. Raises ScenarioError where the folder is none."""
+    file = folder / "environment.json"
+    if not file.exists():
+        raise ScenarioError(f"{folder}: not a run folder: it has no environment.json")
+    return read_json(file)
+
+
 def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
     """Raises ScenarioError when a folder's runs are not those that would be made now."""
-    environment = read_json(path / "environment.json")
+    environment = _environment(path)
     if read_text(path / "scenario.yaml") != experiment.text:
         raise ScenarioError(f"{path}: it is of another scenario file than {experiment.path}")
     for file in experiment.files:
@@ -159,7 +170,7 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     Both follow from the scenario, environment, records and rates alone. Raises ScenarioError, one line naming
     the file, when one of these is missing or broken.
     """
-    environment = read_json(path / "environment.json")
+    environment = _environment(path)
     experiment = experiment or experiment_of(path)
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
@@ -171,7 +182,7 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
 
 def experiment_of(path: Path) -> Experiment:
     """The experiment of a run folder, with the repeats that were asked for. Raises ScenarioError."""
-    repeat = read_json(path / "environment.json").get("repeat")
+    repeat = _environment(path).get("repeat")
     file = path / "scenario.yaml"
     return parse(read_text(file), str(file), repeat=repeat)
 

@@ -318,7 +318,7 @@ class Faults:
     def _disturbed(self, control: ControlFaults) -> _Course:
         manage = self._manage
         if manage is None:
-            text = "the agents were not started to be disturbed; build the lab with --onic-faults"
+            text = "the agents of this lab cannot be disturbed: its scenario has no event that does"
             raise TargetError(409, text)
 
         def disturb(wanted: ControlFaults) -> None:

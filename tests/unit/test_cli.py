@@ -155,7 +155,7 @@ def test_check_says_what_an_experiment_is() -> None:
     assert fabric["gpus"] == ["g0", "g1", "g2", "g3", "g4", "g5"]
     assert found["arms"]["a-fragmented"]["jobs"]["red"]["expected_s"] > 0
     assert found["arms"]["live"]["refused"] == {}
-    assert "sound. 6 runs of 6 arms on 1 fabrics" in ringlight("check", str(BUNDLED)).stdout
+    assert "sound. 6 runs of 6 arms on 1 fabric." in ringlight("check", str(BUNDLED)).stdout
 
 
 def test_check_says_which_arm_a_backend_refuses() -> None:
@@ -194,13 +194,15 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["simulate", str(BUNDLED), "--latency", "-1 ms"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--mtu", "10"], 2, "--mtu"),
         (["simulate", str(BUNDLED), "--dask", "local", "--processes", "1"], 2, "give one of them"),
-        (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere/environment.json: cannot be read"),
+        (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
         (["crosscheck", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus"),
         (["crosscheck", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),
         (["up", "scenarios/oddl_4.yaml", "--arm", "torus"], 2, "there is no arm torus"),
         (["up", "scenarios/oddl_4.yaml"], 2, "name one by its arm with --arm: ideal, prototype, oddl"),
-        (["report", "nowhere"], 2, "nowhere/environment.json: cannot be read"),
+        (["report", "nowhere"], 2, "nowhere: not a run folder"),
         (["results", "nowhere"], 2, "nowhere/result.json: cannot be read"),
+        (["bench", "nowhere.yaml", "--simulate"], 2, "ringlight: nowhere.yaml: cannot be read"),
+        (["simulate", str(BUNDLED), "--executor", "none"], 2, "--executor: there is no executor 'none'"),
         (["ocs", "replace", "ocs0", "1:21"], 2, "'1:21' is not INGRESS-EGRESS"),
         (["ocs", "plan", "a:1"], 2, "'a:1' is not SWITCH:INGRESS-EGRESS"),
         (["ocs", "apply", "a:1-2@"], 2, "'a:1-2@' is not SWITCH:INGRESS-EGRESS"),

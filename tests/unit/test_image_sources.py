@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from ringlight.containers import image_build
 from ringlight.containers.image import ImageError
 from ringlight.containers.image_build import build_from_packages, host_sources
 
@@ -47,3 +50,22 @@ def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:
 def test_an_image_of_packages_has_names_that_are_names(name: str, package: str, said: str) -> None:
     with pytest.raises(ImageError, match=re.escape(said)):
         build_from_packages(name, [package], lambda _: None)
+
+
+def test_a_package_that_does_not_exist_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second attempt, which takes minutes, and not apt's command line for an error."""
+    program = tmp_path / "mmdebstrap"
+    program.write_text(
+        f"#!/bin/sh\necho again >> {tmp_path}/calls\necho 'E: setup failed: E: apt-get -o x failed' >&2\n"
+        "echo 'E: Unable to locate package nosuch' >&2\nexit 1\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(image_build, "host_sources", lambda *_: "Types: deb\n")
+    monkeypatch.setattr(image_build, "suite", lambda: "bookworm")
+    monkeypatch.setattr(image_build, "docker_client", lambda _: nullcontext(None))
+    with pytest.raises(ImageError, match=r"^there is no Debian package nosuch in the sources of bookworm$"):
+        build_from_packages("mine", ["nosuch"], lambda _: None)
+    assert (tmp_path / "calls").read_text() == "again\n"

@@ -97,6 +97,28 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "needs"),
+    [
+        (["run", "a.yaml"], True),
+        (["ocs", "conformance"], True),
+        (["bench", "a.yaml"], True),
+        (["bench", "a.yaml", "--simulate"], False),
+        (["run", "--help"], False),
+        (["simulate", "a.yaml"], False),
+        (["results", "runs/a"], False),
+        (["workload", "make", "--list"], False),
+        (["ocs", "serve"], False),
+        (["--version"], False),
+        ([], False),
+    ],
+)
+def test_only_what_builds_labs_needs_packages(
+    launcher: ModuleType, arguments: list[str], needs: bool
+) -> None:
+    assert launcher.needs_packages(arguments) is needs
+
+
 def test_a_package_that_is_needed_stops_it(launcher: ModuleType, tmp_path: Path) -> None:
     make_apt(tmp_path, "exit 100")
     with pytest.raises(SystemExit):

@@ -122,8 +122,8 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
     )
     caps = [theirs / mine for theirs, mine in zip(capped, ours, strict=True)]
     assert f"{MODEL} {caps[0]:.2f} to {caps[1]:.2f}" in texts
-    alike = "at equal bandwidth, models whole on each GPU: sip-ocs is 1.00 to 1.00 times as fast."
-    assert found[f"ideal {alike}"] == "note"
+    alike = "at equal bandwidth, models whole on each GPU: SiP-OCS is 1.00 to 1.00 times as fast."
+    assert found[f"Ideal electrical switch {alike}"] == "note"
     assert any("models divided over GPUs" in text and kind == "loses" for text, kind in found.items())
     # Half as fast where a cap is half: nothing of it is written by hand.
     slower = [
@@ -141,13 +141,11 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
         if isinstance(row.value, float)
     ]
     others = [row for row in analysis.rows if row.arm != "sip-ring"]
-    assert (
-        findings(analysis, others + ring)["ideal at equal bandwidth: sip-ring is 1.00 to 1.00 times as fast."]
-        == "wins"
-    )
+    said = "Ideal electrical switch at equal bandwidth: SiP-Ring is 1.00 to 1.00 times as fast."
+    assert findings(analysis, others + ring)[said] == "wins"
     # Without the other arms nothing is said of them.
     some = [row for row in analysis.rows if row.arm in ("sip-ocs", "cap-200")]
-    assert not any("sip-ring" in text or "ideal" in text for text in findings(analysis, some))
+    assert not any("SiP-Ring" in text or "Ideal" in text for text in findings(analysis, some))
 
 
 def test_who_has_no_piece_of_a_model_has_iterations_too() -> None:

@@ -82,12 +82,13 @@ def _decisions(run: Run) -> list[tuple[float, float]]:
 
 
 def _figure(runs: list[Run]) -> Figure:
-    figure, rows = sheet(1.3 * len(runs) + 0.5, rows=len(runs), gap=(0.55, 0.6))
+    figure, rows = sheet(1.3 * len(runs) + 0.5, rows=len(runs), left=0.85, gap=(0.55, 0.6))
     for number, (run, (axis,)) in enumerate(zip(runs, rows, strict=True)):
         made = _decisions(run)
         axis.plot(*zip(*made, strict=True), marker="o", markersize=2.5, color=PALETTE[number % len(PALETTE)])
         axis.set_title(run.plan.title)
         axis.set_ylim(bottom=0)
+        axis.set_ylabel("bytes left")
         prefixed(axis.yaxis, "B")
     rows[-1][0].set_xlabel("seconds as emulated")
     return figure

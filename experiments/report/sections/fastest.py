@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter
 
 from ringlight.experiments.language.spec import SweepSpec, quantity
 from ringlight.experiments.report.charts import shaded, sheet
@@ -52,7 +53,20 @@ def render(view: View, draw: Draw) -> str:
 def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Arms that are compared with each other: all, and where some stripe their transfers, the others."""
     plain = [arm for arm in arms if not parse_collective(view.plans[arm].jobs[0].loop.collective).striped]
-    return {"one wavelength for a transfer": plain, "any": arms} if 0 < len(plain) < len(arms) else {"": arms}
+    return (
+        {"one wavelength for a transfer": plain, "any number of them": arms}
+        if 0 < len(plain) < len(arms)
+        else {"": arms}
+    )
+
+
+def _amount(value: object) -> str:
+    """All values of an axis in one form, 100 kB beside 10 kB, however the file writes them."""
+    found = quantity(value)
+    if found is None:
+        return said(value)
+    number, unit = found
+    return EngFormatter({"bytes": "B", "1": ""}.get(unit, unit)).format_data(number)
 
 
 def _figure(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> Figure:
@@ -66,7 +80,7 @@ def _figure(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> F
         sorted(spec.over[path], key=lambda value: quantity(value) or (0.0, "")) for path in (across, up)
     )
     every = max(1, len(columns) // 6)
-    named = [said(x) if k % every == 0 else "" for k, x in enumerate(columns)]
+    named = [_amount(x) if k % every == 0 else "" for k, x in enumerate(columns)]
     figure, axes = sheet(
         0.9 + 1.75 * len(classes),
         rows=len(classes),

@@ -112,7 +112,7 @@ _NOTES = (
 
 def _figure(view: View, found: _Map) -> Figure:
     rows, columns = len(found.arms), len(found.workloads)
-    figure, ((axis,),) = sheet(0.7 + 0.3 * rows, left=2.3, right=0.3, top=0.1, bottom=0.4)
+    figure, ((axis,),) = sheet(0.9 + 0.3 * rows, left=2.3, right=0.3, top=0.1, bottom=0.6)
     shades = colormaps["YlOrRd"]
     cells, words = [], []
     for row in reversed(range(rows)):
@@ -122,6 +122,7 @@ def _figure(view: View, found: _Map) -> Figure:
         words.append([NOTHING if r is None else "best" if r < 1.0005 else _times(r) for r in ratios])
     titles = [view.title(arm) for arm in reversed(found.arms)]
     shaded(axis, [said(name) for name in found.workloads], titles, cells, words)
+    axis.set_xlabel(f"workload; in each cell {called(found.metric)} over the least of any fabric")
     return figure
 
 
