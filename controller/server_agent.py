@@ -101,6 +101,11 @@ class AgentClient:
         """A job needs its states no more; there may be none."""
         self._call("DELETE", f"/v1/checkpoints/{job}", timeout_s=timeout_s)
 
+    def announce(self, gpus: Sequence[str], *, timeout_s: float = 5.0) -> Mapping[str, Any]:
+        """Have what is at these GPUs' NICs say where it is; ``{"absent"}``: those that have nothing there."""
+        body = {"gpus": list(gpus)}
+        return dict(self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s))
+
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
         self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)

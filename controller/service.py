@@ -25,6 +25,7 @@ from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.packets.announcing import Announcer
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.rings.site import RingSite
@@ -68,8 +69,11 @@ class Controller:
             self.intents.set_policy(None, policy)
         self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
         self.forwarding = Forwarding(fabric, plane)
-        self.circuits = CircuitManager(fabric, self.site, self.forwarding, self.intents, self.bus)
         agent = AgentClient(inventory.agent) if inventory.agent else None
+        self.announcer = Announcer(agent, self.bus)
+        self.circuits = CircuitManager(
+            fabric, self.site, self.forwarding, self.intents, self.bus, self.announcer.announce
+        )
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         self.arbiter = Arbiter(fabric, self.circuits, self.site, self.onics, self.bus)
@@ -127,6 +131,7 @@ class Controller:
         """End every thread and session. Rules, light and workers stay as they are."""
         self.bus.publish("controller", state="stopping")
         self.regroups.stop()
+        self.announcer.stop()
         self.statistics.stop()
         # Before the jobs, which hang up on the agent: a division that has begun needs it to end.
         self.demand.stop()

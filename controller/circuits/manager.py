@@ -110,7 +110,10 @@ class _Made:
 
 
 class CircuitManager:
-    """Owns the light of a fabric. One change at a time; reads may come from any thread."""
+    """Owns the light of a fabric. One change at a time; reads may come from any thread.
+
+    ``announce`` is told GPUs that have moved where packet switches are left to others; it returns at once.
+    """
 
     def __init__(
         self,
@@ -119,6 +122,7 @@ class CircuitManager:
         forwarding: Forwarding,
         intents: IntentDatabase,
         bus: EventBus,
+        announce: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self._fabric = fabric
         self._site = site
@@ -130,7 +134,7 @@ class CircuitManager:
         #: The difference that was last told of, by switch.
         self._drifts: dict[str, Drift] = {}
         self._ends: tuple[int, dict[Port, Port | None]] = (-1, {})
-        self._followers = Followers(fabric, bus)
+        self._followers = Followers(fabric, bus, announce)
 
     # Reading
 

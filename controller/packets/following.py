@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ringlight.controller.bus import EventBus
@@ -26,29 +26,47 @@ def _end(fabric: Fabric, end: Port | None) -> dict[str, Any]:
     }
 
 
-class Followers:
-    """Publishes ``packet_switch_light`` for each of these switches when what is at its ports has changed."""
+def moved(before: Mapping[Port, Port | None], now: Mapping[Port, Port | None]) -> list[str]:
+    """Nodes that light reaches now from another packet-switch port than before, by name."""
+    then = {end: port for port, end in before.items() if end is not None}
+    return sorted({end.node for port, end in now.items() if end is not None and then.get(end) != port})
 
-    def __init__(self, fabric: Fabric, bus: EventBus) -> None:
+
+class Followers:
+    """Publishes ``packet_switch_light`` for each of these switches when what is at its ports has changed.
+
+    ``announce`` is told the GPUs that have moved, at whichever switch they are now: another may have to learn
+    that they have left it.
+    """
+
+    def __init__(self, fabric: Fabric, bus: EventBus, announce: Callable[[list[str]], None]) -> None:
         self._fabric = fabric
         self._bus = bus
+        self._announce = announce
         self._lock = threading.Lock()
-        self._told: dict[str, list[dict[str, Any]]] = {}
+        self._ends: Mapping[Port, Port | None] | None = None
 
     def tell(self, ends: Mapping[Port, Port | None]) -> None:
         """``ends``: the port lit to each packet-switch port now. What is there at first is no change."""
-        for name in self._fabric.foreign_switches:
-            now = attached(self._fabric, ends, name)
-            with self._lock:
-                before = self._told.get(name, now)
-                self._told[name] = now
-                changed = [entry for entry, old in zip(now, before, strict=True) if entry != old]
-                if changed:
-                    switch = self._fabric.packet_switches[name]
-                    self._bus.publish(
-                        "packet_switch_light",
-                        switch=name,
-                        dpid=switch.dpid,
-                        controller=switch.controller,
-                        ports=changed,
-                    )
+        if not self._fabric.foreign_switches:
+            return
+        with self._lock:
+            before = ends if self._ends is None else self._ends
+            self._ends = dict(ends)
+            for name in self._fabric.foreign_switches:
+                self._tell(name, before, ends)
+            if gpus := [name for name in moved(before, ends) if name in self._fabric.gpus]:
+                self._announce(gpus)
+
+    def _tell(self, name: str, before: Mapping[Port, Port | None], ends: Mapping[Port, Port | None]) -> None:
+        then, now = (attached(self._fabric, light, name) for light in (before, ends))
+        changed = [entry for entry, old in zip(now, then, strict=True) if entry != old]
+        if changed:
+            switch = self._fabric.packet_switches[name]
+            self._bus.publish(
+                "packet_switch_light",
+                switch=name,
+                dpid=switch.dpid,
+                controller=switch.controller,
+                ports=changed,
+            )

@@ -59,6 +59,7 @@ _IFA_F_NOPREFIXROUTE = 0x200
 _RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_LOWER_UP = 0x1, 0x10000
 _NUD_PERMANENT = 0x80
+_ARP_REQUEST, _ARP_REPLY, _EVERYBODY = 1, 2, "ff:ff:ff:ff:ff:ff"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -377,6 +378,27 @@ def know(netlink: IPRoute, index: int, neighbours: Sequence[tuple[str, str]]) ->
 def _know(netlink: IPRoute, index: int, neighbours: Sequence[tuple[str, str]]) -> None:
     for other, mac in neighbours:
         netlink.neigh("replace", dst=other, lladdr=mac, ifindex=index, state=_NUD_PERMANENT)
+
+
+def announce(name: str, ip: str, mac: str, others: Sequence[tuple[str, str]] = ()) -> None:
+    """Say on an interface of the calling thread's namespace who is there. Raises NetworkError.
+
+    An ARP announcement to all (RFC 5227), and an ARP answer that nobody asked for to each of ``others``,
+    ``(ip, mac)``.
+    """
+    with failing(f"{name}: ARP announcement"), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+        out.bind((name, 0))
+        out.send(arp_frame(_ARP_REQUEST, mac, ip, _EVERYBODY, ip))
+        for other, its_mac in others:
+            out.send(arp_frame(_ARP_REPLY, mac, ip, its_mac, other))
+
+
+def arp_frame(operation: int, mac: str, ip: str, to_mac: str, to_ip: str) -> bytes:
+    """An Ethernet frame with an ARP packet, as RFC 826 has it."""
+    own, other = (bytes.fromhex(text.replace(":", "")) for text in (mac, to_mac))
+    asked = bytes(6) if operation == _ARP_REQUEST else other
+    addresses = own + socket.inet_aton(ip) + asked + socket.inet_aton(to_ip)
+    return other + own + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation) + addresses
 
 
 def bucket_bytes(rate_bps: float) -> int:

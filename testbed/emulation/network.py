@@ -23,6 +23,7 @@ from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averagers, netlink, openvswitch
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
+    RECONNECT_MS,
     Cable,
     ControllerAddress,
     DeviceNode,
@@ -218,7 +219,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             words = ["--id=@noop", "create", "QoS", "type=linux-noop"]
             words.append(f"external_ids:{OVS_LABEL}={self.lab.id}")
             for bridge in self.switches:
-                bridge.start(self._controllers_of(bridge))
+                bridge.start([self.target] if bridge.controller == OURS else [])
                 words += bridge.take_commands()
             self._qos = openvswitch.vsctl(*words).split()[0]
             for bridge in self.switches:
@@ -300,6 +301,40 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 return [self._apps]
             case other:
                 return [self.target if other == OURS else ControllerAddress.parse(other)]
+
+    def handed_over(self) -> dict[str, tuple[str, str]]:
+        """Bridge and controller, as the fabric has it, of each packet switch that looks for one of others."""
+        return {
+            name: (self.lab.bridge(name), self.fabric.packet_switches[name].controller)
+            for name in self.fabric.foreign_switches
+            if self.target_of(name) is not None
+        }
+
+    def hand_over(self) -> None:
+        """Have the switches that are left to others look for their controllers.
+
+        Last, when the cables between switches are up: Faucet has a switch tell nothing of its ports between
+        its question for them and the end of its set-up, and never learns of one that comes up just then.
+        """
+        words: list[str] = []
+        for name, (bridge, _) in self.handed_over().items():
+            self._await_carriers(name)
+            words += ["--", f"--id=@{name}", "create", "Controller", f'target="{self.target_of(name)}"']
+            words += [f"max_backoff={RECONNECT_MS}", "--", "set", "Bridge", bridge, f"controller=@{name}"]
+        if words:
+            openvswitch.vsctl(*words[1:])
+
+    def _await_carriers(self, name: str) -> None:
+        """Until the ports of a packet switch are up that lead to other switches."""
+        deadline = time.monotonic() + CARRIER_S
+        for port, link in self.fabric.link_at.items():
+            if port.node != name or self._has_gpu(link.a, link.b):
+                continue
+            while (wrong := self._wrong_state(port)) is not None:
+                if time.monotonic() > deadline:
+                    log.warning("%s %s as its controller is called", port, wrong)
+                    return
+                time.sleep(0.005)
 
     def _has_gpu(self, *ports: Port) -> bool:
         """Whether the cable is a worker's; that of an O-NIC is fixed."""
@@ -451,6 +486,24 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.in_namespace(namespace, inside)
         except (NetworkError, OSError) as error:
             log.info("%s is not told of its neighbours: %s", host.name, error)
+
+    def announce(self, host: WorkerHost | IdleHost) -> bool:
+        """Have a plugged host say to all switches where it is now; whether it did. One that ends meanwhile
+        has nothing to say."""
+        gpu = self.fabric.gpus[host.gpu]
+        switches = self.fabric.packet_switches.values()
+        # Our rules pass what is about an address on to it alone: where some switches are ours, only what is
+        # sent to each other GPU gets to those that are not.
+        mixed = any(switch.is_ours for switch in switches)
+        others = [(o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu]
+        try:
+            if (namespace := host.namespace) is None:
+                return False
+            netlink.in_namespace(namespace, lambda: netlink.announce(NIC, gpu.ip, gpu.mac, others))
+        except (NetworkError, OSError, TimeoutError) as error:
+            log.info("%s does not announce itself: %s", host.name, error)
+            return False
+        return True
 
     def plug(self, host: WorkerHost | IdleHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
         """Give a worker or an idle host its NIC ``eth0``: a cable to where its GPU's port is plugged in.

@@ -50,6 +50,8 @@ WORKER_UID = 61000
 HOME = "home"
 MEMORY_BYTES = 512 << 20
 PIDS = 128
+#: Longest pause before a bridge tries its controller again, milliseconds.
+RECONNECT_MS = 1000
 STDERR_TAIL_BYTES = 4096
 
 
@@ -169,7 +171,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
             datapath="kernel" if has_kernel_datapath() else "user",
             # Others' applications may be older than ours.
             protocols="OpenFlow13" if controller == OURS else "OpenFlow10,OpenFlow13",
-            reconnectms=1000,
+            reconnectms=RECONNECT_MS,
             batch=True,
             **params,
         )

@@ -217,6 +217,7 @@ class Testbed:
         self._await_optical()
         self._await_onics()
         self._await_averagers()
+        network.hand_over()
         with self._inventory_lock:
             self.inventory = self._make_inventory()
             self._write_inventory()

@@ -40,7 +40,11 @@ TRAIN: dict[str, Any] = {
 }
 TRAIN |= {"seed": 7, "learning_rate": 0.05, "peer_timeout_s": 30}
 #: g0 is moved to the other switch.
-MOVED = [["g0", "p1:3"], ["g1", "p0:2"], ["g2", "p1:1"], ["g3", "p1:2"]]
+MOVED: list[list[str]] = [["g0", "p1:3"], ["g1", "p0:2"], ["g2", "p1:1"], ["g3", "p1:2"]]
+#: Where g1, which sends nothing by itself, is moved to once another GPU has been moved.
+LISTENS_AT = {"g0": "p0:3", "g2": "p1:1"}
+#: Longest until it is found there, below any controller's ageing.
+ANNOUNCED_S = 8.0
 
 
 class UpLab:
@@ -70,16 +74,19 @@ class UpLab:
         """Until every GPU is answered by every other; how long that took, seconds."""
         return until(lambda: self.ping().returncode == 0, timeout_s, lambda: self.ping().stdout)
 
-    def told(self) -> list[dict[str, Any]]:
-        """The events of the controller's so far that tell others of light."""
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """The controller's events of a kind so far."""
         text = self.api.get("/v1/events", params={"after": 0, "seconds": 0.5}).text
         data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
         events = [json.loads(line) for line in data]
-        return [event for event in events if event["event"] == "packet_switch_light"]
+        return [event for event in events if event["event"] == kind]
 
-    def move(self) -> None:
-        """g0 to the other switch; what is told of it."""
-        done = self.api.put("/v1/circuits", json={"circuits": MOVED})
+    def circuits(self) -> list[list[str]]:
+        return [circuit["ends"] for circuit in self.api.get("/v1/circuits").json()["circuits"]]
+
+    def light(self, circuits: list[list[str]]) -> None:
+        """Exactly these circuits."""
+        done = self.api.put("/v1/circuits", json={"circuits": circuits})
         assert done.status_code == 200, done.text
 
     def regroup_under_a_job(self, controllers: dict[str, str]) -> float:
@@ -151,7 +158,7 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
         lit = [circuit["ends"] for circuit in lab.api.get("/v1/circuits").json()["circuits"]]
         assert ["p0:3", "p1:3"] not in lit
 
-        lab.move()
+        lab.light(MOVED)
         lab.until_pinged()
         learned = lab.app.get("/learning/2").json()["learned"]
         assert learned[macs["g0"]] == 3
@@ -170,14 +177,13 @@ def test_packets_come_through_again_once_the_other_controller_has_followed(
     else:
         controllers = dict.fromkeys(("p0", "p1"), f"tcp:127.0.0.1:{port}")
         command = faucet(FAUCET, port, tmp_path) if whose == "faucet" else own_manager(port)
-    # They come when the lab is there: Faucet can miss ports that come up just as it starts.
-    with standing(scenario(controllers, tmp_path)) as lab, running(command, tmp_path / "log"):
+    with running(command, tmp_path / "log"), standing(scenario(controllers, tmp_path)) as lab:
         lab.until_pinged()
         before = lab.api.get("/v1/packet-switches").json()
         assert {s["name"]: s["controller"] for s in before} == controllers
         moved = "g0"
         if whose == "none beside ours":
-            lab.move()
+            lab.light(MOVED)
         else:
             moved = "g2"
             sys.stderr.write(f"longest iteration {lab.regroup_under_a_job(controllers)} s\n")
@@ -185,10 +191,14 @@ def test_packets_come_through_again_once_the_other_controller_has_followed(
         after = lab.api.get("/v1/packet-switches").json()
         (place,) = [(s["name"], e["port"]) for s in after for e in s["attached"] if e["gpu"] == moved]
         assert place == {"g0": ("p1", 3), "g2": ("p0", 3)}[moved]
-        told = {event["switch"]: event for event in lab.told()}
+        told = {event["switch"]: event for event in lab.told("packet_switch_light")}
         assert set(told) == {name for name, controller in controllers.items() if controller != "ringlight"}
         gpus = [(entry["port"], entry["gpu"]) for entry in told["p0"]["ports"]]
         assert gpus == {"g0": [(1, None)], "g2": [(3, "g2")]}[moved]
         flows = lab.api.get("/v1/packet-switches/p0/flows")
         assert flows.status_code == 503
         assert "left to" in flows.json()["detail"]
+        # One that only listens says where it is: nobody waits until what was learned of it has aged.
+        lab.light([pair for pair in lab.circuits() if "g1" not in pair] + [["g1", LISTENS_AT[moved]]])
+        until(lambda: lab.ping("g0", "g1").returncode == 0, ANNOUNCED_S)
+        assert lab.told("gpus_announced")[-1]["gpus"] == ["g1"]

@@ -1,4 +1,4 @@
-"""Applications of others: Ryu's names for os-ken, REST routes, whose a packet switch is, what one is told."""
+"""Applications of others: Ryu's names for os-ken, REST routes, whose a packet switch is, what it is told."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ringlight.controller.packets.following import Followers, attached
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Port, circuit_cross_connects
+from ringlight.testbed.emulation import netlink
 from tests.unit.test_controller_rules import FakeTables
 
 APPLICATIONS = ROOT / "docs/applications"
@@ -170,7 +171,8 @@ def test_tables_of_others_are_neither_read_nor_written() -> None:
 def test_who_writes_a_switch_is_told_what_the_light_changed_there_and_no_more() -> None:
     fabric = fabric_of(p1="tcp:127.0.0.1:9")
     told = (bus := EventBus()).subscribe()
-    followers = Followers(fabric, bus)
+    moves: list[list[str]] = []
+    followers = Followers(fabric, bus, moves.append)
     before = attachments(fabric, light(("g0", "p0:1"), ("g2", "p1:1")))
     after = attachments(fabric, light(("g0", "p0:2"), ("g2", "p1:3")))
     followers.tell(before)
@@ -185,3 +187,28 @@ def test_who_writes_a_switch_is_told_what_the_light_changed_there_and_no_more() 
         {"port": 3, "peer": "g2:0", "gpu": "g2", "ip": gpu.ip, "mac": gpu.mac},
     ]
     assert [entry["peer"] for entry in attached(fabric, after, "p1")] == [None, None, "g2:0", "p0:4"]
+    # A switch of others must hear, too, of who has moved to one of ours.
+    assert moves == [["g0", "g2"]]
+    followers.tell(attachments(fabric, light(("g0", "p0:2"), ("g2", "p1:3"), ("g1", "p1:1"))))
+    followers.tell(attachments(fabric, light(("g0", "p0:2"), ("g2", "p0:1"))))
+    assert moves[1:] == [["g1"], ["g2"]]
+
+
+def test_nobody_announces_itself_where_all_switches_are_ours() -> None:
+    fabric = fabric_of()
+    moves: list[list[str]] = []
+    followers = Followers(fabric, EventBus(), moves.append)
+    for port in ("p0:1", "p0:2"):
+        followers.tell(attachments(fabric, light(("g0", port))))
+    assert moves == []
+
+
+@pytest.mark.parametrize(("operation", "to_ip"), [(1, "10.82.0.1"), (2, "10.82.0.7")])
+def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
+    from os_ken.lib.packet import arp, ethernet, packet
+
+    own, other = "02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff" if operation == 1 else "02:00:00:00:00:07"
+    read = packet.Packet(netlink.arp_frame(operation, own, "10.82.0.1", other, to_ip))
+    frame, said = read.get_protocol(ethernet.ethernet), read.get_protocol(arp.arp)
+    assert (frame.dst, frame.src, frame.ethertype) == (other, own, 0x0806)
+    assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (operation, own, "10.82.0.1", to_ip)

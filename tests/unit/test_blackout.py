@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ringlight.experiments.analysis.metrics.regroup import light_window, relit_gpus
-from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.result import Analysis, analyse, document
+from ringlight.experiments.analysis.rows import where
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.expand import load
-from ringlight.experiments.language.plan import EventPlan, When
+from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.plan import EventPlan, RunPlan, When
 from ringlight.experiments.record.events import Iteration, Record, WorkerDone, WorkerReady
 from ringlight.experiments.record.runs import Action, Run, runs_of
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.experiment import one_alone
 from tests.simulated import the, with_workers
+from tests.unit.page import Page, text_of
 from tests.unit.test_cli import MINI
 
 EXPERIMENT = load(MINI)
@@ -105,3 +110,43 @@ def test_circuits_that_an_event_sets_move_only_gpus_whose_light_is_another() -> 
     run = Run(PLAN, "live", 0.0, 3.0, {}, (action,), before, (), ())
     assert relit_gpus(run, action) == {"g1", "g2"}
     assert relit_gpus(run, replace(action, plan=replace(event, do="regroup"))) == set()
+
+
+def test_when_others_had_followed_is_the_end_of_the_last_silence_or_stall(
+    records: list[Record], tmp_path: Path
+) -> None:
+    def found(changed: list[Record], experiment: Experiment) -> Analysis:
+        return analyse(experiment, changed, "measured")
+
+    assert not where(found(records, EXPERIMENT).rows, metric="followed")
+    others = left_to_others(EXPERIMENT)
+    assert the(found(records, others).rows, "followed", arm="live") == 0.0
+    begin, end = light_window(regroup_of(records))
+    gap = {"peer": 1, "t_start": begin + 0.01, "t_end": end + 0.4, "lost": 9}
+    changed = [
+        replace(r, beacon_gaps=[gap]) if isinstance(r, WorkerDone) and r.rank == 0 else r for r in records
+    ]
+    silent = found(changed, others)
+    assert the(silent.rows, "followed", arm="live") == pytest.approx(0.4)
+    last = max((r for r in changed if isinstance(r, Iteration)), key=lambda r: r.i)
+    stall = [[begin + 0.01, end + 0.7], [end + 0.8, end + 0.9]]
+    stalled = found([replace(r, stalls=stall) if r is last else r for r in changed], others)  # type: ignore[call-arg]
+    assert the(stalled.rows, "followed", arm="live") == pytest.approx(0.7)
+
+    page = render(view_of(silent, document(silent, changed, {}), {}, ()), tmp_path)
+    said = text_of(Page(page))
+    assert "Packet switches of other controllers" in said
+    assert "nobody: it learns addresses and floods" in said
+    assert "400.0 ms" in said
+
+
+def left_to_others(experiment: Experiment) -> Experiment:
+    """The same, its packet switches left to nobody."""
+
+    def plan_of(plan: RunPlan) -> RunPlan:
+        fabric = plan.setting.fabric
+        switches = {n: replace(s, controller="none") for n, s in fabric.packet_switches.items()}
+        setting = replace(plan.setting, fabric=replace(fabric, packet_switches=switches))
+        return replace(plan, setting=setting)
+
+    return replace(experiment, plans=tuple(map(plan_of, experiment.plans)))

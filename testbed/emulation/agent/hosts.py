@@ -71,6 +71,12 @@ class IdleHosts:
         """Those with an idle host now."""
         return frozenset(self._hosts)
 
+    def announce(self, gpus: Collection[str]) -> list[str]:
+        """Have the idle hosts among these say where they are; the rest."""
+        with self._lock:
+            there = [gpu for gpu in gpus if gpu in self._hosts and self._network.announce(self._hosts[gpu])]
+        return [gpu for gpu in gpus if gpu not in there]
+
     def close(self) -> None:
         """Remove them, and make no more."""
         with self._lock:

@@ -30,6 +30,13 @@ class ReleaseRequest(BaseModel):
     at: float
 
 
+class AnnouncementRequest(BaseModel):
+    """Have what is at these GPUs' NICs say where it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    gpus: list[str]
+
+
 class PackedWorkload(BaseModel):
     """A workload for workers to execute, packed, in Base64."""
 
@@ -144,6 +151,10 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     @app.post("/v1/hosts")
     def fill_hosts() -> list[dict[str, Any]]:
         return workers.hosts(fill=True)
+
+    @app.post("/v1/announcements")
+    def announce(request: AnnouncementRequest) -> dict[str, Any]:
+        return {"absent": workers.announce(request.gpus)}
 
     @app.delete("/v1/workers/{name}")
     def remove(name: str) -> dict[str, Any]:

@@ -483,6 +483,13 @@ class Workers:
         with self._lock:
             return list(self._workers.values())
 
+    def announce(self, gpus: Collection[str]) -> list[str]:
+        """Have what is at these GPUs' NICs say on the network where it is; those that have nothing there."""
+        with self._lock:
+            busy = {w.place.gpu: w.host for w in self._workers.values() if w.state == "running"}
+        quiet = [gpu for gpu in gpus if gpu not in busy or not self._network.announce(busy[gpu])]
+        return self._idle.announce(quiet)
+
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
         """What is at each GPU's NIC (:func:`told`); ``fill``: with idle hosts. Raises AgentError."""
         if fill:

@@ -1,0 +1,25 @@
+"""Packet switches whose tables another controller writes: when it had followed the light."""
+
+from __future__ import annotations
+
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, light_window, moves_light
+from ringlight.experiments.record.runs import Action
+
+
+@metric("s", of="event")
+def followed(context: Context, action: Action) -> float | None:
+    """From the end of moving light until packets of all jobs came through switches of other controllers.
+
+    The latest end of a beacons' silence, or of a stall of an all-reduce, that began before light had moved;
+    0 where all were over by then.
+    """
+    run = context.run
+    if not run.plan.setting.fabric.foreign_switches or not moves_light(context, action):
+        return None
+    begin, end = light_window(action)
+    back = [gap["t_end"] for gap in beacon_gaps(run, action)]
+    stalls = [stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls]
+    back += [last for first, last in stalls if last > begin and first < end]
+    sees = any(job.iterations or (job.plan.beacon_s and job.done) for job in run.jobs.values())
+    return max([0.0, *(t - end for t in back)]) if sees else None
