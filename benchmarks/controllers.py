@@ -334,13 +334,13 @@ def measure(arm: str, times: int, wait_s: float, program: str | None) -> dict[st
             Addresses(), rest=places[0], openflow=places[1], app_openflow=places[2], app_rest=places[3]
         )
         apps = [APPLICATIONS / "learning_switch.py"] if arm == "app" else []
-        processes = processes_of(setting, "namespace", addresses, logs=folder, apps=apps)
-        stack.enter_context(processes)
         if arm == "manager":
             stack.enter_context(running(own_manager(openflow), folder / "other.log"))
         elif arm == "faucet":
             assert program is not None
             stack.enter_context(running(faucet(program, openflow, folder), folder / "other.log"))
+        processes = processes_of(setting, "namespace", addresses, logs=folder, apps=apps)
+        stack.enter_context(processes)
         api = stack.enter_context(
             httpx.Client(base_url=f"http://{addresses.rest}", timeout=30.0, trust_env=False)
         )
