@@ -196,10 +196,10 @@ def scenario(controllers: Mapping[str, str], folder: Path) -> Path:
 
 
 @contextmanager
-def running(command: Sequence[str], log: Path) -> Iterator[None]:
+def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:

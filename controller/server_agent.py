@@ -106,6 +106,11 @@ class AgentClient:
         body = {"gpus": list(gpus)}
         return dict(self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s))
 
+    def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
+        """``{"applications", "controllers"}``: the process of applications, or None, and the controllers of
+        others by packet switch, each as it is now."""
+        return dict(self._call("GET", "/v1/others", timeout_s=timeout_s))
+
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
         self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)

@@ -16,7 +16,7 @@ from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.demand.site import DemandSite
-from ringlight.controller.errors import InvalidError, StartError
+from ringlight.controller.errors import ControllerError, InvalidError, StartError
 from ringlight.controller.grids.arbiter import Arbiter
 from ringlight.controller.grids.onics import OnicSite
 from ringlight.controller.inventory import Inventory
@@ -69,7 +69,7 @@ class Controller:
             self.intents.set_policy(None, policy)
         self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
         self.forwarding = Forwarding(fabric, plane)
-        agent = AgentClient(inventory.agent) if inventory.agent else None
+        self._agent = agent = AgentClient(inventory.agent) if inventory.agent else None
         self.announcer = Announcer(agent, self.bus)
         self.circuits = CircuitManager(
             fabric, self.site, self.forwarding, self.intents, self.bus, self.announcer.announce
@@ -165,6 +165,10 @@ class Controller:
         reasons += self.demand.troubles()
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
+        others = self._others()
+        process = others["applications"]
+        if process is not None and not process["alive"]:
+            reasons.append(f"the process of applications has ended ({process['last_error']})")
         return {
             "status": "degraded" if reasons else "ok",
             "reasons": reasons,
@@ -175,7 +179,20 @@ class Controller:
             "optical_switches": {name: view.reachable for name, view in views.items()},
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
+            **others,
         }
+
+    def _others(self) -> dict[str, Any]:
+        """Of switches that are left to others: the process of applications, and whether each one's controller
+        is connected. Nothing where the agent does not say, which is told elsewhere."""
+        nothing: dict[str, Any] = {"applications": None, "controllers": {}}
+        if self._agent is None or not self.fabric.foreign_switches:
+            return nothing
+        try:
+            return {**nothing, **self._agent.others()}
+        except ControllerError as error:
+            log.warning("who writes the switches of others is not known: %s", error)
+            return nothing
 
     def _reaches(self, gpu: str, others: Collection[str]) -> bool:
         """Whether packets get from a GPU to all of the others and back, as light and links are now."""

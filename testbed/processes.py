@@ -35,6 +35,8 @@ UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 20.0
 RESTARTS = 3
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
+#: Which applications of others the testbed is to run.
+_APPS = "apps-plan.json"
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ class LabProcesses:
 
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
-    one dies, however it dies. ``apps``: files of applications of others, which run in a process of their own
-    beside the controller. ``notice`` is told, in one line, what a person should know.
+    one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
+    of their own. ``notice`` is told, in one line, what a person should know.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class LabProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of ``testbed`` and ``controller``, and of ``apps`` where there are any."""
+        """Of ``testbed`` and ``controller``."""
         return {name: process.pid for name, process in self._running.items()}
 
     def __enter__(self) -> LabProcesses:
@@ -157,9 +159,7 @@ class LabProcesses:
                 token.touch(mode=0o600)
                 token.write_text(self.addresses.token, encoding="utf-8")
             if self._apps:
-                # First, as a file that cannot be loaded ends it all.
-                self._spawn("apps")
-                self._wait_for("apps.json", "apps")
+                self._plan_apps()
             self._spawn("testbed")
             self._spawn("controller")
             self._wait_for("inventory.json", "testbed")
@@ -173,13 +173,8 @@ class LabProcesses:
         both = ["--fabric", str(self.state / "fabric.json"), "--openflow", self.addresses.openflow]
         if name == "testbed":
             lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
-            apps = ["--apps", self.addresses.app_openflow] if self._apps else []
+            apps = ["--apps", str(self.state / _APPS)] if self._apps else []
             return [sys.executable, "-m", "ringlight.testbed.emulation", *both, *lab, *apps, *self._options]
-        if name == "apps":
-            places = ["--openflow", self.addresses.app_openflow, "--rest", self.addresses.app_rest]
-            ready = ["--ready", str(self.state / "apps.json")]
-            files = [str(path) for path in self._apps]
-            return [sys.executable, "-m", "ringlight.controller.openflow.apps", *places, *ready, *files]
         command = [
             *(sys.executable, "-m", "ringlight.controller", *both, "--rest", self.addresses.rest),
             *("--inventory", str(self.state / "inventory.json")),
@@ -197,14 +192,22 @@ class LabProcesses:
                 stderr=output,
                 # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
                 start_new_session=True,
-                env=self.lab.environment() | (self._for_apps() if name == "apps" else {}),
+                env=self.lab.environment(),
                 cwd=IMPORT_PATH,
             )
 
-    def _for_apps(self) -> dict[str, str]:
-        """What applications are told, in their environment: where our controller answers."""
-        token = {"RINGLIGHT_TOKEN": self.addresses.token} if self.addresses.token else {}
-        return {"RINGLIGHT_REST": f"http://{self.addresses.rest}", **token}
+    def _plan_apps(self) -> None:
+        """What the testbed is to run of applications of others, in a file."""
+        from ringlight.testbed.emulation.others import Applications
+
+        Applications(
+            files=tuple(map(str, self._apps)),
+            openflow=self.addresses.app_openflow,
+            rest=self.addresses.app_rest,
+            controller=f"http://{self.addresses.rest}",
+            log=self.logs / "apps.log",
+            token_file=self.state / "token" if self.addresses.token else None,
+        ).write(self.state / _APPS)
 
     def _wait_for(self, file: str, name: str) -> None:
         """Until a process has written a file of the lab's state."""

@@ -39,6 +39,8 @@ class _Charge:
     pause_s: float = FIRST_PAUSE_S
     due: float | None = None
     restarts: int = 0
+    #: How the one before ended.
+    ended: str | None = None
     away: bool = False
     #: Killed on purpose, since it was started.
     asked: bool = False
@@ -46,11 +48,16 @@ class _Charge:
 
 @dataclass(frozen=True)
 class Life:
-    """One process as it is now, and how often it was started again."""
+    """One process as it is now, and how often it was started again.
+
+    ``ended``: how it ended last, None where it never has; ``since``: its last start, CLOCK_MONOTONIC seconds.
+    """
 
     pid: int
     runs: bool
     restarts: int
+    ended: str | None
+    since: float
 
     @property
     def has_died(self) -> bool:
@@ -62,15 +69,20 @@ class Supervisor:
 
     ``on_restart`` is told name and process id, and whether the one before was killed on purpose.
 
-    ``kind``: what people call such a process, before its name. Raises what ``start`` raises, for the first
-    start only.
+    ``kind``: what people call such a process, before its name. ``last_words``: what a process said last, for
+    one that ended by itself. Raises what ``start`` raises, for the first start only.
     """
 
     def __init__(
-        self, kind: str, starts: Mapping[str, Start], on_restart: Callable[[str, int, bool], None]
+        self,
+        kind: str,
+        starts: Mapping[str, Start],
+        on_restart: Callable[[str, int, bool], None],
+        last_words: Callable[[str], str] | None = None,
     ) -> None:
         self.kind = kind
         self._on_restart = on_restart
+        self._last_words = last_words
         self._lock = threading.Lock()
         self._stopping = False
         self._charges: dict[str, _Charge] = {}
@@ -91,6 +103,8 @@ class Supervisor:
                     c.process.pid,
                     c.due is None and c.process.poll() is None,
                     c.restarts,
+                    c.ended,
+                    c.since,
                 )
                 for name, c in self._charges.items()
             }
@@ -167,12 +181,17 @@ class Supervisor:
         charge = self._charges[name]
         code = charge.process.wait()
         now = time.monotonic()
+        how = ended(code)
+        if self._last_words is not None and code >= 0:
+            # A process that was killed had no say in it.
+            how = f"{how}: {self._last_words(name)}"
         with self._lock:
+            charge.ended = how
             steady = now - charge.since > STEADY_S
             charge.pause_s = FIRST_PAUSE_S if steady else charge.pause_s
             charge.due = now + charge.pause_s
         pause = "later" if charge.away else f"in {charge.pause_s:.1f} s"
-        log.error("%s %s has ended (%s); it is started again %s", self.kind, name, ended(code), pause)
+        log.error("%s %s has ended (%s); it is started again %s", self.kind, name, how, pause)
 
     def _restart(self, name: str) -> None:
         charge = self._charges[name]
@@ -187,7 +206,7 @@ class Supervisor:
                 charge.pause_s, charge.due = pause_s, time.monotonic() + pause_s
                 return
             os.close(charge.pidfd)
-            fresh.pause_s, fresh.restarts = pause_s, charge.restarts + 1
+            fresh.pause_s, fresh.restarts, fresh.ended = pause_s, charge.restarts + 1, charge.ended
             self._charges[name] = fresh
         log.warning("%s %s runs again", self.kind, name)
         self._on_restart(name, fresh.process.pid, charge.asked)

@@ -20,8 +20,30 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ApplicationsProcess(Answer):
+    """The process that applications of others run in. ``since``: CLOCK_MONOTONIC seconds of its last start;
+    ``last_error``: how the one before ended."""
+
+    alive: bool
+    pid: int
+    since: float
+    restarts: int
+    last_error: str | None
+
+
+class OtherController(Answer):
+    """The controller of a packet switch that is left to others, as Open vSwitch sees it. ``for_s``: seconds
+    that it has been connected, or has not been since it was last; None where it never was."""
+
+    controller: str
+    connected: bool
+    for_s: int | None
+    last_error: str | None
+
+
 class Health(Answer):
-    """``reasons``: one line for each thing that is not as it should be."""
+    """``reasons``: one line for each thing that is not as it should be. ``controllers``: of others, by packet
+    switch; that one is not connected is no reason, as it may come later."""
 
     status: Literal["ok", "degraded"]
     reasons: list[str]
@@ -32,6 +54,8 @@ class Health(Answer):
     optical_switches: dict[str, bool]
     onics: dict[str, bool]
     agent: bool
+    applications: ApplicationsProcess | None
+    controllers: dict[str, OtherController]
 
 
 # Fabric

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--openflow", type=_address, default=("127.0.0.1", 6653), help="controller, host:port"
     )
-    parser.add_argument("--apps", type=_address, help="applications of others, host:port, for their switches")
+    parser.add_argument("--apps", type=Path, help="file that says which applications of others to run")
     parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
     parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
     parser.add_argument("--onic-lease", type=_factor, default=2.0, help="of light, emulated seconds")
@@ -99,6 +99,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
     from ringlight.testbed.emulation.network import Emulation
     from ringlight.testbed.emulation.nodes import ControllerAddress
+    from ringlight.testbed.emulation.others import Applications
     from ringlight.testbed.emulation.testbed import Settings, Stopped, Testbed
 
     testbed = Testbed(
@@ -111,7 +112,7 @@ def _run(chosen: argparse.Namespace) -> int:
                 chosen.time_dilation, chosen.payload_scale, chosen.congestion_control, chosen.rto_min
             ),
             controller=ControllerAddress(*chosen.openflow),
-            apps=ControllerAddress(*chosen.apps) if chosen.apps else None,
+            apps=Applications.read(chosen.apps) if chosen.apps else None,
             image=chosen.image,
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,

@@ -25,6 +25,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,29 @@ def set_target(bridge: str, target: str) -> None:
     found = vsctl("get", "controller", bridge, "target").strip().strip('"')
     if found != target:
         raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {found}, not {target}")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A bridge and its controller. ``for_s``: whole seconds that it has been connected, or has not been since
+    it was last; None where it never was. ``last_error``: of the last attempt that failed."""
+
+    connected: bool
+    for_s: int | None
+    last_error: str | None
+
+
+def connections(bridges: Sequence[str]) -> list[Connection]:
+    """Of each bridge, which has one controller. Raises OpenVSwitchError."""
+    if not bridges:
+        return []
+    said = json.loads(vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges))
+    return [_connection(connected, dict(status[1])) for connected, status in said["data"]]
+
+
+def _connection(connected: bool, status: Mapping[str, str]) -> Connection:
+    since = status.get("sec_since_connect" if connected else "sec_since_disconnect")
+    return Connection(connected, None if since is None else int(since), status.get("last_error"))
 
 
 def cut_off(bridge: str) -> None:

@@ -28,7 +28,7 @@ from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
 from ringlight.fabric.topology import Fabric, OpticalSwitch
 from ringlight.testbed import services
-from ringlight.testbed.emulation import clean, netlink, openvswitch
+from ringlight.testbed.emulation import clean, netlink, openvswitch, others
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
@@ -57,6 +57,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.others import Applications, Others, others_routes
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.supervision import Supervisor
 
@@ -90,8 +91,7 @@ class Settings:
     """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker.
 
     ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
-    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: where applications of others
-    wait for their switches.
+    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: applications of others.
     """
 
     lab: Lab
@@ -100,7 +100,7 @@ class Settings:
     runtime: Runtime = "docker"
     emulation: Emulation = field(default_factory=Emulation)
     controller: ControllerAddress = field(default_factory=lambda: ControllerAddress("127.0.0.1", 6653))
-    apps: ControllerAddress | None = None
+    apps: Applications | None = None
     image: str | None = None
     command: tuple[str, ...] | None = None
     seed: int = 0
@@ -122,6 +122,7 @@ class Testbed:
         self.agents: Supervisor | None = None
         self.switches: Supervisor | None = None
         self.averagers: Supervisor | None = None
+        self.apps: Supervisor | None = None
         #: Of optical switches: ``host:port`` of each of their management protocols, and of their own REST.
         self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
@@ -173,7 +174,11 @@ class Testbed:
         api, image = self._check_runtime()
         self._go_on()
 
-        network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller, settings.apps)
+        # First, as a file that cannot be loaded ends it all.
+        self._launch_apps()
+        self._go_on()
+        where = None if settings.apps is None else settings.apps.address
+        network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller, where)
         self.network = network
         self._undo.callback(self._attempt, "the network", network.stop)
         network.build()
@@ -213,6 +218,7 @@ class Testbed:
         faults = Faults(settings.fabric, network, workers, server, self._kept(), self._disturbable())
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
+        app.include_router(others_routes(Others(network.handed_over(), self.apps).told))
         server.start()
         self._await_optical()
         self._await_onics()
@@ -251,6 +257,18 @@ class Testbed:
         except (docker.errors.APIError, requests.RequestException) as error:
             raise TestbedError(f"Docker: {docker_reason(error)}") from None
         return api, image
+
+    # -- applications of others
+
+    def _launch_apps(self) -> None:
+        """Start them, and wait until they run."""
+        if (apps := self.settings.apps) is None:
+            return
+        ready = self.settings.state / "apps.json"
+        starts = {others.NAME: partial(apps.start, self.settings.lab, ready)}
+        self.apps = Supervisor("the process of", starts, lambda *_: None, lambda _: last_line(apps.log))
+        self._undo.callback(self.apps.stop)
+        self._await(self.apps, others.NAME, ready.exists, apps.log, time.monotonic() + START_S)
 
     # -- optical switches
 

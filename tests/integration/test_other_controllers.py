@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,10 @@ class UpLab:
     def until_pinged(self, timeout_s: float = FOLLOWED_S) -> float:
         """Until every GPU is answered by every other; how long that took, seconds."""
         return until(lambda: self.ping().returncode == 0, timeout_s, lambda: self.ping().stdout)
+
+    def health(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.get("/v1/health").raise_for_status().json()
+        return found
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         """The controller's events of a kind so far."""
@@ -163,6 +168,22 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
         learned = lab.app.get("/learning/2").json()["learned"]
         assert learned[macs["g0"]] == 3
 
+        process = lab.health()["applications"]
+        assert (process["alive"], process["restarts"], process["last_error"]) == (True, 0, None)
+        os.kill(process["pid"], signal.SIGKILL)
+        until(lambda: lab.health()["applications"]["restarts"] == 1, 15.0)
+        again = lab.health()
+        assert (again["applications"]["alive"], again["applications"]["last_error"]) == (
+            True,
+            "killed by SIGKILL",
+        )
+        lab.until_pinged()
+        assert again["applications"]["since"] > process["since"]
+        assert {name: one["connected"] for name, one in lab.health()["controllers"].items()} == {
+            "p0": True,
+            "p1": True,
+        }
+
 
 @pytest.mark.parametrize("whose", ["own manager", "faucet", "none beside ours"])
 def test_packets_come_through_again_once_the_other_controller_has_followed(
@@ -177,7 +198,7 @@ def test_packets_come_through_again_once_the_other_controller_has_followed(
     else:
         controllers = dict.fromkeys(("p0", "p1"), f"tcp:127.0.0.1:{port}")
         command = faucet(FAUCET, port, tmp_path) if whose == "faucet" else own_manager(port)
-    with running(command, tmp_path / "log"), standing(scenario(controllers, tmp_path)) as lab:
+    with running(command, tmp_path / "log") as other, standing(scenario(controllers, tmp_path)) as lab:
         lab.until_pinged()
         before = lab.api.get("/v1/packet-switches").json()
         assert {s["name"]: s["controller"] for s in before} == controllers
@@ -202,3 +223,14 @@ def test_packets_come_through_again_once_the_other_controller_has_followed(
         lab.light([pair for pair in lab.circuits() if "g1" not in pair] + [["g1", LISTENS_AT[moved]]])
         until(lambda: lab.ping("g0", "g1").returncode == 0, ANNOUNCED_S)
         assert lab.told("gpus_announced")[-1]["gpus"] == ["g1"]
+
+        def connected() -> dict[str, bool]:
+            health = lab.health()
+            # That another's controller is away is told, and no fault of the lab's.
+            assert health["status"] == "ok"
+            return {name: one["connected"] for name, one in health["controllers"].items()}
+
+        theirs = [name for name, controller in controllers.items() if controller.startswith("tcp:")]
+        assert connected() == dict.fromkeys(theirs, True)
+        other.kill()
+        until(lambda: connected() == dict.fromkeys(theirs, False), 15.0)

@@ -161,6 +161,7 @@ def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_pat
         "device",
         {"dies": partial(process, dying), "stays": partial(process, "import time; time.sleep(60)")},
         lambda name, pid, asked: restarted.update({name: (pid, asked)}),
+        lambda name: f"{name} said nothing",
     )
     try:
         until(lambda: starts.exists() and len(starts.read_text().splitlines()) >= 3)
@@ -173,6 +174,9 @@ def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_pat
         os.kill(stays.pid, signal.SIGKILL)
         until(lambda: supervisor.lives()["stays"].restarts == 1)
         again = supervisor.lives()["stays"]
+        assert (stays.ended, again.ended) == (None, "killed by SIGKILL")
+        assert again.since > stays.since
+        assert supervisor.lives()["dies"].ended == "exit code 0: dies said nothing"
         assert again.runs
         assert again.pid != stays.pid
         until(lambda: restarted.get("stays") == (again.pid, False))

@@ -1,0 +1,127 @@
+"""Who else writes packet switches' tables: the process of applications, and controllers of others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from ringlight import IMPORT_PATH
+from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.supervision import Supervisor
+
+#: Its name among supervised processes: there is one for all applications.
+NAME = "applications"
+#: What Open vSwitch says of connections is asked for once in so many seconds, however many ask.
+_FRESH_S = 0.5
+
+
+@dataclass(frozen=True)
+class Applications:
+    """Files of applications of others. ``openflow`` and ``rest``: where they wait for switches and for calls,
+    ``host:port``. ``controller``: URL of our REST API, ``token_file``: with the token that it asks for.
+    """
+
+    files: tuple[str, ...]
+    openflow: str
+    rest: str
+    controller: str
+    log: Path
+    token_file: Path | None
+
+    @classmethod
+    def read(cls, path: Path) -> Applications:
+        """Of what :meth:`write` wrote. Raises OSError, ValueError."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        token = found["token_file"]
+        files, log_file = tuple(found["files"]), Path(found["log"])
+        return cls(**{**found, "files": files, "log": log_file, "token_file": Path(token) if token else None})
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+
+    @property
+    def address(self) -> ControllerAddress:
+        return ControllerAddress.parse(self.openflow)
+
+    def start(self, lab: Lab, ready: Path) -> subprocess.Popen[bytes]:
+        """Their process, which writes ``ready`` once they run. Raises OSError."""
+        ready.unlink(missing_ok=True)
+        environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}
+        if self.token_file is not None:
+            environment["RINGLIGHT_TOKEN"] = self.token_file.read_text(encoding="utf-8").strip()
+        words = ["--openflow", self.openflow, "--rest", self.rest, "--ready", str(ready)]
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "ringlight.controller.openflow.apps", *words, *self.files],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=environment,
+                cwd=IMPORT_PATH,
+            )
+
+
+class Others:
+    """What is known of them. ``bridges``: of packet switches that look for a controller of others, by name,
+    with the address as the fabric has it. ``apps``: keeps the process of applications."""
+
+    def __init__(self, bridges: Mapping[str, tuple[str, str]], apps: Supervisor | None) -> None:
+        self._bridges = bridges
+        self._apps = apps
+        self._lock = threading.Lock()
+        self._read: tuple[float, list[openvswitch.Connection]] = (-_FRESH_S, [])
+
+    def told(self) -> dict[str, Any]:
+        """``applications``: their process, None without any; ``controllers``: by packet switch, whose tables
+        another controller writes, whether that is connected. Raises OpenVSwitchError."""
+        return {"applications": self._process(), "controllers": self._connections()}
+
+    def _process(self) -> dict[str, Any] | None:
+        if self._apps is None:
+            return None
+        life = self._apps.lives()[NAME]
+        return {
+            "alive": life.runs,
+            "pid": life.pid,
+            "since": life.since,
+            "restarts": life.restarts,
+            "last_error": life.ended,
+        }
+
+    def _connections(self) -> dict[str, Any]:
+        with self._lock:
+            at, found = self._read
+            if time.monotonic() - at > _FRESH_S:
+                found = openvswitch.connections([bridge for bridge, _ in self._bridges.values()])
+                self._read = time.monotonic(), found
+        return {
+            name: {"controller": controller, **asdict(connection)}
+            for (name, (_, controller)), connection in zip(self._bridges.items(), found, strict=True)
+        }
+
+
+def others_routes(others: Callable[[], dict[str, Any]]) -> APIRouter:
+    """``/v1/others`` of a server agent."""
+    router = APIRouter()
+
+    @router.get("/v1/others")
+    def told() -> JSONResponse:
+        try:
+            return JSONResponse(others())
+        except openvswitch.OpenVSwitchError as error:
+            return JSONResponse({"detail": str(error)}, status_code=503)
+
+    return router
