@@ -129,7 +129,8 @@ class Server:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except BlockingIOError:
+            except OSError:
+                # Nobody else waits, the caller is gone, or no descriptor is left: then the next turn tries.
                 return
             self._core.connected(self._add(connection), time.monotonic())
 

@@ -1,0 +1,56 @@
+"""The averager's sockets, where they fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from typing import Any
+
+from ringlight.fabric.optinc.averaging import Coding
+from ringlight.testbed.emulation.averager.core import Core, Unit
+from ringlight.testbed.emulation.averager.lookup import Lookup, Sample, evaluate
+from ringlight.testbed.emulation.averager.server import Server
+
+CODING = Coding(8, 4)
+
+
+class Failing(socket.socket):
+    """A listener whose first callers are gone, or find no file descriptor left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = [errno.ECONNABORTED, errno.EMFILE]
+
+    def accept(self) -> Any:
+        if self.fails:
+            number = self.fails.pop()
+            raise OSError(number, os.strerror(number))
+        return super().accept()
+
+
+def test_a_caller_that_cannot_be_taken_does_not_end_the_averager() -> None:
+    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), Sample(None, CODING, 1, 8))
+    with Failing() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        server = Server(core, listener)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            with socket.create_connection(listener.getsockname(), 5.0) as caller:
+                caller.settimeout(5.0)
+                # No averager says this first: it hangs up.
+                caller.sendall(b"\xff" * 4096)
+                try:
+                    while caller.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
+            assert not listener.fails
+            assert thread.is_alive()
+        finally:
+            server.stop()
+            thread.join(5.0)
+    assert not thread.is_alive()
