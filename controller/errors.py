@@ -33,6 +33,12 @@ class UnsupportedError(ControllerError):
     status = 501
 
 
+class RefusedError(ControllerError):
+    """A switch was reached and did not do what it was told."""
+
+    status = 502
+
+
 class UnavailableError(ControllerError):
     """A switch or the server agent cannot be reached now; try again later."""
 

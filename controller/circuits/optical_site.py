@@ -13,7 +13,13 @@ from typing import Any
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.meters import Meters
 from ringlight.controller.circuits.transaction import lit
-from ringlight.controller.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
+from ringlight.controller.errors import (
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from ringlight.controller.optical.base import (
     Alarm,
     ApplyResult,
@@ -29,6 +35,7 @@ from ringlight.controller.optical.errors import (
     NoSuchPort,
     NotAsPlanned,
     OpticalError,
+    Refused,
     Unsupported,
 )
 from ringlight.fabric.crossconnect import CrossConnect
@@ -188,7 +195,7 @@ class OpticalSite:
         """Enable or disable a port, whose cross-connects stay; its state as read back.
 
         Raises NotFoundError, UnsupportedError, ConflictError for a switch that is kept for a job,
-        UnavailableError.
+        RefusedError, UnavailableError.
         """
         driver = self.driver(name)
         if (holder := self.holder(name)) is not None:
@@ -204,6 +211,8 @@ class OpticalSite:
             self.meters.failed(name, error)
             if isinstance(error, Indeterminate | NotAsPlanned):
                 self.note(who, action, name, "failed", port=port, text=str(error))
+            if isinstance(error, NotAsPlanned | Refused):
+                raise RefusedError(f"optical switch {name}: {error}") from error
             raise UnavailableError(f"optical switch {name}: {error}") from error
         self.note(who, action, name, port=port)
         # It has been done and read back, whatever this further reading comes to.

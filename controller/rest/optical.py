@@ -92,7 +92,9 @@ def router(controller: Controller) -> APIRouter:
             for number, status in sorted(snapshot.ports.items())
         ]
 
-    @routes.put("/{name}/ports/{port}", **answers(shapes.PortStatusDocument, 404, 409, 415, 422, 501, 503))
+    @routes.put(
+        "/{name}/ports/{port}", **answers(shapes.PortStatusDocument, 404, 409, 415, 422, 501, 502, 503)
+    )
     def put_port(name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin, who: Who) -> Any:
         """Enable or disable a port; its cross-connects stay, without light while it is disabled."""
         status = site.set_port_enabled(name, port, body.enabled, who=who)

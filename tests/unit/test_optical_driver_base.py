@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
-from ringlight.controller.errors import UnavailableError
+from ringlight.controller.errors import RefusedError, UnavailableError
 from ringlight.controller.optical import base
 from ringlight.controller.optical.base import (
     Bounds,
@@ -482,6 +482,27 @@ def test_what_became_of_a_port_is_noted_and_a_later_reading_that_fails_does_not_
     with pytest.raises(UnavailableError, match="outcome unknown"):
         site.set_port_enabled("ocs0", 9, True, who="ann")
     assert noted[1:] == [("ann", "enable", "ocs0", "failed")]
+
+
+class Obstinate(MemoryDriver):
+    """Its switch accepts a word about a port and does nothing, or says no."""
+
+    says: Exception | None = None
+
+    def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
+        if self.says is not None:
+            raise self.says
+
+
+@pytest.mark.parametrize("says", [None, Refused("SRCN: not allowed")])
+def test_a_port_that_a_switch_leaves_as_it_is_is_not_a_switch_out_of_reach(
+    switch: Switch, says: Exception | None
+) -> None:
+    driver = Obstinate(switch)
+    driver.says = says
+    site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, EventBus())
+    with pytest.raises(RefusedError, match="optical switch ocs0: "):
+        site.set_port_enabled("ocs0", 9, False, who="ann")
 
 
 def test_reply_lost_after_effect(switch: Switch, driver: MemoryDriver) -> None:
