@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -96,6 +97,8 @@ def conformance(
     rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver, profile, size)
     if name and len(rigs) > 1:
         fail("--name: there are several; choose one with --driver", 2)
+    if out is not None:
+        _make(out)
     found = []
     for usual, make in rigs.items():
         called = name or usual
@@ -124,6 +127,7 @@ def compare(
 ) -> None:
     """One page on which switches that were accepted one by one stand side by side."""
     switches: list[Any] = []
+    names: list[str] = []
     at = machine = None
     for folder in folders:
         path = folder / "acceptance.json" if folder.is_dir() else folder
@@ -131,22 +135,32 @@ def compare(
             found = json.loads(path.read_text(encoding="utf-8"))
             if found["acceptance"] != 1:
                 fail(f"{path}: of another version ({found['acceptance']})", 2)
+            names += [str(switch["name"]) for switch in found["switches"]]
             switches += found["switches"]
             at, machine = found["at"], found["machine"]
         except OSError as error:
             fail(f"{path}: {error.strerror}", 2)
         except (ValueError, KeyError, TypeError):
             fail(f"{path} is not what conformance --out writes", 2)
-    names = [switch["name"] for switch in switches]
     if twice := next((name for name in names if names.count(name) > 1), None):
         fail(f"two of them are called {twice}; name them apart with --name when they are accepted", 2)
+    _make(out)
     _write({"acceptance": 1, "at": at, "machine": machine, "switches": switches}, out)
+
+
+def _make(out: Path) -> None:
+    """The folder of --out, before minutes of checks. Raises UserError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        fail(f"--out: {out}: {error.strerror}", 2)
 
 
 def _write(document: Mapping[str, Any], out: Path) -> None:
     from ringlight.experiments.acceptance.page import render
 
-    out.mkdir(parents=True, exist_ok=True)
     (out / "acceptance.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     (out / "index.html").write_text(render(document, out / "figures"), encoding="utf-8")
     say(f"wrote {out / 'index.html'}")

@@ -63,10 +63,11 @@ def capture(
         fail(f"--direction: {direction!r} is not in, out or inout", 2)
     if as_json and write is None:
         fail("--json needs --write: packets as text go to standard output", 2)
-    if write is not None:
-        _check_writable(write)
     lab = attach(lab_id)
     tap = taps.tap_of(lab, port)
+    if write is not None:
+        # Last: an old file is emptied by it.
+        _check_writable(write)
     command = taps.command(tap, direction, None if write is None else str(write), count)  # type: ignore[arg-type]
     _run_capture(command, lab, f"{port} ({tap.interface})", seconds)
     if write is None:

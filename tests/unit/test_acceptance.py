@@ -192,3 +192,21 @@ def test_two_folders_are_compared_on_one_page(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert said in done.stderr
         assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(document("one")))
+    (tmp_path / "file").write_text("")
+    target = ["--target", "127.0.0.1:1", "--driver", "scpi", "--size", "8", "--read-only"]
+    for command in (["compare", str(tmp_path / "one.json")], ["conformance", *target]):
+        done = ringlight("ocs", *command, "--out", str(tmp_path / "file"))
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == f"ringlight: --out: {tmp_path / 'file'}: File exists"
+
+
+def test_what_is_compared_has_names(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps({**document("one"), "switches": [{}]}))
+    done = ringlight("ocs", "compare", str(tmp_path / "one.json"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "is not what conformance --out writes" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -212,6 +212,11 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["job", "submit", "red", "--gpus", "2", "--compute", "3"], 2, "'3' is not a time"),
         (["job", "submit", "red"], 2, "either --ranks or --gpus"),
         (["onics", "--flows"], 2, "--flows needs a GPU"),
+        (
+            ["bench", "tests/data/mini_wrht.yaml", "--simulate"],
+            2,
+            "it runs over packet switches",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str, tmp_path: Path) -> None:
@@ -220,6 +225,15 @@ def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str, tmp
     assert done.returncode == code
     assert part in one_line(done)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_capture_in_no_lab_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "old.pcap"
+    file.write_text("old")
+    done = ringlight("capture", "tor0:1", "--write", str(file), "--lab", "nowhere")
+    assert done.returncode != 0
+    assert "nowhere" in one_line(done)
+    assert file.read_text() == "old"
 
 
 def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:
