@@ -321,3 +321,11 @@ def _of_fields(folder: Path, draw: random.Random) -> list[Path]:
         nodes.append(node(number, draw.randrange(9), tuple(range(number)), **said))
     trace(folder, nodes)
     return [folder / "t.0.et"]
+
+
+def test_a_trace_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    found = many_kinds()
+    (tmp_path / "t.comm_group.json").mkdir()
+    with pytest.raises(ValueError, match=r"comm_group\.json"):
+        write(found, tmp_path / "t")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.comm_group.json"]

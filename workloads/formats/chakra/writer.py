@@ -21,22 +21,31 @@ def write(workload: Workload, path: Path) -> list[Path]:
 
     Returns the files. What Chakra has no field for (exact seconds, the algorithm, the stream) stands in
     attributes of our own, so that ``reader.read`` gives the same again; others pass over them. Raises
-    ValueError.
+    ValueError; then it leaves none of the files.
     """
+    written: list[Path] = []
+    try:
+        for file, data in _files(workload, path):
+            write_bytes(file, data)
+            written.append(file)
+    except ValueError:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def _files(workload: Workload, path: Path) -> Iterator[tuple[Path, bytes]]:
     names = {number: str(number + 1) for number in range(len(workload.groups))}
     if len(names) == 1 and workload.groups[0].tolist() == list(range(workload.ranks)):
         names[0] = ""
-    written = []
     for rank in range(workload.ranks):
         parts = [delimited(Metadata(version=VERSION))]
         parts += [delimited(node) for node in _nodes(workload, rank, names)]
-        written.append(path.with_name(f"{path.name}.{rank}.et"))
-        write_bytes(written[-1], b"".join(parts))
+        yield path.with_name(f"{path.name}.{rank}.et"), b"".join(parts)
     stated = {names[number]: group.tolist() for number, group in enumerate(workload.groups) if names[number]}
     if stated:
-        written.append(path.with_name(f"{path.name}.comm_group.json"))
-        write_bytes(written[-1], json.dumps(stated).encode() + b"\n")
-    return written
+        yield path.with_name(f"{path.name}.comm_group.json"), json.dumps(stated).encode() + b"\n"
 
 
 def delimited(message: Any) -> bytes:
