@@ -92,13 +92,13 @@ class Backend(Protocol):
     def prepare(
         self,
         settings: Sequence[Setting],
-        logs: Path,
+        logs: Path | None,
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:
         """What will be opened, here or by a copy of it elsewhere; where the output of its labs' processes
-        goes, and whom to tell what a person should know. ``earlier``: what :meth:`facts` said, where runs
-        are gone on with."""
+        goes (None: with the lab), and whom to tell what a person should know. ``earlier``: what :meth:`facts`
+        said, where runs are gone on with."""
         ...
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> Lab:

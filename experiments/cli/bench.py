@@ -60,6 +60,10 @@ def bench(
     backend: Backend = SimulationBackend()
     if not simulate:
         backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
+    if (why := backend.refuses(plan)) is not None:
+        fail(f"{scenario}: {why}", 2)
+    backend.check_ready()
+    backend.prepare([plan.setting], None, say, {})
     records, failures = one_alone(backend, plan)
     if failures:
         fail(failures[0])

@@ -190,13 +190,21 @@ def _check_placement(run: Draft, lights: bool) -> None:
                 raise ValueError(f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark")
 
 
+def check_standing(fabric: Fabric, ranks: Sequence[str]) -> None:
+    """Whether a graph of operations finds standing light at these GPUs; none: at any. Raises ValueError."""
+    lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
+    for light in lit:
+        if not ranks or set(ranks) & set(light.nodes):
+            raise ValueError(f"it runs over packet switches and circuits; {light.name} is neither")
+
+
 def _check_workload(run: Draft, job: JobPlan) -> None:
     """Whether a job's graph can be executed on its GPUs."""
     where = f"jobs.{job.name}.workload"
-    lit: list[Grid | WdmRing] = [*run.fabric.grids.values(), *run.fabric.rings.values()]
-    for light in lit:
-        if not job.ranks or set(job.ranks) & set(light.nodes):
-            raise ValueError(f"{where}: it runs over packet switches and circuits; {light.name} is neither")
+    try:
+        check_standing(run.fabric, job.ranks)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
 

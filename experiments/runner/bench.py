@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringlight.experiments.language.checks import check_standing
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
 from ringlight.fabric.kinds import bus_factor, collective_steps
@@ -61,6 +62,7 @@ def bench_plan(plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int
     """
     named = dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)
     gpus = list(named) or list(plan.setting.fabric.gpus)
+    check_standing(plan.setting.fabric, gpus)
     collective_steps(what.kind, what.algorithm, len(gpus))
     book = Book()
     group = book.group(range(len(gpus)))

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
+from ringlight.controller.rest.requests import JobRequest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.lab import goes_on
-from ringlight.experiments.backends.emulation.requests import job_request, peer_timeout_s
+from ringlight.experiments.backends.emulation.requests import (
+    MOST_BATCH,
+    MOST_BEACON_S,
+    MOST_COMPUTE_S,
+    MOST_GRADIENT_BYTES,
+    MOST_ITERATIONS,
+    MOST_LEARNING_RATE,
+    MOST_SEED,
+    job_request,
+    peer_timeout_s,
+)
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
@@ -115,4 +127,32 @@ def test_a_switch_that_is_elsewhere_passes_no_packets(driver: str, link: str, wh
     (plan,) = parse(text, "small.yaml").plans
     assert EmulationBackend("namespace").refuses(plan) == why
     # Nothing is sent over it in virtual time but what its profile says.
+    assert SimulationBackend().refuses(plan) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "figure", "said"),
+    [
+        ("gradient_bytes", MOST_GRADIENT_BYTES, "training: {gradient: 500 GB}"),
+        ("compute_s", MOST_COMPUTE_S, "training: {compute: 7200 s}"),
+        ("iterations", MOST_ITERATIONS, "training: {iterations: 1000001}"),
+        ("batch", MOST_BATCH, "training: {batch: 100001}"),
+        ("seed", MOST_SEED, "training: {seed: 4294967296}"),
+        ("learning_rate", MOST_LEARNING_RATE, "training: {learning_rate: 1001}"),
+        ("beacon_interval_s", MOST_BEACON_S, "beacon: 61 s"),
+    ],
+)
+def test_figures_that_the_controller_does_not_take_are_told_before_a_lab_is_built(
+    key: str, figure: float, said: str
+) -> None:
+    usual = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.0, "iterations": 1}
+    JobRequest.model_validate({**usual, key: figure})
+    with pytest.raises(ValidationError):
+        JobRequest.model_validate({**usual, key: figure + 4})
+    plan = plan_of(SWITCH + f"jobs: {{red: {{ranks: [g0, g1], {said}}}}}\n")
+    why = EmulationBackend("namespace").refuses(plan)
+    assert why is not None
+    named = said.replace(": {", ".").partition(":")[0]
+    assert why.startswith(f"jobs.red.{named.removeprefix('training.') if key == 'iterations' else named}: ")
+    assert "a worker takes" in why
     assert SimulationBackend().refuses(plan) is None

@@ -91,7 +91,7 @@ class EmulationBackend:
     def prepare(
         self,
         settings: Sequence[Setting],
-        logs: Path,
+        logs: Path | None,
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:

@@ -33,8 +33,10 @@ EXCHANGE_PATIENCE = 2
 TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
 #: Of one rank in an iteration; when they were is one event.
 MOST_OPERATIONS = 20_000
-#: The most that the controller takes.
-MOST_PATIENCE_S = 3600.0
+#: The most that the controller takes, as emulated.
+MOST_PATIENCE_S = MOST_COMPUTE_S = 3600.0
+MOST_BEACON_S, MOST_SLOWER, MOST_LEARNING_RATE = 60, 1000, 1000
+MOST_GRADIENT_BYTES, MOST_ITERATIONS, MOST_BATCH, MOST_SEED = 1 << 30, 1_000_000, 100_000, (1 << 32) - 1
 #: Between two decisions about light, emulated: each takes tens of milliseconds to write and read back.
 LEAST_INTERVAL_S = 0.2
 #: TCP's least time-out, in dark times: they are prolonged by what it takes to write and read back.
@@ -155,6 +157,8 @@ def only_simulated(plan: RunPlan) -> str | None:
     if (why := _too_fast(plan.setting)) is not None:
         return why
     for job in plan.jobs:
+        if (why := _beyond_workers(job)) is not None:
+            return why
         if job.container is not None:
             continue
         if job.workload is not None:
@@ -172,6 +176,28 @@ def only_simulated(plan: RunPlan) -> str | None:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
+    return None
+
+
+def _beyond_workers(job: JobPlan) -> str | None:
+    """The first figure that no worker takes, which the controller would say only when a lab is up."""
+    asked: list[tuple[str, float, float, float]] = [
+        ("beacon", job.beacon_s, 0, MOST_BEACON_S),
+        ("iterations", job.iterations, 1, MOST_ITERATIONS),
+    ]
+    asked += [(f"slower.{rank}", factor, 0, MOST_SLOWER) for rank, factor in job.stragglers.items()]
+    if job.training is not None:
+        of = job.training
+        asked += [
+            ("training.gradient", of.gradient_bytes, 0, MOST_GRADIENT_BYTES),
+            ("training.compute", of.compute_s, 0, MOST_COMPUTE_S),
+            ("training.batch", of.batch, 1, MOST_BATCH),
+            ("training.seed", of.seed, 0, MOST_SEED),
+            ("training.learning_rate", of.learning_rate, 0, MOST_LEARNING_RATE),
+        ]
+    for key, value, least, most in asked:
+        if not least <= value <= most:
+            return f"jobs.{job.name}.{key}: {value:.10g} as emulated; a worker takes {least} to {most}"
     return None
 
 

@@ -120,7 +120,7 @@ class SimulationBackend:
     def prepare(
         self,
         settings: Sequence[Setting],
-        logs: Path,
+        logs: Path | None,
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:
