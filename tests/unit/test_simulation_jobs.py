@@ -16,7 +16,7 @@ from ringlight.fabric.cost import RingJob, predict, ring_all_reduce_time
 from ringlight.fabric.grid import light_use, wavelength_map, ways_for
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.schedules import STEPS, halving_doubling, ring
-from ringlight.fabric.steps import Step
+from ringlight.fabric.steps import Step, compact
 from ringlight.fabric.topology import Port, circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
 from ringlight.fabric.wrht import wrht
@@ -127,7 +127,7 @@ def test_wrht_against_the_formula() -> None:
         assert found.total_s == pytest.approx(theta * (d * 8 / b + a), rel=1e-12)
     on_one = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a))
     assert on_one.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / b + a), rel=1e-12)
-    striped = synchronous(network, around.nodes, wdm.striped(ring(1024), 64), d, StepCost(a))
+    striped = synchronous(network, around.nodes, wdm.striped(compact(ring(1024)), 64), d, StepCost(a))
     assert striped.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / (64 * b) + a), rel=1e-12)
     # A ring keeps its circuits: where only new ones take time, it pays once.
     kept = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a, "changed-only"))

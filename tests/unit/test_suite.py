@@ -47,8 +47,10 @@ def test_what_fails_is_run_once_more(
         if "--ignore=tests/unit" in step or step[0] != "pytest":
             return 0
         what = step[:3] if step[2] == "tests/unit" else step
+        # Without plug-ins that these tests do not use: they cost each pytest two seconds.
+        lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
         done = subprocess.run(
-            [sys.executable, "-m", *what], cwd=tmp_path, check=False, capture_output=True, timeout=60
+            [sys.executable, "-m", *what, *lean], cwd=tmp_path, check=False, capture_output=True, timeout=60
         )
         return done.returncode
 
@@ -106,7 +108,8 @@ def test_other():
 def test_the_long_form_runs_fuzz_tests_alone_and_over_again(tmp_path: Path, wrong: str, code: int) -> None:
     (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (tmp_path / "test_it.py").write_text(FUZZ.format(wrong=wrong))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--fuzz", "0.03"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    command += ["--fuzz", "0.03"]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stdout
     assert "test_other" not in done.stdout
