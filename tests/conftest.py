@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+# On processors that tests keep busy, threads of numpy's would mostly wait for each other. Read when numpy is
+# imported, and inherited by all that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 #: Every process that the tests start inherits this: the process id of the test run that it belongs to.
 RUN = "RINGLIGHT_TESTS"
 
