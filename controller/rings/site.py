@@ -60,6 +60,8 @@ class RingSite:
         self._playing: dict[str, RingConductor] = {}
         #: The last conductor of each ring, for what it measured.
         self._last: dict[str, RingConductor] = {}
+        #: Why jobs were not taken over.
+        self._lost: dict[str, str] = {}
 
     def stop(self) -> None:
         """End the conductors. Light and tables stay as they are; workers try until the next one comes."""
@@ -122,6 +124,8 @@ class RingSite:
                 self._play(job_id, plan, lights, resumed=True)
         except ControllerError as error:
             log.error("job %s is not taken over: %s", job_id, error)
+            with self._lock:
+                self._lost[job_id] = f"job {job_id} is not taken over: {error}"
         else:
             self._publish(job_id, plan.place, "adopted")
 
@@ -129,6 +133,7 @@ class RingSite:
         """Take a job's sockets, tables and light away; what did not work, one line each. May be repeated."""
         with self._lock:
             conductor = self._playing.pop(job_id, None)
+            self._lost.pop(job_id, None)
         if conductor is not None:
             conductor.stop()
         if self._site.hold(job_id, plan.switches) is not None:
@@ -209,8 +214,8 @@ class RingSite:
     def troubles(self) -> list[str]:
         """Why light is not as it should be, one line for each ring."""
         with self._lock:
-            playing = list(self._playing.values())
-        return [f"ring {c.plan.place}: {c.trouble}" for c in playing if c.trouble is not None]
+            playing, lost = list(self._playing.values()), list(self._lost.values())
+        return lost + [f"ring {c.plan.place}: {c.trouble}" for c in playing if c.trouble is not None]
 
     def rings(self, holders: Mapping[str, str]) -> list[dict[str, Any]]:
         """Every ring in short."""

@@ -378,6 +378,17 @@ def test_light_that_could_not_be_set_leaves_no_threads() -> None:
     assert set(threading.enumerate()) == before
 
 
+def test_health_names_a_job_that_could_not_be_taken_over_until_it_is_cleared(tmp_path: Path) -> None:
+    site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+    nowhere = {gpu: tmp_path / "nowhere" / gpu for gpu in RING.nodes}
+    rings = RingSite(FABRIC, site, None, nowhere, EventBus())
+    rings.adopt("j", PLAN)
+    (trouble,) = rings.troubles()
+    assert trouble.startswith(f"job j is not taken over: ring {PLAN.place}: flow socket ")
+    rings.clear("j", PLAN)
+    assert rings.troubles() == []
+
+
 def test_switches_are_held_for_one_job() -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     assert site.hold("red", RING.switches) is None
