@@ -12,6 +12,7 @@ from pathlib import Path
 from ringlight.controller.errors import StartError
 from ringlight.controller.rest.access import is_loopback, read_tokens
 from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.emulation.optical.alone import read_address, read_users
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.emulation.optical.device import Recovery
@@ -21,10 +22,10 @@ from ringlight.testbed.emulation.optical.session import personality
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
-    return host, int(port)
+    try:
+        return read_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _served(text: str) -> tuple[str, tuple[str, int]]:
@@ -39,20 +40,10 @@ def _served(text: str) -> tuple[str, tuple[str, int]]:
 
 
 def _users(text: str) -> dict[str, str]:
-    """Passwords by user, from the lines ``user:password`` of a file."""
     try:
-        lines = Path(text).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        user, separator, password = line.partition(":")
-        if not line.strip():
-            continue
-        if not separator or not user or not password:
-            raise argparse.ArgumentTypeError(f"{text}, line {number}: not user:password")
-        found[user] = password
-    return found
+        return read_users(Path(text))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _laser(text: str) -> tuple[int, int]:
