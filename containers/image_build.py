@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -37,6 +38,8 @@ from ringlight.containers.image import (
 BUILD_TIMEOUT_S = 600
 APT_SOURCES = Path("/etc/apt")
 _IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+#: What mmdebstrap says when it begins something that takes long.
+_STAGES = ("I: downloading", "I: extracting", "I: installing")
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 #: What apt says of a package that it does not know.
 _NO_PACKAGE = re.compile(r"E: Unable to locate package (\S+)")
@@ -127,7 +130,8 @@ def _import_packages(
         sources = Path(scratch) / "host.sources"
         sources.write_text(host_sources(APT_SOURCES, suite()))
         try:
-            _mmdebstrap(archive, packages, [str(sources)] if sources.stat().st_size else [])
+            mirrors = [str(sources)] if sources.stat().st_size else []
+            _mmdebstrap(archive, packages, mirrors, progress)
         except ImageError as error:
             if not sources.stat().st_size or isinstance(error, NoPackageError):
                 raise
@@ -135,16 +139,16 @@ def _import_packages(
             log.warning("with the host's package sources: %s", error)
             progress("The host's package sources failed; trying the distribution's default")
             archive.unlink(missing_ok=True)
-            _mmdebstrap(archive, packages, [])
+            _mmdebstrap(archive, packages, [], progress)
         repository, tag = name.split(":")
         changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
         client.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
 
 
-def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str]) -> None:
+def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], progress: Progress) -> None:
+    """Make a root file system of these packages. Raises ImageError with apt's own first complaint."""
     command = [
         "mmdebstrap",
-        "--quiet",
         "--variant=minbase",
         f"--include={','.join(packages)}",
         *(f"--dpkgopt=path-exclude={path}" for path in EXCLUDED_PATHS),
@@ -155,24 +159,32 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str]) -> N
         str(archive),
         *mirrors,
     ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    late = threading.Timer(BUILD_TIMEOUT_S, process.terminate)
+    late.start()
+    lines = []
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line.strip())
+            if line.startswith(_STAGES):
+                progress(f"  {lines[-1].removeprefix('I: ')}")
+        process.wait()
+        ended_in_time = late.is_alive()
+    finally:
+        late.cancel()
+        with process:
+            process.terminate()
+    if not ended_in_time:
+        raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s")
+    if process.returncode:
         for line in lines:
             if found := _NO_PACKAGE.match(line):
                 raise NoPackageError(f"there is no Debian package {found[1]} in the sources of {suite()}")
         # The first error is the cause; the last says only that there was one.
-        cause = next((line for line in lines if line.startswith("E: ")), lines[-1])
+        cause = next((line for line in lines if line.startswith("E: ")), (lines or ["no message"])[-1])
         raise ImageError(f"mmdebstrap failed: {cause}")
 
 

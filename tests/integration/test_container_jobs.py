@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import pytest
 import yaml
 
 from ringlight.containers.image import image_present
-from ringlight.containers.image_build import ensure_image
+from ringlight.containers.image_build import build_from_packages, ensure_image
 from ringlight.experiments.analysis import fidelity
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
@@ -171,17 +168,15 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     assert told[6:] == ["nics ['eth0'] eth0", "device True False 3"]
 
 
-def torch_directory() -> str:
-    """Where PyTorch is for the Python of the worker's image; skips where it is nowhere."""
-    named = os.environ.get("RINGLIGHT_TORCH")
-    if named is not None:
-        return named
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        pytest.skip("PyTorch is not installed: pip install --target DIR torch numpy, and RINGLIGHT_TORCH=DIR")
-    if sys.prefix == sys.base_prefix:
-        pytest.skip("PyTorch is there, but not in a directory of its own that could be mounted")
-    return str(Path(found.origin).parents[1])
+IMAGES = {"ringlight-torch": ["python3-torch"], "ringlight-mpi": ["openmpi-bin", "python3-mpi4py"]}
+
+
+@pytest.fixture(scope="module")
+def frameworks() -> None:
+    """The images that the examples name, as their first lines say; minutes on a machine that has them not."""
+    for name, packages in IMAGES.items():
+        if not image_present(f"{name}:latest"):
+            build_from_packages(name, packages, lambda _: None)
 
 
 #: The fat tree of the example takes three times as long to build.
@@ -189,9 +184,11 @@ OPTICAL = {"optical": {"fabric": "optical"}}
 LOSS = re.compile(r"^(step \d+ loss \S+) at \S+ s$", re.MULTILINE)
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("frameworks")
 def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(tmp_path: Path) -> None:
-    changes = {"parameters.torch.value": torch_directory(), "parameters.steps.value": "150"}
-    runs, figures, folder, failures = carried_out(changed("ddp", changes), tmp_path)
+    experiment = changed("ddp", {"parameters.steps.value": "150"})
+    runs, figures, folder, failures = carried_out(experiment, tmp_path)
     assert not failures
     losses = {arm: LOSS.findall(said(folder, arm, "ddp-0")) for arm in runs}
     assert len(losses["still"]) == 150
@@ -200,9 +197,9 @@ def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(tmp_path: P
     assert figures.number("moved", "event move", "blackout") > 0
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("frameworks")
 def test_open_mpi_reduces_over_two_packet_switches(tmp_path: Path) -> None:
-    if not image_present("ringlight-mpi"):
-        pytest.skip("no image ringlight-mpi: ./ringlight image ringlight-mpi openmpi-bin python3-mpi4py")
     _, figures, folder, failures = carried_out(changed("mpi", {"arms": OPTICAL}), tmp_path)
     assert not failures
     told = re.findall(r"rank \d of 4 on g\d+: 1600000 bytes in .* s, exact", said(folder, "optical", "mpi-0"))

@@ -1,4 +1,4 @@
-"""The base image comes from the host's own package sources."""
+"""The base image comes from the host's own package sources; what mmdebstrap says when it makes one."""
 
 from __future__ import annotations
 
@@ -69,3 +69,41 @@ def test_a_package_that_does_not_exist_is_named_at_once(
     with pytest.raises(ImageError, match=r"^there is no Debian package nosuch in the sources of bookworm$"):
         build_from_packages("mine", ["nosuch"], lambda _: None)
     assert (tmp_path / "calls").read_text() == "again\n"
+
+
+SAID = """\
+I: running apt-get update...
+I: downloading packages with apt...
+I: installing remaining packages inside the chroot...
+E: Unable to locate package no-such-package
+E: setup failed: E: apt-get -o Dir::Bin::dpkg=env --yes install no-such-package failed
+I: main() received signal PIPE: waiting for setup...
+E: mmdebstrap failed to run
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s", "error"),
+    [
+        (
+            f"cat >&2 <<'END'\n{SAID}END\nexit 25",
+            60.0,
+            "there is no Debian package no-such-package in the sources of ",
+        ),
+        ("echo I: installing things... >&2; exec sleep 60", 0.3, "mmdebstrap took longer than 0.3 s"),
+    ],
+)
+def test_mmdebstrap_is_told_of_by_its_stages_and_ended_when_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit_s: float, error: str
+) -> None:
+    """The script says what mmdebstrap 1.3.5 said of a package that there is not."""
+    program = tmp_path / "mmdebstrap"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(image_build, "BUILD_TIMEOUT_S", limit_s)
+    said: list[str] = []
+    with pytest.raises(ImageError, match=f"^{error}"):
+        image_build._mmdebstrap(tmp_path / "root.tar", ["python3"], [], said.append)
+    assert said
+    assert all(line.startswith(("  downloading", "  installing")) for line in said)
