@@ -119,6 +119,9 @@ def down(
     """End what ``up`` left running."""
     from ringlight.testbed.processes import end_standing
 
+    # Another user does not see whether there is one.
+    if os.geteuid() != 0:
+        fail("root is needed to end a lab; run again with sudo")
     ended = end_standing(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
 

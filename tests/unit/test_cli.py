@@ -326,6 +326,13 @@ def test_without_root_that_is_said_before_anything_is_made(command: str, tmp_pat
     assert list(runs.iterdir()) == []
 
 
+def test_without_root_nobody_says_that_no_lab_is_up() -> None:
+    """Another user cannot look into the folders of labs."""
+    done = ringlight("down", root=False)
+    assert done.returncode == 1
+    assert "root is needed to end a lab" in one_line(done)
+
+
 def test_the_suite_asks_for_no_root() -> None:
     done = ringlight("test", "--version", root=False)
     assert done.returncode == 0, done.stderr
