@@ -24,6 +24,9 @@ from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross
 
 log = logging.getLogger(__name__)
 
+#: The regroupings and plans that are remembered, the oldest forgotten first.
+KEPT = 1000
+
 
 class RegroupManager:
     """Plans and applies regroupings; one is applied at a time.
@@ -104,18 +107,24 @@ class RegroupManager:
         }
         with self._lock:
             self._regroups[entry["id"]] = entry
+            ended = [one["id"] for one in self._regroups.values() if one["state"] != "APPLYING"]
+            for old in ended[: max(0, len(self._regroups) - KEPT)]:
+                del self._regroups[old]
         self._publish(entry)
         if not dry_run:
             thread = threading.Thread(
                 target=self._apply, args=(entry["id"], before, after, who), name=entry["id"], daemon=True
             )
-            self._threads = [t for t in self._threads if t.is_alive()] + [thread]
-            thread.start()
+            with self._lock:
+                self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+                thread.start()
         return self.get(entry["id"])
 
     def stop(self) -> None:
         """Wait for a regrouping under way: half of one is worse than a late end."""
-        for thread in self._threads:
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
             thread.join(30.0)
 
     def _is_simple(self, pair: tuple[Port, Port]) -> bool:
