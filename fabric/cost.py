@@ -87,17 +87,6 @@ def ring_edge_bytes(world_size: int, vector_bytes: float) -> float:
     return 2 * (world_size - 1) / world_size * vector_bytes
 
 
-def ring_all_reduce_time(world_size: int, vector_bytes: float, rate_bps: float) -> float:
-    """Ideal seconds of one ring all-reduce, ``2 (n-1)/n * S/B``.
-
-    ``vector_bytes``: S in bytes; ``rate_bps``: B in bits per second in each direction of every edge.
-    Raises ValueError when the rate is not above 0.
-    """
-    if not rate_bps > 0:
-        raise ValueError(f"a ring needs a rate above 0 bit/s, not {rate_bps}")
-    return ring_edge_bytes(world_size, vector_bytes) * 8 / rate_bps
-
-
 def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, float]) -> list[float]:
     """Max-min fair rate of every flow, by progressive filling.
 

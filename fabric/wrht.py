@@ -71,11 +71,6 @@ class WrhtPlan:
         return any(level.exchange for level in self.levels)
 
     @property
-    def wavelengths_used(self) -> int:
-        """Channels per direction that the schedule needs."""
-        return max((path.wavelength + 1 for path in self._paths()), default=0)
-
-    @property
     def buffer_vectors(self) -> int:
         """Most whole vectors that one node receives in one step: what it must hold or add at once."""
         most = 0

@@ -47,11 +47,6 @@ class IterationTime:
         return self.pipeline_s + self.after_s
 
 
-def bubble(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """Idle over useful time of a pipeline of equal stages: (p - 1) / (v m), Narayanan et al., section 2.2."""
-    return (stages - 1) / (virtual_stages * micro_batches)
-
-
 def iteration_time(
     model: Transformer, parallel: Parallel, training: Training, device: Device, network: IdealNetwork
 ) -> IterationTime:

@@ -55,19 +55,6 @@ def approximated(weight: NDArray[Any]) -> NDArray[Any]:
     return joined(scales[..., None] * orthogonal, weight.shape).astype(weight.dtype)
 
 
-def approximate_layers(network: Network, layers: Collection[int]) -> Network:
-    """The network with these layers, numbered from 1, approximated, as training does it now and then and at
-    its end.
-
-    Raises ValueError naming a layer that is not there, and as :func:`squares`.
-    """
-    check_layers(network, layers)
-    weights = (
-        approximated(weight) if layer in layers else weight for layer, weight in enumerate(network.weights, 1)
-    )
-    return Network(tuple(weights), network.biases)
-
-
 def check_layers(network: Network, layers: Collection[int]) -> None:
     """Raises ValueError naming a layer, numbered from 1, that the network does not have."""
     for layer in sorted(layers):

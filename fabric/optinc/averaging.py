@@ -17,7 +17,7 @@ into how many parts a level of the last symbol is divided as it arrives, and as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,11 +99,6 @@ class Coding:
         parts last.
         """
         return (*(self.servers,) * (self.inputs - 1), self.servers * self.arriving)
-
-
-def cascade(bits: int, servers: int, inputs: int = 4) -> tuple[Coding, Coding]:
-    """The units of the first and of the second level by Eq. 10, for servers^2 servers in all."""
-    return Coding(bits, servers, inputs, leaving=servers), Coding(bits, servers, inputs, arriving=servers)
 
 
 def groups(numbers: NDArray[Any], coding: Coding) -> IntArray:
@@ -188,27 +183,11 @@ def to_answers(outputs: NDArray[Any], coding: Coding) -> IntArray:
     return answers
 
 
-def mean_of_all(numbers: NDArray[Any], bits: int) -> IntArray:
-    """Eq. 8: floor of the mean of all, numbers (N units, N servers, ...)."""
-    units, servers = numbers.shape[:2]
-    return goal(numbers.reshape(units * servers, *numbers.shape[2:]), Coding(bits, units * servers))
-
-
 def mean_of_means(numbers: NDArray[Any], bits: int) -> IntArray:
-    """Eq. 9: floor of the mean of floors, numbers (N units, N servers, ...)."""
+    """Eq. 9: floor of the mean of floors, shape (...), of numbers (N units, N servers, ...)."""
     units, servers = numbers.shape[:2]
     level_1 = np.stack([goal(own, Coding(bits, servers)) for own in numbers])
     return goal(level_1, Coding(bits, units))
-
-
-def mean_with_decimals(numbers: NDArray[Any], bits: int) -> IntArray:
-    """Eq. 10: as Eq. 9, with each first level's decimal on its last symbol; numbers (N units, N servers,
-    ...).
-    """
-    units, servers = numbers.shape[:2]
-    first = Coding(bits, servers, leaving=servers)
-    level_1 = np.stack([to_answers(to_outputs(goal(own, first), first), first) for own in numbers])
-    return goal(level_1, replace(Coding(bits, units), arriving=servers))
 
 
 def _weights(coding: Coding) -> IntArray:

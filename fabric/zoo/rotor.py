@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True)
@@ -76,18 +72,3 @@ class Rotor:
         2005). When few send, each could have up to twice as much: that is left out.
         """
         return self.gpus / 2 * self.direct_bps
-
-
-def matchings(gpus: int) -> IntArray:
-    """[gpus - 1, gpus]: whom each GPU reaches in every matching."""
-    import numpy as np
-
-    return (np.arange(gpus) + np.arange(1, gpus)[:, None]) % gpus
-
-
-def turns(rotor: Rotor) -> IntArray:
-    """[slots, ports]: which matching each switch has in every slot of a cycle, -1 where it has none left."""
-    import numpy as np
-
-    found = np.arange(rotor.slots * rotor.ports).reshape(rotor.slots, rotor.ports)
-    return np.where(found < rotor.gpus - 1, found, -1)

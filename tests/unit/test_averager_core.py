@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_all, mean_of_means
+from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
 from ringlight.fabric.optinc.network import Network, Table, wrong_of
 from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Hello, Kind, Position
 from ringlight.testbed.emulation.averager.core import DEPTH, Core, Ring, Unit
@@ -301,7 +301,7 @@ def cascaded(first: Coding, second: Coding, numbers: np.ndarray) -> np.ndarray:
 def test_five_units_answer_equation_8_with_decimals_and_equation_9_without() -> None:
     numbers = np.random.default_rng(3).integers(0, 256, (4, 4, FRAME))
     with_decimals = cascaded(Coding(8, 4, leaving=4), Coding(8, 4, arriving=4), numbers)
-    assert (with_decimals == mean_of_all(numbers, 8)).all()
+    assert (with_decimals == goal(numbers.reshape(16, FRAME), Coding(8, 16))).all()
     without = cascaded(Coding(8, 4), Coding(8, 4), numbers)
     assert (without == mean_of_means(numbers, 8)).all()
     assert (without != with_decimals).any()

@@ -12,7 +12,6 @@ from ringlight.fabric.cost import (
     check_jobs,
     max_min_rates,
     predict,
-    ring_all_reduce_time,
     ring_edge_bytes,
     ring_rates,
 )
@@ -91,11 +90,9 @@ def test_jobs_of_one_rank_or_no_bytes_only_compute() -> None:
 
 
 def test_the_ideal_ring() -> None:
-    assert ring_all_reduce_time(4, 1e9, 8e9) == pytest.approx(1.5)
-    assert ring_all_reduce_time(1, 1e9, 8e9) == 0
+    assert ring_edge_bytes(4, 1e9) == pytest.approx(1.5e9)
+    assert ring_edge_bytes(1, 1e9) == 0
     assert ring_edge_bytes(2, 100) == 100
-    with pytest.raises(ValueError, match="rate above 0 bit/s, not 0"):
-        ring_all_reduce_time(4, 1e9, 0)
     with pytest.raises(ValueError, match="at least one rank, not 0"):
         ring_edge_bytes(0, 1e9)
 

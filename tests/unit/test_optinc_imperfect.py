@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,11 +26,23 @@ def drawn(side: int, times: int, upright: bool, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)
 
 
+def approximate_layers(network: Network, layers: Collection[int]) -> Network:
+    """As training does it now and then and at its end; layers are numbered from 1."""
+    approximation.check_layers(network, layers)
+    return replace(
+        network,
+        weights=tuple(
+            approximation.approximated(weight) if layer in layers else weight
+            for layer, weight in enumerate(network.weights, 1)
+        ),
+    )
+
+
 def random_network(sizes: tuple[int, ...], seed: int, layers: frozenset[int]) -> Network:
     random = np.random.default_rng(seed)
     weights = tuple(random.normal(size=(b, a)) / np.sqrt(a) for a, b in pairwise(sizes))
     biases = tuple(random.normal(size=size) for size in sizes[1:])
-    return approximation.approximate_layers(Network(weights, biases), layers)
+    return approximate_layers(Network(weights, biases), layers)
 
 
 @given(sides, st.integers(0, 2**32))
@@ -78,7 +91,7 @@ def test_matrices_that_squares_do_not_fill_are_refused() -> None:
         approximation.approximated(np.zeros((3, 8)))
     network = Network((np.eye(2), np.eye(2)))
     with pytest.raises(ValueError, match="layer 3: the network has 2"):
-        approximation.approximate_layers(network, {2, 3})
+        approximate_layers(network, {2, 3})
     with pytest.raises(ValueError, match="layer 0: the network has 2"):
         on_meshes(network, {0})
 
@@ -192,7 +205,7 @@ def test_type_of_numbers_stays() -> None:
         tuple(weight.astype(np.float32) for weight in network.weights),
         tuple(bias.astype(np.float32) for bias in network.biases or ()),
     )
-    again = as_network(on_meshes(approximation.approximate_layers(narrow, {1}), {1}), Imperfections())
+    again = as_network(on_meshes(approximate_layers(narrow, {1}), {1}), Imperfections())
     assert again.dtype == np.float32
     assert worst_weight(narrow, again) < 1e-6
 

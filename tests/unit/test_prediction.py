@@ -25,7 +25,7 @@ from ringlight.experiments.language.plan import (
     Tcp,
     When,
 )
-from ringlight.fabric.cost import ring_all_reduce_time, steps_time
+from ringlight.fabric.cost import ring_edge_bytes, steps_time
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -65,7 +65,7 @@ def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int)
 def test_the_ideal_ring_is_the_textbook_one() -> None:
     plan = plan_of(six_gpus(), JOB, scale=Scale(2, 100))
     assert ideal_all_reduce_s(plan.setting, JOB, ("g0", "g1", "g2")) == pytest.approx(
-        ring_all_reduce_time(3, 4000, NIC_BPS / 200)
+        ring_edge_bytes(3, 4000) * 8 / (NIC_BPS / 200)
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringlight.controller.onic.protocol import Times
 from ringlight.fabric import wdm
-from ringlight.fabric.cost import RingJob, predict, ring_all_reduce_time
+from ringlight.fabric.cost import RingJob, predict, ring_edge_bytes
 from ringlight.fabric.grid import light_use, wavelength_map, ways_for
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.schedules import STEPS, halving_doubling, ring
@@ -217,7 +217,7 @@ def test_jobs_contend_as_the_model_says() -> None:
 def test_compute_and_all_reduce_add_up() -> None:
     network, ranks = one_switch(4)
     job = Job("a", ranks, ring(4), 12.5e6, Compute(0.01), iterations=3)
-    ideal = ring_all_reduce_time(4, 12.5e6, RATE)
+    ideal = ring_edge_bytes(4, 12.5e6) * 8 / RATE
     for synchronised in (False, True):
         found = simulate(network, [replace(job, synchronised=synchronised)])["a"]
         assert [i.duration_s for i in found.iterations] == pytest.approx([0.01 + ideal] * 3)
@@ -264,7 +264,7 @@ def test_a_straggler_delays_and_a_seed_decides() -> None:
     assert once.end_s == again.end_s
     assert once.end_s != simulate(network, [job], seed=2)["a"].end_s
     slow = replace(job, compute=Compute(0.01, stragglers={2: 3.0}))
-    ideal = ring_all_reduce_time(4, 1e6, RATE)
+    ideal = ring_edge_bytes(4, 1e6) * 8 / RATE
     assert simulate(network, [slow])["a"].iterations[0].duration_s == pytest.approx(0.03 + ideal, rel=0.02)
     with pytest.raises(ValueError, match="no rank 4 to be a straggler"):
         simulate(network, [replace(job, compute=Compute(0.01, stragglers={4: 2.0}))])

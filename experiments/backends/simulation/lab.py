@@ -17,7 +17,6 @@ from ringlight.experiments.analysis.prediction import declared_set_up_s
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
-    canonical,
     change,
     light,
     plan_document,
@@ -49,7 +48,7 @@ from ringlight.fabric.photonics import errors_of
 from ringlight.fabric.rings import CLOCKWISE
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
-from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, electrical_graph
+from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, canonical, electrical_graph
 from ringlight.fabric.wdm import RingPlan, plan_ring, set_up_steps
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import interconnect_network

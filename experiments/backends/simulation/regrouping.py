@@ -9,14 +9,9 @@ from typing import Any
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.fabric.placement import Regrouping, regroup
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, canonical, circuit_cross_connects
 
 Circuits = Sequence[tuple[str, str]]
-
-
-def canonical(circuits: Circuits) -> list[tuple[str, str]]:
-    """Circuits with port names written in one way (``g0:0``), in order."""
-    return sorted((str(Port.parse(a)), str(Port.parse(b))) for a, b in circuits)
 
 
 def light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
