@@ -362,24 +362,24 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-#: Columns of the table: heading, figure, whether it is a time.
-COLUMNS = (
-    ("regroup", "regroup_s", True),
-    ("dark", "dark_s", True),
-    ("iteration, usual", "usual_s", True),
-    ("longest", "longest_s", True),
-    ("blackout", "blackout_s", True),
-    ("beacons lost", "beacons_lost", False),
-    ("told after", "told_s", True),
-    ("all pairs answer after", "pairs_s", True),
-    ("pings lost", "pings_lost", False),
-    ("a listener answers after", "listener_s", True),
-    ("pings lost to it", "listener_lost", False),
+#: Rows of the table: what it is, its figure, whether it is a time.
+ROWS = (
+    ("regroup, from request to end", "regroup_s", True),
+    ("of it dark", "dark_s", True),
+    ("events told of it after the light", "told_s", True),
+    ("usual iteration", "usual_s", True),
+    ("longest iteration", "longest_s", True),
+    ("blackout of the job", "blackout_s", True),
+    ("of its beacons lost", "beacons_lost", False),
+    ("all pairs answer, after the end", "pairs_s", True),
+    ("pings lost, all pairs", "pings_lost", False),
+    ("a listener that moved answers, after the end", "listener_s", True),
+    ("pings to it lost", "listener_lost", False),
 )
 
 
 def table(arms: Sequence[Mapping[str, Any]], wait_s: float) -> str:
-    """The arms as Markdown: median (worst) of the times in milliseconds, and of what was lost."""
+    """Figures by arm as Markdown: the median, and the worst in brackets."""
 
     def cell(arm: Mapping[str, Any], key: str, is_time: bool) -> str:
         def one(value: float | None) -> str:
@@ -390,11 +390,10 @@ def table(arms: Sequence[Mapping[str, Any]], wait_s: float) -> str:
         median, worst = one(arm[key]["median"]), one(arm[key]["worst"])
         return median if median == worst else f"{median} ({worst})"
 
-    lines = ["| who writes the tables | " + " | ".join(name for name, _, _ in COLUMNS) + " |"]
-    lines.append("|---" * (len(COLUMNS) + 1) + "|")
-    for arm in arms:
-        cells = [cell(arm, key, is_time) for _, key, is_time in COLUMNS]
-        lines.append(f"| {ARMS[arm['arm']]} | " + " | ".join(cells) + " |")
+    lines = ["| who writes the tables | " + " | ".join(ARMS[arm["arm"]] for arm in arms) + " |"]
+    lines.append("|---" * (len(arms) + 1) + "|")
+    for name, key, is_time in ROWS:
+        lines.append(f"| {name} | " + " | ".join(cell(arm, key, is_time) for arm in arms) + " |")
     return "\n".join(lines)
 
 
