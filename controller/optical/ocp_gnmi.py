@@ -26,6 +26,7 @@ help.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -116,8 +117,10 @@ def _number(leaf: object, name: str) -> float:
     """Of a number or its text. Raises ProtocolError."""
     if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
         return float(leaf)
-    if isinstance(leaf, int | float) and not isinstance(leaf, bool) and math.isfinite(leaf):
-        return float(leaf)
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(leaf):
+                return float(leaf)
     raise ProtocolError(f"{name} is not a number", str(leaf))
 
 
@@ -511,6 +514,8 @@ class GnmiDriver(OpticalSwitchDriver):
         self._numbering: Numbering | None = None
         #: What the switch calls its connections, as read last.
         self._names: dict[tuple[int, int], str] = {}
+        #: Why which connections are not there, as read last.
+        self._reasons: dict[str, str] = {}
 
     def _open(self, deadline: Deadline) -> Identity:
         told = self._client.capabilities(deadline)
@@ -561,6 +566,7 @@ class GnmiDriver(OpticalSwitchDriver):
         ingress, egress = numbering.ingress(), numbering.egress()
         wires: dict[CrossConnect, CrossConnectState] = {}
         names: dict[tuple[int, int], str] = {}
+        reasons: dict[str, str] = {}
         for one in parse_connections(answer["connections"]):
             if one.input not in ingress or one.output not in egress:
                 raise ProtocolError(f"connection {one.name[:60]} joins {one.input[:60]} to {one.output[:60]}")
@@ -572,10 +578,13 @@ class GnmiDriver(OpticalSwitchDriver):
             if state is CrossConnectState.FAILED and not all(ports[port].enabled for port in pair):
                 state = CrossConnectState.CONNECTED
             elif one.reason:
-                log.info("%s: connection %s is %s: %s", self.name, one.name, state, self.redact(one.reason))
+                reasons[one.name] = one.reason
+                if self._reasons.get(one.name) != one.reason:
+                    why = self.redact(one.reason)
+                    log.info("%s: connection %s is %s: %s", self.name, one.name, state, why)
             given = None if one.name == _own_name(pair) else one.name
             wires[CrossConnect(*pair, name=given)] = state
-        self._names = names
+        self._names, self._reasons = names, reasons
         return Snapshot(self.name, wires, ports)
 
     def _called(

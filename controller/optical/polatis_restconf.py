@@ -343,7 +343,7 @@ def from_inventory(
         settle_s = float(entry.get("settle_s", SETTLE_S))
         if not 0.0 <= settle_s <= 60.0:
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"optical switch {name}: settle_s: {entry['settle_s']!r} is not 0 to 60 seconds"
         ) from None

@@ -356,6 +356,37 @@ def test_an_invalid_connection_is_read_and_can_be_removed(
     assert driver.plan([XC(1, 17)], Mode.REPLACE, snapshot=seen).remove == (XC(2, 17),)
 
 
+def test_why_a_connection_failed_is_logged_once(
+    switch: ModelSwitch,
+    driver: OpticalSwitchDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    reasons = iter(("busy", "busy", "stuck", "stuck"))
+    get = driver._client.get  # type: ignore[attr-defined]
+
+    def with_failed(tops: Any, deadline: Any) -> Any:
+        answer = get(tops, deadline)
+        if "connections" in answer:
+            entry = told("bad", "FAILED", "port-2", "port-17", **{"status-reason": next(reasons)})
+            answer["connections"] = {"port-connection": [entry]}
+        return answer
+
+    monkeypatch.setattr(driver._client, "get", with_failed)  # type: ignore[attr-defined]
+    for _ in range(4):
+        driver.snapshot()
+    said = [record.getMessage() for record in caplog.records if "connection bad" in record.getMessage()]
+    assert [one.rpartition(": ")[2] for one in said] == ["busy", "stuck"]
+
+
+@pytest.mark.parametrize("leaf", ["index", "input-optical-power"])
+def test_a_number_that_is_too_large_is_a_wrong_reply(leaf: str) -> None:
+    state = {"index": 1, leaf: 10**400}
+    with pytest.raises(ProtocolError, match="is not a number"):
+        parse_ports({"component": [{"name": "port-1", "ocp-ocs-port": {"state": state}}]})
+
+
 def test_close_leaves_nothing(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     make(switch.address, monkeypatch).open()
     before = threading.active_count()
