@@ -51,6 +51,8 @@ USER 65534:65534
 CMD ["python3", "-m", "ringlight.containers.worker", "/job"]
 """
 PRESENCE_TIMEOUT_S = 10.0
+#: Docker's answers about an image that it has not, and about a name that none can have.
+_NOT_THERE = (404, 400)
 _SOCKET_SCHEME = "unix://"
 _DEFAULT_HOST = "unix:///var/run/docker.sock"
 
@@ -132,7 +134,7 @@ def image_present(name: str | None = None) -> bool:
         raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
     finally:
         connection.close()
-    if status not in (200, 404):
+    if status not in (200, *_NOT_THERE):
         raise ImageError(f"Docker answered {status} about image {tag}")
     return status == 200
 
@@ -153,7 +155,7 @@ def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
     try:
         yield client
     except (docker.errors.APIError, requests.RequestException) as error:
-        raise ImageError(f"Docker, about the worker image: {error}") from None
+        raise ImageError(f"Docker: {error}") from None
     finally:
         client.close()
 
@@ -164,6 +166,8 @@ def has_image(client: docker.APIClient, tag: str) -> bool:
 
     try:
         client.inspect_image(tag)
-    except docker.errors.ImageNotFound:
-        return False
+    except docker.errors.APIError as error:
+        if error.status_code in _NOT_THERE:
+            return False
+        raise
     return True

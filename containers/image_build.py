@@ -197,9 +197,9 @@ def host_sources(directory: Path, codename: str) -> str:
     stanzas: list[dict[str, str]] = []
     one_line = [directory / "sources.list", *sorted((directory / "sources.list.d").glob("*.list"))]
     for path in one_line:
-        stanzas += _one_line_stanzas(path.read_text()) if path.is_file() else []
+        stanzas += _one_line_stanzas(_text_of(path)) if path.is_file() else []
     for path in sorted((directory / "sources.list.d").glob("*.sources")):
-        stanzas += _deb822_stanzas(path.read_text())
+        stanzas += _deb822_stanzas(_text_of(path))
     texts = []
     for stanza in stanzas:
         suites = [
@@ -213,6 +213,11 @@ def host_sources(directory: Path, codename: str) -> str:
     return "\n".join(texts)
 
 
+def _text_of(path: Path) -> str:
+    """In whatever encoding comments are."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def _deb822_stanzas(text: str) -> list[dict[str, str]]:
     stanzas: list[dict[str, str]] = [{}]
     name = ""
@@ -222,6 +227,9 @@ def _deb822_stanzas(text: str) -> list[dict[str, str]]:
         if not line.strip():
             stanzas.append({})
         elif line[0].isspace():
+            # Before any field it is a mistake, of which apt tells.
+            if name not in stanzas[-1]:
+                continue
             stanzas[-1][name] += f"\n{line}"
         elif ":" in line:
             name, value = line.split(":", 1)
@@ -234,10 +242,10 @@ def _one_line_stanzas(text: str) -> list[dict[str, str]]:
     stanzas = []
     for line in text.splitlines():
         words = line.split("#")[0].replace("[", " [ ").replace("]", " ] ").split()
-        if not words or words[0] != "deb":
+        if not words or words[0] != "deb" or ("[" in words and "]" not in words):
             continue
         options: dict[str, str] = {}
-        if words[1] == "[":
+        if words[1:2] == ["["]:
             close = words.index("]")
             pairs = (word.split("=", 1) for word in words[2:close] if "=" in word)
             names = {"arch": "architectures", "signed-by": "signed-by", "trusted": "trusted"}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import stat
+import threading
 from contextlib import nullcontext
 from pathlib import Path
+from socketserver import BaseRequestHandler, UnixStreamServer
 
 import pytest
 
 from ringlight.containers import image_build
-from ringlight.containers.image import ImageError
+from ringlight.containers.image import ImageError, image_present
 from ringlight.containers.image_build import build_from_packages, host_sources
 
 
@@ -36,6 +38,40 @@ def test_host_sources_are_its_own_suites_only(tmp_path: Path) -> None:
         "Signed-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
     )
     assert host_sources(tmp_path, "jammy") == ""
+
+
+def test_lines_that_apt_itself_would_refuse_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_bytes(
+        b"# caf\xe9\ndeb\ndeb [arch=amd64 http://a.test bookworm main\ndeb [trusted=yes]\n"
+        b"deb http://b.test bookworm main\n"
+    )
+    (tmp_path / "sources.list.d/more.sources").write_bytes(
+        b"# caf\xe9\n http://c.test\n\n more\nTypes: deb\n"
+    )
+    found = host_sources(tmp_path, "bookworm")
+    assert found == "Types: deb\nUris: http://b.test\nSuites: bookworm\nComponents: main\n"
+
+
+class Daemon(BaseRequestHandler):
+    """Answers as Docker of images: one is there, one is not, another is no name."""
+
+    def handle(self) -> None:
+        name = self.request.recv(1 << 16).split()[1].decode().split("/")[2]
+        status = {"there": "200 OK", "none": "404 Not Found", "No": "400 Bad Request"}.get(name, "500 Oops")
+        self.request.sendall(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
+
+
+def test_a_name_that_is_none_is_an_image_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with UnixStreamServer(f"{tmp_path}/docker.sock", Daemon) as daemon:
+        threading.Thread(target=daemon.serve_forever, daemon=True).start()
+        assert [image_present(name) for name in ("there", "none", "No")] == [True, False, False]
+        with pytest.raises(ImageError, match="Docker answered 500 about image other"):
+            image_present("other")
+        daemon.shutdown()
 
 
 @pytest.mark.parametrize(
