@@ -93,17 +93,11 @@ def of_ideal(gpus: int) -> Counts:
     return Counts(gpus, gpus, 2 * gpus, 2 * gpus, 1, gpus)
 
 
-def of_circuits(gpus: int, switches: int, wavelengths: int | None = None) -> Counts:
+def of_circuits(gpus: int, switches: int) -> Counts:
     """``switches`` optical switches in parallel with a port for every GPU: SiP-OCS, one-shot graphs, rotors.
-
-    ``wavelengths``: of a GPU, on all of its fibres together; without it one on each. Raises ValueError for
-    fewer wavelengths than switches.
-    """
-    channels = switches if wavelengths is None else wavelengths
-    if channels < switches:
-        raise ValueError(f"wavelengths is {channels}; with {switches} switches a GPU needs as many at least")
+    Each of a GPU's fibres has one wavelength."""
     ports = gpus * switches
-    return Counts(gpus, ports, ports, gpus * channels, optical_switches=switches, optical_ports=ports)
+    return Counts(gpus, ports, ports, ports, optical_switches=switches, optical_ports=ports)
 
 
 def of_grid(rows: int, columns: int, transceivers: int = 2) -> Counts:
@@ -114,22 +108,20 @@ def of_grid(rows: int, columns: int, transceivers: int = 2) -> Counts:
     return Counts(gpus, 2 * gpus, ours, ours, optical_switches=rows + columns, optical_ports=2 * gpus)
 
 
-def of_ring(gpus: int, wavelengths: int, rings: int = 1) -> Counts:
-    """``rings`` rings without switches: GPUs pick wavelengths by micro-rings (SiP-Ring).
+def of_ring(gpus: int, wavelengths: int) -> Counts:
+    """A ring without switches: GPUs pick wavelengths by micro-rings (SiP-Ring).
 
-    ``wavelengths``: of each ring, in each of both directions; each has a fibre of its own.
+    ``wavelengths``: in each of both directions, which have a fibre each.
     """
-    ports = 2 * rings * gpus
+    ports = 2 * gpus
     return Counts(gpus, ports, ports, ports * wavelengths)
 
 
-def of_torus(torus: Torus, switch_ports: int = 0) -> Counts:
-    """Fixed links are copper cables, those that are switched fibres with two ports of an optical switch.
-
-    ``switch_ports``: of an optical switch; without it they are one. Transceivers are only at fibres.
-    """
+def of_torus(torus: Torus) -> Counts:
+    """Fixed links are copper cables, those that are switched fibres with two ports of the one optical switch.
+    Transceivers are only at fibres."""
     ports = 2 * torus.switched
-    switches = -(-ports // switch_ports) if switch_ports else int(ports > 0)
+    switches = int(ports > 0)
     return Counts(
         torus.gpus, torus.gpus * torus.ports, ports, ports, optical_switches=switches, optical_ports=ports,
         copper_cables=torus.links - torus.switched,

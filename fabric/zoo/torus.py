@@ -16,23 +16,16 @@ class Torus:
     """GPUs in a box of ``sides``; neighbours are joined, and the two ends of each line.
 
     GPUs are numbered with the last dimension running fastest. A GPU has a port forwards and one backwards in
-    each dimension; in one of side 2 both would lead to the same neighbour, and it has one. Links inside a
-    ``block`` are fixed; those between blocks, wrap-arounds included, are circuits of optical switches
-    (Jouppi et al., ISCA 2023, have blocks of 4 × 4 × 4). Without blocks the whole is one, and only the
-    wrap-arounds are switched. Raises ValueError naming a side below 2 or a block that does not divide it.
+    each dimension; in one of side 2 both would lead to the same neighbour, and it has one. Wrap-arounds
+    are circuits of optical switches (as in Jouppi et al., ISCA 2023), all other links are fixed. Raises
+    ValueError naming a side below 2.
     """
 
     sides: tuple[int, ...]
-    block: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.sides or min(self.sides) < 2:
             raise ValueError(f"sides are {self.sides}; a torus needs at least one, each at least 2")
-        if self.block and len(self.block) != len(self.sides):
-            raise ValueError(f"block {self.block} has not the dimensions of sides {self.sides}")
-        for side, part in zip(self.sides, self.block, strict=False):
-            if part < 1 or side % part:
-                raise ValueError(f"block {self.block} does not divide sides {self.sides}")
 
     @property
     def gpus(self) -> int:
@@ -60,12 +53,8 @@ class Torus:
     @property
     def switched(self) -> int:
         """Duplex links that are circuits of optical switches, each with two ports of them."""
-        found = 0
-        for side, part in zip(self.sides, self.block or self.sides, strict=True):
-            # A line of side / part blocks has as many links between them; one of two GPUs has one link.
-            between = side // part if side > 2 else int(part == 1)
-            found += self.gpus // side * between
-        return found
+        # A line of two GPUs has one link, and none round.
+        return sum(self.gpus // side for side in self.sides if side > 2)
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
