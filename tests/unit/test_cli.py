@@ -299,8 +299,8 @@ def test_a_run_that_fails_is_told_in_a_line_and_with_exit_code_1(tmp_path: Path)
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("no folder")
-    for scenario in (MINI, ROOT / "scenarios" / "wrht.yaml"):
-        done = ringlight("simulate", str(scenario), "--runs", str(tmp_path / "runs"))
+    for spread in ((), ("--processes", "2")):
+        done = ringlight("simulate", str(MINI), "--runs", str(tmp_path / "runs"), *spread)
         assert done.returncode == 2
         assert (
             one_line(done) == f"ringlight: {tmp_path}/runs: no run folder can be made there: Not a directory"
