@@ -67,6 +67,16 @@ class _Asked:
     def path(self, source: str, destination: str) -> None:
         rest.path(source, destination)
 
+    def way(self, source: str, target: str) -> str:
+        """Every port that packets pass, from switch to switch; nothing where the controller cannot say."""
+        from ringlight.experiments.client import ApiError, Unreachable
+
+        try:
+            hops = calls.call("GET", "/v1/paths", source=source, destination=target)["hops"]
+        except (ApiError, Unreachable):
+            return ""
+        return ", ".join(" ".join(hop["path"]) for hop in hops)
+
     def why_not(self, source: str, target: str) -> str:
         from ringlight.experiments.client import ApiError, Unreachable
 
@@ -191,9 +201,15 @@ def ping(
     source: Annotated[str, typer.Argument(metavar="[GPU]")] = "",
     target: Annotated[str, typer.Argument(metavar="[GPU]")] = "",
     count: Annotated[int, typer.Option("--count", "-c", min=1)] = 4,
+    control: Annotated[
+        bool, typer.Option("--control", help="Over the O-NICs' control network, not over light.")
+    ] = False,
     lab_id: LabId = None,
 ) -> None:
-    """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss."""
+    """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss.
+
+    Where GPUs have O-NICs it takes the light that is lit now, and says which.
+    """
     from ringlight.testbed.emulation.console import measures
     from ringlight.testbed.emulation.console.attached import attach
 
@@ -202,26 +218,46 @@ def ping(
     lab = attach(lab_id)
     controller_of(lab)
     _known(lab, *([source, target] if source else []))
+    if control and not lab.fabric.onics:
+        fail("--control: there are no O-NICs in this lab, and so no control network beside the light", 2)
     if source:
-        place = lab.place(source)
-        lost = 0
-        for number in range(count):
-            one = measures.ping(lab, place, source, target)
-            said = "no answer" if one.rtt_s is None else f"{1e3 * one.rtt_s:.2f} ms"
-            typer.echo(f"{source} -> {target}: {said}")
-            lost += one.rtt_s is None
-            if one.rtt_s is None and number == count - 1:
-                say(_Asked(lab).why_not(source, target))
-        if lost:
-            raise typer.Exit(1)
+        _ping_one(lab, source, target, count, control=control)
         return
     pinged: dict[tuple[str, str], measures.Pinged] = {}
-    for row in measures.ping_all(lab, list(lab.fabric.gpus)):
+    for row in measures.ping_all(lab, list(lab.fabric.gpus), control=control):
         marks = [one.target if one.rtt_s is not None else "X" for one in row]
         typer.echo(" ".join([row[0].source, "->", *marks]) if row else "")
         pinged |= {(one.source, one.target): one for one in row}
     typer.echo(measures.results(pinged))
+    if lab.fabric.onics and not control:
+        typer.echo(measures.by_light(pinged))
     if any(one.rtt_s is None for one in pinged.values()):
+        raise typer.Exit(1)
+
+
+def _ping_one(lab: Attached, source: str, target: str, count: int, *, control: bool) -> None:
+    """Lines of single pings, and the way that they took. Raises LabError; typer.Exit for a loss."""
+    from ringlight.testbed.emulation.console import measures
+
+    by_light = source in lab.fabric.onics and not control
+    places = lab.places()
+    if source not in places or target not in places:
+        lab.place(source if source not in places else target)  # says why there is nothing
+    lost = 0
+    for _ in range(count):
+        if by_light:
+            one = measures.ping_light(lab, places, source, target)
+        else:
+            one = measures.ping(lab, places[source], source, target)
+        typer.echo(measures.line(one))
+        lost += one.rtt_s is None
+    if one.rtt_s is None:
+        say(measures.no_answer(one) if by_light else _Asked(lab).why_not(source, target))
+    elif source in lab.fabric.onics:
+        typer.echo("answers took the control network" if by_light else "over the control network")
+    elif way := _Asked(lab).way(source, target):
+        typer.echo(f"over {way}")
+    if lost:
         raise typer.Exit(1)
 
 
@@ -248,12 +284,15 @@ def iperf(
         "received_bps": found.received_bps,
         "sent_bps": found.sent_bps,
         "real_received_bps": found.received_bps * lab.scale,
+        "over": found.over,
     }
 
     def write(_: object) -> None:
         real = format_rate(found.received_bps * lab.scale)
         emulated = f"{format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
         typer.echo(f"{client} -> {server}: {emulated}; as real, {real}")
+        if found.over is not None:
+            typer.echo(f"over {found.over}")
 
     answer(document, as_json, write)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -14,7 +15,11 @@ from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
 from ringlight.fabric.schema import Duration, Size, Strict
 
 #: What a container sees already; nothing is mounted over it.
-_TAKEN = ("/", "/job", "/tmp", "/proc", "/sys", "/dev")
+_TAKEN = ("/", "/job", "/tmp", "/proc", "/sys", "/dev", "/dev/shm")
+#: The kernel's own, below which nothing can be mounted.
+_KERNELS = ("/proc", "/sys")
+#: By these a rank knows which one it is and where the others are.
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 _MEMORY_BYTES, _DEADLINE_S = 1 << 30, 3600.0
 _LEAST_MEMORY_BYTES = 16 << 20
 #: Files of a mounted directory that are copied into the run folder, at most.
@@ -32,7 +37,7 @@ def _target(found: str) -> str:
         raise ValueError(f"{found!r:.60} is no absolute path in the container")
     # Two slashes at the beginning are one everywhere but in pathlib.
     path = PurePosixPath("/", *path.parts[1:])
-    if str(path) in _TAKEN:
+    if str(path) in _TAKEN or any(path.is_relative_to(one) for one in _KERNELS):
         raise ValueError(f"{found}: a container has its own there")
     return str(path)
 
@@ -55,6 +60,31 @@ def _device(found: str) -> str:
     return str(path)
 
 
+def _image(found: str) -> str:
+    if len(found) > 256 or not re.fullmatch(r"[a-zA-Z0-9]\S*", found):
+        raise ValueError(f"{found!r:.60} is no name of an image, such as my-training:1")
+    return found
+
+
+def _variable(found: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", found):
+        raise ValueError(f"{found!r:.60} is no name of a variable: letters, digits and _, no digit first")
+    if found in _OF_RANKS or found.startswith("RINGLIGHT_"):
+        raise ValueError("each rank is told its own by Ringlight")
+    return found
+
+
+def _no_list(example: str) -> Callable[[object], object]:
+    """Lists are what Docker's own files have there."""
+
+    def check(found: object) -> object:
+        if isinstance(found, list):
+            raise ValueError(f"should be a mapping, such as {example}")
+        return found
+
+    return check
+
+
 class MountSpec(Strict):
     """``path`` of this machine, absolute or below the directory of the scenario file."""
 
@@ -66,16 +96,20 @@ Mount = Annotated[
     MountSpec, BeforeValidator(lambda found: {"path": found} if isinstance(found, str) else found)
 ]
 Text = Annotated[str, BeforeValidator(lambda found: str(found) if type(found) in (int, float) else found)]
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableName = Annotated[str, AfterValidator(_variable)]
 
 
 class ContainerKeys(Strict):
     """Keys of a job that runs containers: all but ``image`` only beside it."""
 
-    image: Annotated[str, Field(pattern=r"^[a-zA-Z0-9][^\s]*$", max_length=256)] | None = None
+    image: Annotated[str, AfterValidator(_image)] | None = None
     command: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
-    environment: dict[VariableName, Text] = Field(default_factory=dict)
-    mounts: dict[Annotated[str, AfterValidator(_target)], Mount] = Field(default_factory=dict)
+    environment: Annotated[dict[VariableName, Text], BeforeValidator(_no_list("{STEPS: 3}"))] = Field(
+        default_factory=dict
+    )
+    mounts: Annotated[
+        dict[Annotated[str, AfterValidator(_target)], Mount], BeforeValidator(_no_list("{/app: code}"))
+    ] = Field(default_factory=dict)
     devices: tuple[Annotated[str, AfterValidator(_device)], ...] = ()
     memory: Size | None = None
     deadline: Annotated[Duration, Field(gt=0)] | None = None

@@ -127,7 +127,7 @@ _SHAPES = {
 
 
 #: How parts of a location begin that pydantic adds and no file has.
-_NO_KEYS = ("function-", "constrained", KIND_TAG)
+_NO_KEYS = ("function-", "constrained", "[key]", KIND_TAG)
 
 
 def first_problem(
@@ -167,5 +167,7 @@ def first_problem(
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHAPES.get(first["type"], message)
     plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
+    # Of a key that is wrong itself, nobody asks for the value.
+    plain = plain and "[key]" not in first["loc"]
     shown = f", not {written!r}" if plain else ""
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"

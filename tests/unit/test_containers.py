@@ -116,7 +116,12 @@ jobs:
         ("mounts: {/app: logs}", "a run folder, which gets a copy, has a file of its own"),
         ("devices: [/etc/passwd]", "'/etc/passwd' is no device"),
         ("devices: [/dev/../etc]", "is no device"),
-        ("environment: {A-B: 1}", "environment"),
+        ("mounts: {/proc/x: code}", "/proc/x: a container has its own there"),
+        ("mounts: ['code:/app']", "mounts: should be a mapping, such as {/app: code}"),
+        ("environment: {A-B: 1}", "environment.A-B: 'A-B' is no name of a variable: letters, digits and _"),
+        ("environment: [A=1]", "environment: should be a mapping, such as {STEPS: 3}"),
+        ("environment: {RANK: 7}", "environment.RANK: each rank is told its own by Ringlight"),
+        ("environment: {RINGLIGHT_JOB: b}", "RINGLIGHT_JOB: each rank is told its own by Ringlight"),
         ("memory: 1 MB", "memory: "),
         ("deadline: 0 s", "deadline"),
         ("command: []", "command"),
@@ -126,6 +131,11 @@ def test_what_a_container_cannot_have_is_named_by_its_key(key: str, said: str) -
     found = refused(SWITCH + f"jobs: {{own: {{ranks: [g0, g1], image: a, {key}}}}}\n")
     assert "jobs.own" in found
     assert said in found
+
+
+def test_an_image_is_called_by_a_name() -> None:
+    found = refused(SWITCH + "jobs: {own: {ranks: [g0, g1], image: My Image}}\n")
+    assert found == "small.yaml: jobs.own.image: 'My Image' is no name of an image, such as my-training:1"
 
 
 @pytest.mark.parametrize("key", ["command: [a]", "mounts: {/a: b}", "devices: [/dev/null]", "deadline: 1 s"])

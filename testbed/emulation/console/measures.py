@@ -1,4 +1,7 @@
-"""Pings and transfers between GPUs, with the machine's own ping and iperf in the GPUs' networks."""
+"""Pings and transfers between GPUs, with the machine's own ping and iperf in the GPUs' networks.
+
+O-NICs send nothing as light but payload of TCP: there a ping over the light is an echo of :mod:`light`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ringlight.testbed.emulation.console import light
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.lab import LabError
 
@@ -26,11 +30,16 @@ _RTT_MS = re.compile(r"time=([0-9.]+) ms")
 
 @dataclass(frozen=True)
 class Pinged:
-    """Whether one echo came back, and after how many seconds."""
+    """Whether one echo came back, and after how many seconds.
+
+    ``over``: the light of O-NICs that it took, else None; ``waited_s``: for that light, seconds.
+    """
 
     source: str
     target: str
     rtt_s: float | None
+    over: str | None = None
+    waited_s: float = 0.0
 
 
 def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
@@ -47,15 +56,40 @@ def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
     return Pinged(source, target, float(came[1]) / 1e3 if came else None)
 
 
-def ping_all(lab: Attached, gpus: list[str]) -> Iterator[list[Pinged]]:
-    """Every GPU to every other, one list for each that pings, in order. Raises LabError."""
+def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
+    """One echo over the light of O-NICs that is lit now. Raises NoLight, LabError."""
+    found = light.echo(lab, places, source, target)
+    return Pinged(source, target, found.rtt_s, found.over, found.waited_s)
+
+
+def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
+    """Over light where O-NICs have some, else over the control network. Raises LabError."""
+    if source in lab.fabric.onics:
+        try:
+            return ping_light(lab, places, source, target)
+        except light.NoLight:
+            pass
+    return ping(lab, places[source], source, target)
+
+
+def ping_all(lab: Attached, gpus: list[str], *, control: bool = False) -> Iterator[list[Pinged]]:
+    """Every GPU to every other, one list for each that pings, in order. Raises LabError.
+
+    ``control``: over the O-NICs' control network, also where there is light.
+    """
     places = lab.places()
     for gpu in gpus:
         if gpu not in places:
             lab.place(gpu)  # says why there is nothing
     with ThreadPoolExecutor(AT_ONCE) as pool:
         rows = [
-            [pool.submit(ping, lab, places[source], source, target) for target in gpus if target != source]
+            [
+                pool.submit(ping, lab, places[source], source, target)
+                if control
+                else pool.submit(_ping_any, lab, places, source, target)
+                for target in gpus
+                if target != source
+            ]
             for source in gpus
         ]
         try:
@@ -68,16 +102,36 @@ def ping_all(lab: Attached, gpus: list[str]) -> Iterator[list[Pinged]]:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a TCP transfer reached, bits per second: as received and as sent, in emulated time."""
+    """What a TCP transfer reached, bits per second: as received and as sent, in emulated time.
+
+    ``over``: the light of O-NICs that it took, else None.
+    """
 
     received_bps: float
     sent_bps: float
+    over: str | None = None
 
 
 def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
-    """One TCP transfer from ``client`` to ``server``. Raises LabError."""
-    if own := {client, server} & lab.fabric.onics.keys():
-        raise LabError(f"{min(own)} has an O-NIC: payload needs light, and only jobs get light there")
+    """One TCP transfer from ``client`` to ``server``, over light where they have O-NICs. Raises LabError."""
+    if client not in lab.fabric.onics:
+        return _iperf(lab, client, server, seconds)
+    tried = ping_light(lab, lab.places(), client, server)
+    if tried.rtt_s is None:
+        raise LabError(no_answer(tried))
+    lit = light.light_between(lab, client, server)
+    with light.asked_for(lab, lit):
+        before = light.packets_on(lab, lit)
+        found = _iperf(lab, client, server, seconds)
+        return replace(found, over=light.taken(lab, lit, before))
+
+
+def no_answer(one: Pinged) -> str:
+    """Why nothing came back over light."""
+    return f"{one.target} acknowledged nothing within {light.ECHO_S:g} s: {one.over} does not lead there now"
+
+
+def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     places = {name: lab.place(name) for name in (client, server)}
     what = f"iperf from {client} to {server}"
     words = ["iperf", "-p", str(IPERF_PORT), "-y", "C"]
@@ -151,8 +205,24 @@ def _rate(report: str) -> float | None:
     return float(lines[-1].split(",")[8]) if lines else None
 
 
+def line(one: Pinged) -> str:
+    """What a ping found, for a person."""
+    said = "no answer" if one.rtt_s is None else f"{1e3 * one.rtt_s:.2f} ms"
+    over = "" if one.over is None else f" over {one.over}"
+    waited = f", lit after {1e3 * one.waited_s:.2f} ms" if one.waited_s else ""
+    return f"{one.source} -> {one.target}: {said}{over}{waited}"
+
+
 def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
     """The last line of Mininet's pingall."""
     received = sum(one.rtt_s is not None for one in pinged.values())
     lost = 100 * (len(pinged) - received) / len(pinged) if pinged else 0
     return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"
+
+
+def by_light(pinged: Mapping[tuple[str, str], Pinged]) -> str:
+    """How many of all took light, where GPUs have O-NICs."""
+    lit = sum(one.over is not None for one in pinged.values())
+    rest = len(pinged) - lit
+    others = f"; {rest} took the control network, as no light led there" if rest else ""
+    return f"*** {lit} of {len(pinged)} took light{others}"

@@ -185,6 +185,33 @@ class Prompt(CLI):  # type: ignore[misc]
 
     # -- trying
 
+    def default(self, line: str) -> None:
+        """A command at a node, as in Mininet."""
+        super().default(line)
+        first, *words = line.split()
+        if first in self.mn.lab.fabric.onics and words[:1] in (["ping"], ["fping"]):
+            output("*** That took the control network; over the light: ping gpu1 gpu2\n")
+
+    def do_ping(self, line: str) -> None:
+        """Ping from one GPU to another; of O-NICs over the light that is lit now.
+        Usage: ping gpu1 gpu2 [count]"""
+        words = line.split()
+        count = [*words, "1"][2] if len(words) in (2, 3) else ""
+        if not (count.isdecimal() and 0 < int(count) <= 1000):
+            error("usage: ping gpu1 gpu2 [count]\n")
+            return
+        source, target = words[:2]
+        self._known(source, target)
+        places = self.mn.lab.places()
+        for _ in range(int(count)):
+            if source in self.mn.lab.fabric.onics:
+                one = measures.ping_light(self.mn.lab, places, source, target)
+            else:
+                one = measures.ping(self.mn.lab, self.mn.lab.place(source), source, target)
+            output(measures.line(one) + "\n")
+        if one.rtt_s is None:
+            error(f"*** {measures.no_answer(one) if one.over else self.controller.why_not(source, target)}\n")
+
     def do_pingall(self, _line: str) -> None:
         "Ping between all GPUs, and say why where nothing comes back."
         self._ping([host.name for host in self.mn.hosts])
@@ -202,7 +229,7 @@ class Prompt(CLI):  # type: ignore[misc]
             output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
         output(measures.results(pinged) + "\n")
         if self.mn.lab.fabric.onics:
-            output("*** Pings of O-NICs take the control network: only payload of TCP needs light\n")
+            output(measures.by_light(pinged) + "\n")
         why: dict[str, list[str]] = {}
         for (source, target), one in pinged.items():
             if one.rtt_s is None:
@@ -224,7 +251,8 @@ class Prompt(CLI):  # type: ignore[misc]
         scale = self.mn.lab.scale
         output(
             f"*** Results: {format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
-            + (f"; as real, {format_rate(found.received_bps * scale)} received\n" if scale != 1 else "\n")
+            + (f"; as real, {format_rate(found.received_bps * scale)} received" if scale != 1 else "")
+            + (f"; over {found.over}\n" if found.over else "\n")
         )
 
     def do_iperfudp(self, _line: str) -> None:

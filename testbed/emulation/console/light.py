@@ -1,0 +1,229 @@
+"""The light of O-NICs as it is now: what leads from one GPU to another, and echoes over it.
+
+Only payload of TCP travels as light, and light goes one way. So an echo is a few bytes of payload, and what
+comes back is their acknowledgement, which takes the control network. That it was light is read off the
+counters of the O-NIC that sent it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringlight.fabric.topology import Fabric, Port
+from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.onic.tables import (
+    LightTable,
+    RouteTable,
+    Transmitter,
+    read_counters,
+    read_traffic,
+)
+from ringlight.testbed.lab import LabError
+
+#: Longest wait for light that is given flow by flow, for a connection, for an acknowledgement, seconds.
+LIGHT_S, CONNECT_S, ECHO_S = 5.0, 2.0, 1.0
+#: Payload of an echo, as much as ping's.
+ECHO_BYTES = 56
+_LOOK_S = 50e-6
+
+
+class NoLight(LabError):
+    """No light leads from one GPU to another now; one line, with what makes some."""
+
+
+@dataclass(frozen=True)
+class Light:
+    """What leads from GPU ``source`` to ``target`` now: transmitters of the source's O-NIC.
+
+    ``agent``: the Unix socket where light is asked for, flow by flow; None where it is simply there.
+    """
+
+    source: str
+    target: str
+    transmitters: tuple[Transmitter, ...]
+    agent: Path | None = None
+
+
+@dataclass(frozen=True)
+class Echo:
+    """An echo over light. ``rtt_s``: seconds until it was acknowledged, None where it was not.
+
+    ``over``: the light that it took. ``waited_s``: seconds before, for that light.
+    """
+
+    rtt_s: float | None
+    over: str
+    waited_s: float
+
+
+def light_between(lab: Attached, source: str, target: str) -> Light:
+    """Raises NoLight; LabError where it cannot be read."""
+    onic, ip = lab.fabric.onics[source], lab.fabric.gpus[target].ip
+    agent = None
+    with _reading(source):
+        if onic.standing:
+            with closing(LightTable.open(_pins(lab, source))) as lights:
+                standing = lights.read().get(ip)
+            found = standing.paths if standing is not None and standing.lit else ()
+        elif onic.transmitters == "tunable":
+            directory = lab.lab.state_dir / "onics" / source
+            agent = directory / "flow.sock"
+            mapped = _wavelength_map(directory / "map.json").get(ip)
+            found = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
+        else:
+            with closing(RouteTable.open(_pins(lab, source))) as routes:
+                route = routes.read().get(ip)
+            found = () if route is None else (route,)
+    if not found:
+        raise NoLight(f"no light leads from {source} to {target} now; {remedy(lab.fabric, source, target)}")
+    return Light(source, target, found, agent)
+
+
+def remedy(fabric: Fabric, source: str, target: str) -> str:
+    """How one gets light between two GPUs, in a few words: by a job that has it and waits."""
+    ring = next((ring for ring in fabric.rings.values() if source in ring.nodes), None)
+    ranks = (source, target) if ring is None else ring.nodes
+    return f"a job makes some and keeps it: ringlight job submit light --ranks {','.join(ranks)} --hold"
+
+
+def named(fabric: Fabric, source: str, transmitter: Transmitter) -> str:
+    """A transmitter and where its fibre leads: ``g0:1 λ2 into w0:1``."""
+    port = Port(source, transmitter.port)
+    colour = "" if transmitter.wavelength is None else f" λ{transmitter.wavelength}"
+    return f"{port}{colour} into {fabric.link_at[port].other(port)}"
+
+
+@contextmanager
+def asked_for(lab: Attached, light: Light) -> Iterator[float]:
+    """The light is wanted for the length of the ``with`` block; how long it was waited for, seconds.
+
+    Raises NoLight.
+    """
+    if light.agent is None:
+        yield 0.0
+        return
+    from ringlight.containers.worker.flows import Flows
+
+    flows = Flows(light.agent)
+    try:
+        try:
+            with flows.light(lab.fabric.gpus[light.target].ip, time.monotonic() + LIGHT_S) as flow:
+                yield flow.waited_s
+        except TimeoutError as error:
+            raise NoLight(f"from {light.source} to {light.target}: {error}") from None
+    finally:
+        flows.shut()
+
+
+def packets_on(lab: Attached, light: Light) -> dict[Transmitter, int]:
+    """Packets that each transmitter of the light has sent so far. Raises LabError."""
+    onic, pins = lab.fabric.onics[light.source], _pins(lab, light.source)
+    with _reading(light.source):
+        if onic.standing:
+            ip, sent = lab.fabric.gpus[light.target].ip, read_traffic(pins).sent_on
+            keys = {one: (ip, one.port, one.wavelength) for one in light.transmitters}
+            return {one: sent[key].packets if key in sent else 0 for one, key in keys.items()}
+        by_port = read_counters(pins, onic.ports).light_tx_packets
+        return {one: by_port[one.port] for one in light.transmitters}
+
+
+def taken(lab: Attached, light: Light, before: Mapping[Transmitter, int]) -> str:
+    """What has carried something since it was counted ``before``. Raises LabError where that is nothing."""
+    now = packets_on(lab, light)
+    used = [named(lab.fabric, light.source, one) for one in light.transmitters if now[one] > before[one]]
+    if not used:
+        raise LabError(f"from {light.source} to {light.target}: nothing left as light")
+    return ", ".join(used)
+
+
+def echo(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Echo:
+    """One echo over the light that is lit now. Raises NoLight, LabError."""
+    light = light_between(lab, source, target)
+    with asked_for(lab, light) as waited_s, _connection(lab, places, source, target) as (near, far):
+        before = packets_on(lab, light)
+        rtt_s = _acknowledged_after(near, far)
+        return Echo(rtt_s, taken(lab, light, before), waited_s)
+
+
+def _acknowledged_after(near: socket.socket, far: socket.socket) -> float | None:
+    # Else the other end may keep its acknowledgement back, in the hope of an answer that takes it along.
+    far.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    began = time.monotonic()
+    near.sendall(bytes(ECHO_BYTES))
+    while (now := time.monotonic()) < began + ECHO_S:
+        if _unacknowledged(near) == 0:
+            return now - began
+        time.sleep(_LOOK_S)
+    return None
+
+
+def _unacknowledged(connection: socket.socket) -> int:
+    left = bytearray(4)
+    fcntl.ioctl(connection, termios.TIOCOUTQ, left)
+    return int(struct.unpack("=i", left)[0])
+
+
+@contextmanager
+def _connection(
+    lab: Attached, places: Mapping[str, Place], source: str, target: str
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """TCP from one GPU to another, both ends; to open it takes no light. Raises LabError."""
+    try:
+        with _socket_at(places[target]) as listener, _socket_at(places[source]) as near:
+            listener.bind((lab.fabric.gpus[target].ip, 0))
+            listener.listen()
+            near.connect(listener.getsockname())
+            far, _ = listener.accept()
+            with far:
+                yield near, far
+    except OSError as error:
+        raise LabError(f"from {source} to {target}: {error.strerror or error}") from None
+
+
+def _socket_at(place: Place) -> socket.socket:
+    """A socket of TCP in a GPU's network. Raises OSError."""
+    # Here, as most commands of a lab need no netlink.
+    from ringlight.testbed.emulation.netlink import in_namespace
+
+    assert place.namespace is not None
+    descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        made = in_namespace(descriptor, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    finally:
+        os.close(descriptor)
+    made.settimeout(CONNECT_S)
+    # What was not acknowledged is not sent again and again after the echo is over.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return made
+
+
+def _pins(lab: Attached, gpu: str) -> Path:
+    return lab.lab.bpf_dir / f"onic-{gpu}"
+
+
+def _wavelength_map(path: Path) -> Mapping[str, Mapping[str, int]]:
+    """What an O-NIC's agent was told last, by the peers' addresses. Raises OSError, ValueError."""
+    try:
+        found: Mapping[str, Mapping[str, int]] = json.loads(path.read_bytes())["peers"]
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+@contextmanager
+def _reading(gpu: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LabError(f"the O-NIC of {gpu} cannot be read: {reason}") from None
