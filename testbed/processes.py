@@ -53,8 +53,11 @@ class Addresses:
     app_rest: str = "127.0.0.1:8081"
 
 
-def check_ready(runtime: str, addresses: Addresses) -> None:
-    """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing."""
+def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -> None:
+    """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing.
+
+    ``apps``: files of applications of others that are to run beside the controller.
+    """
     if os.geteuid() != 0:
         raise LabError("root is needed to build networks; run again with sudo")
     if not services.open_vswitch_running():
@@ -67,6 +70,8 @@ def check_ready(runtime: str, addresses: Addresses) -> None:
             raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
     _check_free(addresses.rest, "--rest")
     _check_free(addresses.openflow, "--openflow")
+    if apps:
+        _check_apps(apps, addresses)
 
 
 def _check_apps(files: Sequence[Path], addresses: Addresses) -> None:
@@ -148,9 +153,7 @@ class LabProcesses:
 
     def start(self) -> None:
         """Start both and wait until the controller is healthy. Raises LabError, OSError; nothing is left."""
-        check_ready(self.runtime, self.addresses)
-        if self._apps:
-            _check_apps(self._apps, self.addresses)
+        check_ready(self.runtime, self.addresses, self._apps)
         try:
             self._lock = self.lab.hold()
             (self.state / "fabric.json").write_text(json.dumps(self._fabric), encoding="utf-8")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ringlight.experiments.cli import options
+from ringlight.experiments.cli.applications import for_applications
 from ringlight.experiments.cli.common import answer, fail, say, show_json
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
+    from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.runner.experiment import Done
 
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
@@ -46,7 +49,7 @@ def demo(
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=options.check_runtime(runtime))
-    run(BUNDLED, None, runtime, repeat, None, rest, openflow, runs, as_json)
+    run(BUNDLED, None, runtime, repeat, None, rest, openflow, runs=runs, as_json=as_json)
 
 
 def run(
@@ -57,6 +60,10 @@ def run(
     resume: options.Resume = None,
     rest: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
+    app: options.Apps = None,
+    app_all: options.AppAll = False,
+    app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
+    app_rest: options.AppRest = options.APP_REST,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
@@ -64,10 +71,22 @@ def run(
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
-    backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
+    addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
+    backend = EmulationBackend(options.check_runtime(runtime), addresses, app or [])
     experiment = load_checked(scenario, repeat, resume)
+    if app or app_all:
+        experiment = _with_applications(experiment, app or [], app_all)
     done, result = carry_out_experiment(experiment, backend, runs, arms=arm or (), resume=resume)
     _show(result, done, as_json)
+
+
+def _with_applications(experiment: Experiment, apps: list[Path], every: bool) -> Experiment:
+    """Its runs, on fabrics whose switches are for applications."""
+    settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
+    made = for_applications(Path(experiment.path), settings, apps, every)
+    instead = {id(before): after for before, after in zip(settings, made, strict=True)}
+    plans = tuple(replace(plan, setting=instead[id(plan.setting)]) for plan in experiment.plans)
+    return replace(experiment, plans=plans)
 
 
 def simulate(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ringlight.experiments.cli import calls, options, rest
+from ringlight.experiments.cli.applications import for_applications
 from ringlight.experiments.cli.common import Column, fail, listing, say, table
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
     from ringlight.testbed.emulation.console.attached import Attached
+    from ringlight.testbed.processes import Addresses
 
 
 class _Asked:
@@ -103,14 +105,21 @@ def shell(
     runtime: options.Runtime = "docker",
     rest_at: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
+    app: options.Apps = None,
+    app_all: options.AppAll = False,
+    app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
+    app_rest: options.AppRest = options.APP_REST,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
     from ringlight.testbed.emulation.console.attached import attach
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
-        with _own_lab(Path(where), arm, runtime, rest_at, openflow) as lab:
+        addresses = options.addresses(rest_at, openflow, app_openflow=app_openflow, app_rest=app_rest)
+        with _own_lab(Path(where), arm, runtime, addresses, app or [], app_all) as lab:
             errors = _prompt(lab, lines)
+    elif app or app_all:
+        fail("--app: only of a lab that is built now; give a scenario file, or give it to ringlight up", 2)
     else:
         lab = attach(where)
         controller_of(lab)
@@ -131,7 +140,7 @@ def _lines(file: Path | None) -> Iterable[str] | None:
 
 @contextmanager
 def _own_lab(
-    scenario: Path, arm: str | None, runtime: str, rest_at: str, openflow: str
+    scenario: Path, arm: str | None, runtime: str, addresses: Addresses, apps: list[Path], every: bool
 ) -> Iterator[Attached]:
     """A lab of a scenario file's fabric, removed afterwards."""
     from ringlight.experiments.backends.emulation.backend import processes_of
@@ -139,12 +148,13 @@ def _own_lab(
     from ringlight.experiments.language.expand import load
     from ringlight.testbed.emulation.console.attached import of_lab
 
-    setting = setting_of(load(scenario), arm)
-    addresses = options.addresses(rest_at, openflow)
-    processes = processes_of(setting, options.check_runtime(runtime), addresses, follow=True, notice=say)
+    (setting,) = for_applications(scenario, [setting_of(load(scenario), arm)], apps, every)
+    processes = processes_of(
+        setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, notice=say
+    )
     with processes:
-        say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{rest_at}/docs")
-        calls.address.update(controller=rest_at)
+        say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{addresses.rest}/docs")
+        calls.address.update(controller=addresses.rest)
         yield of_lab(processes.lab)
 
 

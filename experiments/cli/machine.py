@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ringlight.experiments.cli import options, suite
+from ringlight.experiments.cli.applications import for_applications
 from ringlight.experiments.cli.common import Column, answer, fail, listing, say
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def up(
     setting = setting_of(load(scenario), arm)
     if (why := cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
-    setting = _for_apps(scenario, setting, app or [], app_all)
+    (setting,) = for_applications(scenario, [setting], app or [], app_all)
     addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
     processes = processes_of(
         setting, options.check_runtime(runtime), addresses, follow=False, apps=app or [], notice=say
@@ -70,37 +71,6 @@ def setting_of(experiment: Experiment, arm: str | None) -> Setting:
     except ValueError as error:
         fail(f"{experiment.path}: fabric.{error}", 2)
     return wanted[0]
-
-
-def _for_apps(scenario: Path, setting: Setting, apps: list[Path], every: bool) -> Setting:
-    """The setting with all packet switches for applications (``every``). Raises UserError where there are
-    switches for applications and none of these, or the other way round."""
-    from dataclasses import replace
-
-    if every and not apps:
-        fail("--app-all: which application? name its file with --app", 2)
-    if every:
-        section = dict(setting.section)
-        section["controller"] = "app"
-        switches = section.get("packet_switches", {})
-        plain = {
-            name: {key: value for key, value in entry.items() if key != "controller"}
-            for name, entry in switches.items()
-        }
-        if switches:
-            section["packet_switches"] = plain
-        return replace(setting, section=section)
-    theirs = [name for name, s in setting.fabric.packet_switches.items() if s.controller == "app"]
-    if theirs and not apps:
-        where = f"{scenario}: fabric.packet_switches.{theirs[0]}.controller"
-        fail(f"{where}: app, and no application was given; name one with --app", 2)
-    if apps and not theirs:
-        fail(
-            f"--app: no packet switch of {scenario} is for applications; say 'controller: app' of it in the "
-            "fabric, or give them all with --app-all",
-            2,
-        )
-    return setting
 
 
 def image(

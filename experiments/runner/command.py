@@ -144,9 +144,10 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
         if environment.get(key) != now:
             raise ScenarioError(f"{path}: its runs were {what.format(environment.get(key))}; begin anew")
     facts = backend.facts()
-    for key, option in (("latency_s", "--latency"), ("payload_share", "--mtu")):
+    for key, option in (("latency_s", "--latency"), ("payload_share", "--mtu"), ("apps", "--app")):
         if environment.get(key) != facts.get(key):
-            raise ScenarioError(f"{path}: its runs were simulated with another {option}; begin anew")
+            made = "made" if key == "apps" else "simulated"
+            raise ScenarioError(f"{path}: its runs were {made} with another {option}; begin anew")
 
 
 def finish(path: Path, experiment: Experiment | None = None) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from benchmarks.controllers import faucet, own_manager, running, scenario
 from ringlight.containers.image import ROOT
@@ -183,6 +186,33 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
             "p0": True,
             "p1": True,
         }
+
+
+def test_a_run_takes_applications_and_says_which(tmp_path: Path) -> None:
+    scenario = yaml.safe_load(TWO_SWITCHES.read_text())
+    scenario["training"] |= {"iterations": 2, "compute": "10 ms"}
+    scenario["link_test"]["duration"] = "200 ms"
+    own, elephants = tmp_path / "two.yaml", APPLICATIONS / "elephants.py"
+    own.write_text(yaml.safe_dump(scenario))
+    ports = [f"127.0.0.1:{free_port()}" for _ in range(4)]
+    options = ("--rest", "--openflow", "--app-rest", "--app-openflow")
+    where = [word for pair in zip(options, ports, strict=True) for word in pair]
+    where += ["--runtime", "namespace", "--runs", str(tmp_path / "runs")]
+
+    done = run("run", str(own), *where, "--app", str(LEARNING), "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (folder,) = (tmp_path / "runs").iterdir()
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["apps"] == {str(LEARNING): hashlib.sha256(LEARNING.read_bytes()).hexdigest()}
+    assert "learning_switch" in next(folder.rglob("apps.log")).read_text()
+    assert {row["metric"] for row in result["rows"]} >= {"jct"}
+
+    other = run("run", str(own), *where, "--app", str(elephants), "--resume", str(folder))
+    assert (other.returncode, other.stdout) == (2, "")
+    assert "were made with another --app" in other.stderr
+    labs = re.findall(r"lab (\w+) is up", done.stderr)
+    assert [trace for lab in labs for trace in traces(Lab(lab))] == []
 
 
 @pytest.mark.parametrize("whose", ["own manager", "faucet", "none beside ours"])

@@ -19,6 +19,9 @@ from ringlight.controller.openflow.apps import wsgi
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.following import Followers, attached
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.experiments.backends.emulation.requests import all_for_applications
+from ringlight.experiments.cli import app
+from ringlight.experiments.language.expand import load
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Port, circuit_cross_connects
 from ringlight.testbed.emulation import netlink
@@ -212,3 +215,41 @@ def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
     frame, said = read.get_protocol(ethernet.ethernet), read.get_protocol(arp.arp)
     assert (frame.dst, frame.src, frame.ethertype) == (other, own, 0x0806)
     assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (operation, own, "10.82.0.1", to_ip)
+
+
+@pytest.mark.parametrize("command", ["run", "up", "shell"])
+@pytest.mark.parametrize(
+    ("scenario", "words", "said"),
+    [
+        ("docs/applications/two_switches.yaml", [], "controller: app, and no application was given"),
+        ("docs/applications/two_switches.yaml", ["--app-all"], "--app-all: which application?"),
+        (
+            "scenarios/examples/dead_switch.yaml",
+            ["--app", "a.py"],
+            "is for applications; say 'controller: app'",
+        ),
+    ],
+)
+def test_switches_for_applications_and_applications_need_each_other(
+    command: str,
+    scenario: str,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ringlight", command, str(ROOT / scenario), *words])
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_all_switches_are_given_to_applications() -> None:
+    setting = load(ROOT / "scenarios/disaggregation.yaml").plans[0].setting
+    made = all_for_applications(setting)
+    assert {switch.controller for switch in made.fabric.packet_switches.values()} == {"app"}
+    assert build_fabric(FabricSpec.model_validate(made.section)) == made.fabric
+    assert {switch.controller for switch in setting.fabric.packet_switches.values()} == {"ringlight"}

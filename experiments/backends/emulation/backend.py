@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -35,15 +36,19 @@ log = logging.getLogger(__name__)
 
 
 class EmulationBackend:
-    """``runtime``: docker or namespace. The output of a lab's processes goes with the lab, where nobody has
-    said where to (``prepare``)."""
+    """``runtime``: docker or namespace. ``apps``: files of applications of others, which every lab runs.
+
+    The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
+    """
 
     name = "emulation"
     label = "measured"
     capabilities = frozenset(CAPABILITIES)
 
-    def __init__(self, runtime: str = "docker", addresses: Addresses = Addresses()) -> None:
-        self.runtime, self._addresses = runtime, addresses
+    def __init__(
+        self, runtime: str = "docker", addresses: Addresses = Addresses(), apps: Sequence[Path] = ()
+    ) -> None:
+        self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
         self._references = References()
@@ -57,7 +62,7 @@ class EmulationBackend:
             or only_simulated(plan)
             or cannot_drive(fabric)
             or passes_no_packets(fabric)
-            or for_applications(fabric)
+            or (None if self._apps else for_applications(fabric))
             or self._cannot_run(plan)
         )
 
@@ -86,7 +91,7 @@ class EmulationBackend:
 
     def check_ready(self) -> None:
         with ending_runs():
-            check_ready(self.runtime, self._addresses)
+            check_ready(self.runtime, self._addresses, self._apps)
 
     def prepare(
         self,
@@ -102,7 +107,12 @@ class EmulationBackend:
         """Raises BackendError, WriteError; then nothing is left."""
         setting = replace(setting, fabric=plugged(setting.fabric))
         processes = processes_of(
-            setting, self.runtime, self._addresses, logs=self._folder(setting), notice=self._say
+            setting,
+            self.runtime,
+            self._addresses,
+            logs=self._folder(setting),
+            apps=self._apps if for_applications(setting.fabric) is not None else (),
+            notice=self._say,
         )
         with ending_runs(), ExitStack() as undo:
             undo.callback(processes.stop)
@@ -124,7 +134,9 @@ class EmulationBackend:
         return lab
 
     def facts(self) -> Mapping[str, Any]:
-        return {"runtime": self.runtime, "labs": self._labs}
+        facts = {"runtime": self.runtime, "labs": self._labs}
+        # The same file may be another one tomorrow.
+        return facts | ({"apps": {str(path): _digest(path) for path in self._apps}} if self._apps else {})
 
     def _folder(self, setting: Setting) -> Path | None:
         if self._logs is None:
@@ -134,6 +146,11 @@ class EmulationBackend:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _digest(path: Path) -> str:
+    with ending_runs():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def processes_of(setting: Setting, runtime: str, addresses: Addresses, **more: Any) -> LabProcesses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
@@ -41,6 +42,8 @@ MOST_GRADIENT_BYTES, MOST_ITERATIONS, MOST_BATCH, MOST_SEED = 1 << 30, 1_000_000
 LEAST_INTERVAL_S = 0.2
 #: TCP's least time-out, in dark times: they are prolonged by what it takes to write and read back.
 HELD = 2
+#: The controller of packet switches that are for applications of others.
+APP = "app"
 #: Events after which jobs go on as they were.
 HARMLESS = ("regroup", "cancel", "start")
 
@@ -240,8 +243,22 @@ def _too_fast(setting: Setting) -> str | None:
 
 
 def for_applications(fabric: Fabric) -> str | None:
-    """Which switch waits for applications, which a run does not start, ``key: reason``."""
+    """Which switch waits for applications, where none were given, ``key: reason``."""
     for name, switch in fabric.packet_switches.items():
-        if switch.controller == "app":
-            return f"fabric.packet_switches.{name}.controller: only ringlight up --app starts applications"
+        if switch.controller == APP:
+            return f"fabric.packet_switches.{name}.controller: app, and no application was given (--app FILE)"
     return None
+
+
+def all_for_applications(setting: Setting) -> Setting:
+    """The same with every packet switch for applications."""
+    section = {**setting.section, "controller": APP}
+    if "packet_switches" in section:
+        section["packet_switches"] = {
+            name: {key: value for key, value in entry.items() if key != "controller"}
+            for name, entry in section["packet_switches"].items()
+        }
+    switches = {
+        name: replace(switch, controller=APP) for name, switch in setting.fabric.packet_switches.items()
+    }
+    return replace(setting, section=section, fabric=replace(setting.fabric, packet_switches=switches))
