@@ -151,11 +151,12 @@ def echo(lab: Attached, places: Mapping[str, Place], source: str, target: str) -
     light = light_between(lab, source, target)
     with asked_for(lab, light) as waited_s, _connection(lab, places, source, target) as (near, far):
         before = packets_on(lab, light)
-        rtt_s = _acknowledged_after(near, far)
+        rtt_s = acknowledged_after(near, far)
         return Echo(rtt_s, taken(lab, light, before), waited_s)
 
 
-def _acknowledged_after(near: socket.socket, far: socket.socket) -> float | None:
+def acknowledged_after(near: socket.socket, far: socket.socket) -> float | None:
+    """Seconds until an echo sent at ``near`` was acknowledged by ``far``; None where it was not in time."""
     # Else the other end may keep its acknowledgement back, in the hope of an answer that takes it along.
     far.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     began = time.monotonic()

@@ -1,0 +1,67 @@
+"""What pings over the light of O-NICs say, and when an echo counts as acknowledged, without a lab."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.console import light, measures
+from ringlight.testbed.emulation.console.measures import Pinged
+from ringlight.testbed.emulation.onic.tables import Transmitter
+
+GRID = {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
+RING = {"rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
+PLANES = {
+    "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "2 Gbit/s", "switches": 2}
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "source", "target", "transmitter", "name", "ranks"),
+    [
+        (GRID, "n0", "n1", Transmitter(0, 3), "n0:0 λ3 into n-r0:1", "n0,n1"),
+        (RING, "r0", "r1", Transmitter(1, 0), "r0:1 λ0 into r-w0:4", "r0,r1,r2"),
+        (PLANES, "g1", "g2", Transmitter(1), "g1:1 into q1:2", "g1,g2"),
+    ],
+)
+def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
+    section: dict[str, Any], source: str, target: str, transmitter: Transmitter, name: str, ranks: str
+) -> None:
+    fabric = plugged(build_fabric(FabricSpec.model_validate(section)))
+    assert light.named(fabric, source, transmitter) == name
+    assert light.remedy(fabric, source, target).endswith(
+        f": ringlight job submit light --ranks {ranks} --hold"
+    )
+
+
+@pytest.fixture
+def ends() -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far:
+            yield near, far
+
+
+def test_an_echo_is_over_when_all_of_it_is_acknowledged(ends: tuple[socket.socket, socket.socket]) -> None:
+    near, far = ends
+    took = light.acknowledged_after(near, far)
+    assert took is not None
+    assert 0 < took < light.ECHO_S
+    assert len(far.recv(1000)) == light.ECHO_BYTES
+
+
+def test_lines_of_pings() -> None:
+    assert measures.line(Pinged("a", "b", 0.0005)) == "a -> b: 0.50 ms"
+    assert measures.line(Pinged("a", "b", None)) == "a -> b: no answer"
+    lit = Pinged("a", "b", 0.0005, "a:0 λ1 into w:1", 0.002)
+    assert measures.line(lit) == "a -> b: 0.50 ms over a:0 λ1 into w:1, lit after 2.00 ms"
+    pairs = {("a", "b"): lit, ("b", "a"): Pinged("b", "a", 0.001)}
+    assert measures.by_light(pairs) == (
+        "*** 1 of 2 took light; 1 took the control network, as no light led there"
+    )
+    assert measures.by_light({("a", "b"): lit}) == "*** 1 of 1 took light"
