@@ -19,9 +19,13 @@ from ringlight.controller.openflow.apps import wsgi
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.following import Followers, attached
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import all_for_applications
 from ringlight.experiments.cli import app
 from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner.command import check_resumed
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Port, circuit_cross_connects
 from ringlight.testbed.emulation import netlink
@@ -253,3 +257,16 @@ def test_all_switches_are_given_to_applications() -> None:
     assert {switch.controller for switch in made.fabric.packet_switches.values()} == {"app"}
     assert build_fabric(FabricSpec.model_validate(made.section)) == made.fabric
     assert {switch.controller for switch in setting.fabric.packet_switches.values()} == {"ringlight"}
+
+
+def test_a_run_is_not_gone_on_with_under_other_applications(tmp_path: Path) -> None:
+    learning, elephants = APPLICATIONS / "learning_switch.py", APPLICATIONS / "elephants.py"
+    experiment = load(APPLICATIONS / "two_switches.yaml")
+    before = EmulationBackend(apps=[learning])
+    (tmp_path / "scenario.yaml").write_text(experiment.text)
+    facts = {"backend": before.name, "code": code_version(), **before.facts()}
+    (tmp_path / "environment.json").write_text(json.dumps(facts))
+    check_resumed(tmp_path, experiment, before)
+    with pytest.raises(ScenarioError) as caught:
+        check_resumed(tmp_path, experiment, EmulationBackend(apps=[elephants]))
+    assert str(caught.value) == f"{tmp_path}: its runs were made with another --app; begin anew"

@@ -210,7 +210,11 @@ class Prompt(CLI):  # type: ignore[misc]
                 one = measures.ping(self.mn.lab, self.mn.lab.place(source), source, target)
             output(measures.line(one) + "\n")
         if one.rtt_s is None:
-            error(f"*** {measures.no_answer(one) if one.over else self.controller.why_not(source, target)}\n")
+            error(f"*** {self._why(one)}\n")
+
+    def _why(self, one: Pinged) -> str:
+        """Why nothing came back."""
+        return measures.no_answer(one) if one.over else self.controller.why_not(one.source, one.target)
 
     def do_pingall(self, _line: str) -> None:
         "Ping between all GPUs, and say why where nothing comes back."
@@ -233,7 +237,7 @@ class Prompt(CLI):  # type: ignore[misc]
         why: dict[str, list[str]] = {}
         for (source, target), one in pinged.items():
             if one.rtt_s is None:
-                why.setdefault(self.controller.why_not(source, target), []).append(f"{source}->{target}")
+                why.setdefault(self._why(one), []).append(f"{source}->{target}")
         for reason, pairs in why.items():
             more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
             output(f"*** {' '.join(pairs[:4])}{more}: {reason}\n")
