@@ -107,7 +107,7 @@ def topology(as_json: Json = False) -> None:
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
     """The links that packets from one GPU to another take now, by the switches' flow tables."""
-    columns: list[Column] = ["from", "to", ("real rate", _rate), ("of so many equal links", "choices")]
+    columns: list[Column] = ["from", "to", ("real rate", _rate), ("equal links", "choices")]
     found = call("GET", "/v1/paths", source=source, destination=destination)
     answer(found, as_json, lambda found: listing(found["hops"], *columns, numeric=3))
 
