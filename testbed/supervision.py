@@ -184,7 +184,8 @@ class Supervisor:
         how = ended(code)
         if self._last_words is not None and code >= 0:
             # A process that was killed had no say in it.
-            how = f"{how}: {self._last_words(name)}"
+            with suppress(OSError):
+                how = f"{how}: {self._last_words(name)}"
         with self._lock:
             charge.ended = how
             steady = now - charge.since > STEADY_S
@@ -209,13 +210,17 @@ class Supervisor:
             fresh.pause_s, fresh.restarts, fresh.ended = pause_s, charge.restarts + 1, charge.ended
             self._charges[name] = fresh
         log.warning("%s %s runs again", self.kind, name)
-        self._on_restart(name, fresh.process.pid, charge.asked)
+        try:
+            self._on_restart(name, fresh.process.pid, charge.asked)
+        except Exception:
+            # Whoever is told may fail; the processes are looked after all the same.
+            log.exception("%s %s: its restart could not be told", self.kind, name)
 
 
 def dying_with_starter(signal_name: str) -> list[str]:
     """Words before a command: its process gets a signal (``TERM``, …) when the thread that started it ends.
 
-    None where the machine has no setpriv.
+    No words where the machine has no setpriv.
     """
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", signal_name] if setpriv else []
@@ -233,4 +238,10 @@ def ended(code: int) -> str:
 
 def _launch(start: Start) -> _Charge:
     process = start()
-    return _Charge(start, process, os.pidfd_open(process.pid), time.monotonic())
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait(STOP_S)
+        raise
+    return _Charge(start, process, pidfd, time.monotonic())
