@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -403,14 +403,15 @@ def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]
 def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:
     """End a process that is not this one's child."""
     deadline = time.monotonic() + DOWN_S
-    if _belongs_to(lab, pid):
-        os.kill(pid, signal.SIGTERM)
-    while _belongs_to(lab, pid):
-        if time.monotonic() > deadline:
-            notice(_slow(name))
-            os.kill(pid, signal.SIGKILL)
-            return
-        time.sleep(0.05)
+    with suppress(ProcessLookupError):
+        if _belongs_to(lab, pid):
+            os.kill(pid, signal.SIGTERM)
+        while _belongs_to(lab, pid):
+            if time.monotonic() > deadline:
+                notice(_slow(name))
+                os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
 
 
 def _belongs_to(lab: Lab, pid: int) -> bool:

@@ -20,6 +20,8 @@ DOCKER_SOCKET = Path("/var/run/docker.sock")
 DOCKER_PID = Path("/var/run/docker.pid")
 DOCKER_LOG = Path("/var/log/ringlight-dockerd.log")
 BPF_FS = Path("/sys/fs/bpf")
+#: Deadline of a command that starts a service, seconds.
+START_S = 60.0
 
 
 class ServiceError(RuntimeError):
@@ -70,17 +72,20 @@ def _clean_environment() -> dict[str, str]:
 
 
 def _run(command: list[str], what: str) -> None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        env=_clean_environment(),
-        start_new_session=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=START_S,
+            env=_clean_environment(),
+            start_new_session=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServiceError(f"{what} could not be started: {error}") from None
     if done.returncode:
         last = (done.stdout.strip().splitlines() or ["no output"])[-1]
         raise ServiceError(f"{what} could not be started: {last}")
@@ -109,16 +114,19 @@ def start_open_vswitch() -> None:
 
 def _start_ovs_by_hand() -> None:
     # ovs-ctl inherits its output to the daemons it leaves behind: a pipe would never end.
-    done = subprocess.run(
-        [str(OVS_CTL), "start", "--system-id=random"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=60,
-        env=_clean_environment(),
-        start_new_session=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [str(OVS_CTL), "start", "--system-id=random"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=START_S,
+            env=_clean_environment(),
+            start_new_session=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServiceError(f"Open vSwitch could not be started: {error}") from None
     if done.returncode and not open_vswitch_running():
         raise ServiceError(f"Open vSwitch could not be started: {OVS_CTL} start gave {done.returncode}")
 
