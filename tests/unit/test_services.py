@@ -29,7 +29,7 @@ def test_open_vswitch_that_does_not_come_up_is_named(monkeypatch: pytest.MonkeyP
     hangs.chmod(0o755)
     monkeypatch.setattr(services, "OVS_CTL", hangs)
     monkeypatch.setattr(services, "START_S", 0.2)
-    with pytest.raises(ServiceError, match="Open vSwitch could not be started: .*timed out"):
+    with pytest.raises(ServiceError, match=r"Open vSwitch could not be started: .*timed out"):
         services._start_ovs_by_hand()
 
 
