@@ -185,10 +185,11 @@ class Faults:
         end = fault.course.end
         try:
             fault.course.begin()
-        except Failures as error:
-            log.error("fault %s: %s: %s", fault.id, what, _line(error))
+        except Exception as error:
+            why = _why(error)
+            log.error("fault %s: %s: %s", fault.id, what, why, exc_info=not isinstance(error, Failures))
             self._mend(fault)
-            fault.error = f"{what}: {_line(error)}"
+            fault.error = f"{what}: {why}"
             return
         fault.t_done = time.monotonic()
         log.warning("fault %s: %s", fault.id, what)
@@ -199,9 +200,9 @@ class Faults:
             return
         try:
             end()
-        except Failures as error:
-            fault.error = f"{fault.target.text} is not back: {_line(error)}"
-            log.error("fault %s: %s", fault.id, fault.error)
+        except Exception as error:
+            fault.error = f"{fault.target.text} is not back: {_why(error)}"
+            log.error("fault %s: %s", fault.id, fault.error, exc_info=not isinstance(error, Failures))
             return
         fault.t_back = time.monotonic()
         log.warning("fault %s: %s is back", fault.id, fault.target.text)
@@ -212,8 +213,9 @@ class Faults:
             return
         try:
             fault.course.end()
-        except Failures as error:
-            log.error("fault %s: %s is not back: %s", fault.id, fault.target.text, _line(error))
+        except Exception as error:
+            text, unforeseen = fault.target.text, not isinstance(error, Failures)
+            log.error("fault %s: %s is not back: %s", fault.id, text, _why(error), exc_info=unforeseen)
 
     # -- what there is
 
@@ -383,8 +385,9 @@ class Faults:
         self._until(ended, DEATH_S, f"worker {worker.place.id} does not end")
 
 
-def _line(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def _why(error: Exception) -> str:
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return said if isinstance(error, Failures) else f"internal error: {said}"
 
 
 def _stands(fault: _Fault) -> bool:

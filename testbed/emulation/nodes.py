@@ -340,11 +340,10 @@ class WorkerHost(ShellLess):
         """SIGKILL to the worker's first process, and its guest's; no harm when it is gone."""
         if self.guest is not None:
             self.guest.kill()
-        if self.pidfd is not None:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        pidfd = self.pidfd
+        if pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of the descriptors; the namespace ends with the last of them."""
