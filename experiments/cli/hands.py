@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ringlight.experiments.cli import calls, options, rest
-from ringlight.experiments.cli.applications import for_applications
-from ringlight.experiments.cli.common import Column, fail, listing, say, table
+from ringlight.experiments.cli.common import answer, fail, listing, say, table
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
@@ -50,13 +49,7 @@ class _Asked:
     def _circuits(self) -> None:
         found = calls.get("/v1/circuits")["circuits"]
         if found:
-            columns: list[Column] = [
-                ("from", lambda circuit: circuit["ends"][0]),
-                ("to", lambda circuit: circuit["ends"][1]),
-                ("path of the light", lambda circuit: " ".join(circuit["path"])),
-                ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
-            ]
-            listing(found, *columns)
+            listing(found, *rest.CIRCUIT_COLUMNS)
         else:
             typer.echo("no circuit is lit")
 
@@ -144,11 +137,10 @@ def _own_lab(
 ) -> Iterator[Attached]:
     """A lab of a scenario file's fabric, removed afterwards."""
     from ringlight.experiments.backends.emulation.backend import processes_of
-    from ringlight.experiments.cli.machine import setting_of
-    from ringlight.experiments.language.expand import load
+    from ringlight.experiments.cli.machine import setting_of_lab
     from ringlight.testbed.emulation.console.attached import of_lab
 
-    (setting,) = for_applications(scenario, [setting_of(load(scenario), arm)], apps, every)
+    setting = setting_of_lab(scenario, arm, apps, every=every)
     processes = processes_of(
         setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, notice=say
     )
@@ -279,7 +271,6 @@ def iperf(
     as_json: options.Json = False,
 ) -> None:
     """TCP rate from one GPU to another, as emulated and as real, by iperf."""
-    from ringlight.experiments.cli.common import answer
     from ringlight.fabric.units import format_rate
     from ringlight.testbed.emulation.console import measures
     from ringlight.testbed.emulation.console.attached import attach

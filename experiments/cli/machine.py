@@ -37,14 +37,9 @@ def up(
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
     from ringlight.experiments.backends.emulation.backend import processes_of
-    from ringlight.experiments.backends.emulation.requests import cannot_drive
-    from ringlight.experiments.language.expand import load
     from ringlight.experiments.record.writing import writing
 
-    setting = setting_of(load(scenario), arm)
-    if (why := cannot_drive(setting.fabric)) is not None:
-        fail(f"{scenario}: {why}", 2)
-    (setting,) = for_applications(scenario, [setting], app or [], app_all)
+    setting = setting_of_lab(scenario, arm, app or [], every=app_all)
     addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
     processes = processes_of(
         setting, options.check_runtime(runtime), addresses, follow=False, apps=app or [], notice=say
@@ -71,6 +66,18 @@ def setting_of(experiment: Experiment, arm: str | None) -> Setting:
     except ValueError as error:
         fail(f"{experiment.path}: fabric.{error}", 2)
     return wanted[0]
+
+
+def setting_of_lab(scenario: Path, arm: str | None, apps: list[Path], *, every: bool = False) -> Setting:
+    """The same of a file, for a lab whose switches all have somebody who drives them. Raises UserError."""
+    from ringlight.experiments.backends.emulation.requests import cannot_drive
+    from ringlight.experiments.language.expand import load
+
+    setting = setting_of(load(scenario), arm)
+    if (why := cannot_drive(setting.fabric)) is not None:
+        fail(f"{scenario}: {why}", 2)
+    (found,) = for_applications(scenario, [setting], apps, every)
+    return found
 
 
 def image(

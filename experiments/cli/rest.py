@@ -27,6 +27,12 @@ JobId = Annotated[str, typer.Argument(metavar="JOB")]
 Count = Annotated[int, typer.Option(min=1)]
 
 PANEL = "Ask a running controller"
+CIRCUIT_COLUMNS: tuple[Column, ...] = (
+    ("from", lambda circuit: circuit["ends"][0]),
+    ("to", lambda circuit: circuit["ends"][1]),
+    ("path of the light", lambda circuit: " ".join(circuit["path"])),
+    ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
+)
 
 circuits = typer.Typer(help="End-to-end circuits over all optical switches.", no_args_is_help=True)
 job = typer.Typer(help="Training jobs.", no_args_is_help=True)
@@ -138,13 +144,7 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 @circuits.command("show")
 def circuits_show(as_json: Json = False) -> None:
     """Circuits lit now."""
-    columns: list[Column] = [
-        ("from", lambda circuit: circuit["ends"][0]),
-        ("to", lambda circuit: circuit["ends"][1]),
-        ("path of the light", lambda circuit: " ".join(circuit["path"])),
-        ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
-    ]
-    list_of("/v1/circuits", as_json, *columns, of="circuits")
+    list_of("/v1/circuits", as_json, *CIRCUIT_COLUMNS, of="circuits")
 
 
 @circuits.command("set")

@@ -236,6 +236,46 @@ def test_a_capture_in_no_lab_leaves_an_old_file_as_it_is(tmp_path: Path) -> None
     assert file.read_text() == "old"
 
 
+@pytest.mark.parametrize("command", ["results", "report"])
+def test_a_record_that_is_no_object_is_one_line(command: str, tmp_path: Path) -> None:
+    for name in ("result.json", "environment.json"):
+        (tmp_path / name).write_text("[]")
+    done = ringlight(command, str(tmp_path))
+    assert done.returncode == 2
+    assert "json: it is no JSON object" in one_line(done)
+
+
+@pytest.mark.parametrize("command", ["up", "shell"])
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            "tor0: {ports: 2, controller: app}",
+            "fabric.packet_switches.tor0.controller: app, and no application",
+        ),
+        ("ocs0: {size: 2, driver: own, address: '10.0.0.5:1'}", "optical_switches.ocs0.driver: there is no"),
+    ],
+)
+def test_no_lab_is_built_that_nobody_could_drive(command: str, key: str, said: str, tmp_path: Path) -> None:
+    packet, optical = (key, "") if key.startswith("tor0") else ("tor0: {ports: 2}", key)
+    (tmp_path / "a.yaml").write_text(
+        f"""
+name: a
+description: Two GPUs.
+fabric:
+  servers: {{s0: {{gpus: {{g0: t, g1: t}}}}}}
+  packet_switches: {{{packet}}}
+  optical_switches: {{{optical}}}
+  links: [{{ends: [g0, "tor0:1"], rate: 4 Gbit/s}}, {{ends: [g1, "tor0:2"], rate: 4 Gbit/s}}]
+training: {{model: resnet50, compute: 20 ms, batch: 4, iterations: 2}}
+jobs: {{red: {{ranks: all}}}}
+"""
+    )
+    done = ringlight(command, str(tmp_path / "a.yaml"), root=False)
+    assert done.returncode == 2
+    assert said in one_line(done)
+
+
 def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:
     """What a simulation leaves, and what is made of it later."""
     done = ringlight("simulate", str(MINI), "--runs", str(tmp_path), "--json")
