@@ -252,6 +252,10 @@ class ImperfectSpec(Strict):
     seed: int = Field(default=0, ge=0)
 
 
+#: Of an averager.
+MOST_PORTS = 64
+
+
 class _UnitSpec(Strict):
     """Common to an averager and the short form of several. ``bits`` of a number. ``network``: what it
     computes; ``approximated``: which of its layers, ``4-6``, in place of the usual ones. ``decimals``: of the
@@ -267,7 +271,7 @@ class _UnitSpec(Strict):
 class AveragerSpec(_UnitSpec):
     """``ports``: 1, 2, … for NIC port 1 of GPUs, or for port 0 of averagers of the first level."""
 
-    ports: int = Field(ge=2, le=64)
+    ports: int = Field(ge=2, le=MOST_PORTS)
 
 
 class LinkSpec(Strict):
@@ -423,6 +427,8 @@ class AveragingSpec(_UnitSpec):
             raise ValueError(
                 f"servers: {self.servers}; two levels have a square number of them, 16 or 64 say"
             )
+        if ports > MOST_PORTS:
+            raise ValueError(f"servers: {self.servers}; an averager has up to {MOST_PORTS} ports")
         unit = {key: getattr(self, key) for key in _UnitSpec.model_fields}
         made = {"ports": ports, **unit}
         averagers = {f"avg{k}": AveragerSpec.model_construct(**made) for k in range(self.servers // ports)}

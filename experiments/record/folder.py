@@ -166,9 +166,11 @@ def _copy(source: Path, path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file. Raises ScenarioError naming the file."""
     try:
-        found: dict[str, Any] = json.loads(read_text(path))
+        found = json.loads(read_text(path))
     except json.JSONDecodeError:
         raise ScenarioError(f"{path}: it is not JSON") from None
+    if not isinstance(found, dict):
+        raise ScenarioError(f"{path}: it is no JSON object")
     return found
 
 

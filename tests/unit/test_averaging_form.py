@@ -46,6 +46,7 @@ def test_two_levels_have_an_averager_above_as_many_as_it_has_ports(ports: int) -
     ("form", "said"),
     [
         ({"servers": 12, "levels": 2}, "averaging.servers: 12; two levels have a square number of them"),
+        ({"servers": 65}, "averaging.servers: 65; an averager has up to 64 ports"),
         ({"network": "trained", "servers": 8}, "averagers.avg0.network: no trained weights"),
         ({"approximated": "4-9"}, "averagers.avg0.approximated: layer 7 of 6 cannot be approximated"),
         ({"approximated": "6-4"}, "are no layers"),
