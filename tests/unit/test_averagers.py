@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.averagers import TRAINED, Averaging, Hop, averaging_of, coding, scale_bytes, scales_sent
-from ringlight.fabric.optinc.averaging import cascade
+from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Averager, Fabric, Link, Port, electrical_graph
@@ -195,7 +195,7 @@ def test_a_job_has_the_averagers_of_its_servers() -> None:
     assert [averager.name for averager in two.first] == ["avg0", "avg1", "avg2", "avg3"]
     assert two.above is not None
     codings = coding(two.first[0], two.above), coding(two.above, below=two.first[0])
-    assert codings == cascade(8, 4)
+    assert codings == (Coding(8, 4, leaving=4), Coding(8, 4, arriving=4))
 
 
 def bare() -> dict[str, Any]:

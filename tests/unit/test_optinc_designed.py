@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ringlight.fabric.optinc.approximation import squares
-from ringlight.fabric.optinc.averaging import Coding, cascade, combination, goals, to_answers, to_outputs
+from ringlight.fabric.optinc.averaging import Coding, combination, goals, to_answers, to_outputs
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.imperfect import Imperfections, as_network, on_meshes
 from ringlight.fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
@@ -113,7 +113,7 @@ def test_table_2(first: int, last: int) -> None:
 @pytest.mark.parametrize("level", [0, 1])
 def test_both_levels_of_a_cascade(level: int) -> None:
     """Scenario 1 with the two layers of 64 x 64 that the paper adds for Eq. 10."""
-    coding = cascade(8, 4)[level]
+    coding = (Coding(8, 4, leaving=4), Coding(8, 4, arriving=4))[level]
     structure = Structure(coding, (4, 64, 64, 128, 256, 128, 64, 64, 4), frozenset(range(1, 9)))
     network = designed(structure)
     assert off_diagonal(network, structure) < 1e-9
