@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -113,7 +114,8 @@ def _figure(one: _Series) -> Figure:
     lines = -(-len(one.arms) // 4)
     top = 0.3 + 0.19 * lines
     bottom = 0.6 if scaled(one.spec.over[one.path]) else 0.85
-    figure, (axes,) = sheet(2.9 + top, columns=len(panels), left=0.8, top=top + 0.15, bottom=bottom)
+    margins: Any = {"left": 0.8, "top": top + 0.15, "bottom": bottom, "gap": (0.8, 0.55)}
+    figure, (axes,) = sheet(2.9 + top, columns=len(panels), **margins)
     heights: list[float] = []
     zero = False
     for axis, panel in zip(axes, panels, strict=True):
