@@ -2,7 +2,7 @@
 
     lab = backend.open(setting)            build it, measure it
     lab.begin(plan)                        circuits and control network as the plan has them at the start
-    lab.submit(job)                        asks for GPUs and workers; False: no room now, ask again later
+    lab.submit(job)                        asks for GPUs and workers
     lab.release([names])                   lets READY jobs start together
     lab.perform(event)                     makes something happen; never blocks, its end is a record
     lab.next(until_s)                      what happened since: waits, or moves virtual time
@@ -59,7 +59,9 @@ class Lab(Protocol):
 
     def begin(self, plan: RunPlan) -> None: ...
 
-    def submit(self, job: JobPlan) -> bool: ...
+    def submit(self, job: JobPlan) -> str | None:
+        """Why there is no room now, so that it is to be asked again later; None when it has its GPUs."""
+        ...
 
     def release(self, jobs: Sequence[str]) -> None: ...
 

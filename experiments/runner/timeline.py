@@ -133,6 +133,8 @@ class _Run:
         #: Jobs that have not arrived, those that wait for GPUs, and names of those that were released.
         self._to_come = {job.name: job for job in plan.jobs}
         self._queue: deque[JobPlan] = deque()
+        #: Why the first of the queue was not taken when it was last asked for.
+        self._no_room: str | None = None
         self._released: set[str] = set()
         #: Events that were not begun, and names of those that were.
         self._pending = {event.name: event for event in plan.events}
@@ -176,9 +178,7 @@ class _Run:
             self._arrive(name)
         self._admit(FREE_S)
         if self._queue:
-            job = self._queue[0]
-            wanted = " ".join(job.ranks) or f"{job.gpus} GPUs"
-            raise self._error(f"job {job.name}: no room for {wanted} at the start")
+            raise self._error(f"job {self._queue[0].name}: no room at the start: {self._no_room}")
         states, ready = self._at.states, ("READY", *ENDED)
         self._wait(lambda: all(states.get(name) in ready for name in names), "the jobs' workers")
         for name in names:
@@ -193,7 +193,8 @@ class _Run:
         """First come, first served: a job that finds no room holds up those behind it."""
         deadline_s = self._lab.now_s() + patience_s
         while self._queue:
-            if self._lab.submit(self._queue[0]):
+            self._no_room = self._lab.submit(self._queue[0])
+            if self._no_room is None:
                 self._queue.popleft()
             elif self._lab.now_s() >= deadline_s:
                 return
@@ -236,11 +237,18 @@ class _Run:
             found = self._lab.next(until_s)
             self._keep(found)
             self._reporter.advance({job.name: self._at.iterations(job.name) for job in self._plan.jobs})
-            left = ", ".join(job.name for job in self._plan.jobs if job.name not in self._at.ended)
+            left = ", ".join(
+                self._said(job.name) for job in self._plan.jobs if job.name not in self._at.ended
+            )
             if not found and until_s == math.inf:
                 raise self._error(f"nothing happens any more; waiting: {left}")
             if self._lab.now_s() >= self._zero_s + patience_s:
                 raise self._error(f"{left or 'events'} had not ended after {patience_s:.0f} s")
+
+    def _said(self, name: str) -> str:
+        """A job that has not ended, with why it was not taken."""
+        first = bool(self._queue) and self._queue[0].name == name
+        return f"{name} ({self._no_room})" if first else name
 
     def _arrival_s(self, name: str) -> float:
         """When a job arrives that comes after others, or by itself; infinite while that is not known."""

@@ -300,13 +300,13 @@ events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
 """
     )
     _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
-    assert failure == "base: nothing happens any more; waiting: blue"
+    assert failure == "base: nothing happens any more; waiting: blue (GPU g1 is lost)"
 
 
 def test_jobs_of_the_beginning_that_find_no_room_are_told() -> None:
     found = experiment("jobs: {red: {gpus: 4}, blue: {gpus: 4}}\n")
     _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
-    assert failure == "base: job blue: no room for 4 GPUs at the start"
+    assert failure == "base: job blue: no room at the start: the job wants 4 GPUs; 2 of 6 are free"
 
 
 def test_a_run_waits_for_the_events_that_were_begun() -> None:

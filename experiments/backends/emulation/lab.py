@@ -160,7 +160,7 @@ class EmulatedLab:
             self._now = _Run(plan, flows, averagers, load.ProcessorLoad(self.processes.lab.id))
             self._light("before")
 
-    def submit(self, job: JobPlan) -> bool:
+    def submit(self, job: JobPlan) -> str | None:
         run = self._run
         request = job_request(run.plan, job)
         try:
@@ -168,17 +168,17 @@ class EmulatedLab:
                 packed = base64.b64encode(pack(job.workload)).decode()
                 self._api.put(f"/v1/workloads/{request['graph']}", {"packed": packed})
             document = self._answered(job.name) or self._api.post("/v1/jobs", request)
-        except Unreachable:
+        except Unreachable as error:
             # It may have been killed while it answered; whether it is back is for the next look.
             run.unanswered.add(job.name)
-            return False
+            return str(error)
         except ApiError as error:
-            if error.status == 409:
-                return False
+            if error.status == HTTPStatus.CONFLICT:
+                return str(error)
             raise BackendError(f"job {job.name}: {error}") from None
         run.unanswered.discard(job.name)
         run.jobs[job.name] = _Job(job, str(document["id"]), request)
-        return True
+        return None
 
     def _answered(self, name: str) -> dict[str, Any] | None:
         """The job that an earlier submission made, though nobody answered it."""
@@ -353,7 +353,7 @@ class EmulatedLab:
                     going = self._api.post("/v1/jobs/release", body)
                 except ApiError as error:
                     # One may have failed in between.
-                    if error.status != 409 or time.monotonic() > until_s:
+                    if error.status != HTTPStatus.CONFLICT or time.monotonic() > until_s:
                         raise
                     continue
             run.releases.remove(asked)

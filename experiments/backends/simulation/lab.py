@@ -166,11 +166,11 @@ class SimulatedLab:
         except ValueError as error:
             raise BackendError(f"{plan.title}: {error}") from None
 
-    def submit(self, job: JobPlan) -> bool:
+    def submit(self, job: JobPlan) -> str | None:
         try:
             ranks = self._place(job)
-        except ConflictError:
-            return False
+        except ConflictError as error:
+            return str(error)
         except ValueError as error:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         try:
@@ -186,7 +186,7 @@ class SimulatedLab:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         self._ranks[job.name] = ranks
         self._note(JobState(t=self.now_s(), run=self._plan.name, job=job.name, state="READY", gpus=[*ranks]))
-        return True
+        return None
 
     def _cost(self) -> StepCost:
         add_bps = self._plan.costs.add_bps
@@ -348,7 +348,9 @@ class SimulatedLab:
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
         holders = {gpu: name for name in self._ranks for gpu in self._held(name)}
-        holders |= dict.fromkeys(self._lost_gpus, "none, it is lost")
+        if lost := next((gpu for gpu in job.ranks if gpu in self._lost_gpus), None):
+            raise ConflictError(f"GPU {lost} is lost")
+        holders |= dict.fromkeys(self._lost_gpus, "none")
         if not job.ranks and self._grid is not None:
             free = [node for node in self._grid.nodes if node not in holders]
             choose_nodes(self._grid, self._grid.nodes, job.gpus)
