@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.experiments.backends.emulation import backend
 from ringlight.experiments.backends.emulation import lab as emulation
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.lab import carried
@@ -186,6 +187,15 @@ def test_who_cannot_run_it_says_why_in_one_line(tmp_path: Path) -> None:
     missing = PAIR.replace("command", f"mounts: {{/a: {gone}}}, command")
     said = EmulationBackend().refuses(plan_of(SWITCH + missing))
     assert said == f"jobs.own.mounts./a: there is no {gone}"
+
+
+def test_an_image_that_docker_has_not_is_named_with_what_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "image_present", lambda _: False)
+    plan = plan_of(SWITCH + PAIR.replace("ringlight-worker", "my-mpi"))
+    assert EmulationBackend().refuses(plan) == (
+        "jobs.own.image: Docker has no image my-mpi here; build it, load it, or make one of Debian packages: "
+        "ringlight image NAME PACKAGE…"
+    )
 
 
 def test_a_link_between_switches_is_counted_by_who_sends() -> None:

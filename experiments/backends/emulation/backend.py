@@ -77,7 +77,8 @@ class EmulationBackend:
             if (why := problem_of(wanted)) is not None:
                 return f"{where}.{why}"
             if not self._has_image(wanted.image):
-                return f"{where}.image: Docker has no image {wanted.image} here; build it or load it first"
+                remedy = "build it, load it, or make one of Debian packages: ringlight image NAME PACKAGE…"
+                return f"{where}.image: Docker has no image {wanted.image} here; {remedy}"
         return None
 
     def _has_image(self, name: str) -> bool:
