@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fastapi.responses import JSONResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,13 +146,34 @@ def test_a_switch_called_like_another_ones_port_is_refused() -> None:
         check_names(Lab("abc"), build_fabric(spec))
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"[1]", b'{"t": 1}', b'{"event": 3}', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{", b"[1]", b'{"t": 1}', b'{"event": 3}', b"\xff", b"[" * 100_000, b'{"event": "x", "v": 1e999}'],
+)
 def test_what_is_no_event_is_none(line: bytes) -> None:
     assert parse_event(line) is None
 
 
 def test_an_event() -> None:
     assert parse_event(b'{"t": 1.5, "event": "ready"}') == {"t": 1.5, "event": "ready"}
+
+
+def test_the_loss_of_a_training_that_diverges_is_none() -> None:
+    event = b'{"event": "iteration", "loss": NaN, "others": [Infinity, -Infinity, 2.5]}'
+    assert parse_event(event) == {"event": "iteration", "loss": None, "others": [None, None, 2.5]}
+
+
+def test_half_a_character_is_told_as_a_question_mark() -> None:
+    assert parse_event(b'{"event": "failed", "reason": "no file \\udcff"}') == {
+        "event": "failed",
+        "reason": "no file ?",
+    }
+
+
+def test_no_event_is_too_deep_to_be_told_on() -> None:
+    depths = range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 1)
+    for event in (parse_event(b'{"event": "x", "v": ' + b"[" * n + b"]" * n + b"}") for n in depths):
+        JSONResponse({"events": [event]})
 
 
 def test_a_worker_cannot_make_the_agent_read_another_file(tmp_path: Path) -> None:

@@ -12,14 +12,34 @@ import threading
 from pathlib import Path
 from typing import Any
 
+#: How much deeper than an event the answer may be that it is told in, and the calls that write that.
+_DEEP = 50
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """One line of a worker's events; None when it is none (a worker is not trusted to write only those)."""
+    """One line of a worker's events; None when it is none (a worker is not trusted to write only those).
+
+    NaN and infinity, as the loss of a training that diverges, are None: JSON knows neither. One event that
+    could not be told on would keep all events of all workers from being told.
+    """
     try:
-        event = json.loads(line)
+        event = _DECODER.decode(line.decode())
+        try:
+            _told_on(event)
+        except UnicodeEncodeError:
+            event = json.loads(_ENCODER.encode(event).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _told_on(value: object) -> bytes:
+    """JSON, deep within other JSON. Raises ValueError and RecursionError."""
+    for _ in range(_DEEP):
+        value = [value]
+    return _ENCODER.encode(value).encode()
 
 
 def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
