@@ -380,7 +380,7 @@ def test_what_dies_unasked_is_told_and_a_lab_given_up_in_the_middle_leaves_nothi
     with lab_of(SWITCHED) as (lab, plans):
         plan, processes = plans["away"], lab.processes
         lab.begin(plan)
-        assert lab.submit(plan.job("red"))
+        assert lab.submit(plan.job("red")) is None
         os.kill(processes.pids["controller"], signal.SIGKILL)
         os.kill(processes.inventory["optical_switches"]["ocs0"]["pid"], signal.SIGKILL)
         found: list[Record] = []
