@@ -30,19 +30,24 @@ Driver = Annotated[
         "--driver", metavar="NAME", help="Only this one; may be repeated. With --target: its driver."
     ),
 ]
-Target = Annotated[str, typer.Option(metavar="HOST:PORT", help="A switch that is there already.")]
-Size = Annotated[int, typer.Option(min=0, help="Duplex faceplate ports; of an emulated switch 8.")]
-Username = Annotated[str, typer.Option(help="Who logs in to it.")]
+Target = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of a switch that exists already.")]
+Size = Annotated[
+    int, typer.Option(min=0, help="Number of duplex faceplate ports; default of an emulated switch: 8.")
+]
+Username = Annotated[str, typer.Option(help="User name to log in with.")]
 PasswordFile = Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")]
-PasswordEnv = Annotated[str, typer.Option(metavar="VARIABLE", help="The environment's that is the password.")]
+PasswordEnv = Annotated[
+    str, typer.Option(metavar="VARIABLE", help="Environment variable that has the password.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Another key of an inventory entry, such as tls=false."),
 ]
-Profile = Annotated[str, typer.Option(help="Timing that is declared of it, as a profile has it.")]
-Ports = Annotated[str, typer.Option(metavar="1,2,17,18", help="The only ports of it that may be touched.")]
+Profile = Annotated[str, typer.Option(help="Profile with its declared timing.")]
+Ports = Annotated[str, typer.Option(metavar="1,2,17,18", help="The only ports that may be touched.")]
 Nic = Annotated[
-    str, typer.Option(metavar="IFACE,IFACE", help="Interfaces of this machine whose fibres are in them.")
+    str,
+    typer.Option(metavar="IFACE,IFACE", help="Interfaces of this machine that are plugged into these ports."),
 ]
 
 
@@ -71,13 +76,13 @@ def conformance(
     nic: Nic = "",
     check: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="And what traffic tells: dark time, speed, frames lost, loss.")
+        bool, typer.Option("--measure", help="Also measure by traffic: dark time, speed, lost frames, loss.")
     ] = False,
-    name: Annotated[str, typer.Option(help="What the switch is called on the page; of one only.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the switch on the page, if there is only one.")] = "",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Hold drivers and their switches against the 45 items of the conformance list.
+    """Test drivers and their switches against the 45 items of the conformance list.
 
     Without --target: every driver against an emulated switch that speaks its protocol, with packets; root.
     With it: one driver against a switch that is there. Only --ports are touched, and what was on them is put
@@ -122,10 +127,12 @@ Make = Callable[[bool], "Rig"]
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER…", help="What conformance --out wrote.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the page goes.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER…", help="Folders that conformance --out wrote.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the page.")],
 ) -> None:
-    """One page on which switches that were accepted one by one stand side by side."""
+    """Make one page that compares switches that were accepted one by one."""
     switches: list[Any] = []
     names: list[str] = []
     at = machine = None

@@ -10,16 +10,18 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say, show_json, table
 
 Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
-Algorithm = Annotated[str, typer.Option("--algorithm", help="Else the kind's default.")]
-Sizes = Annotated[str, typer.Option("--sizes", metavar="FIRST..LAST", help="Such as 64KiB..256MiB.")]
-Growth = Annotated[float, typer.Option("--factor", help="From one size to the next.")]
+Algorithm = Annotated[str, typer.Option("--algorithm", help="Algorithm; default: the first of the kind.")]
+Sizes = Annotated[
+    str, typer.Option("--sizes", metavar="FIRST..LAST", help="Range of sizes, such as 64KiB..256MiB.")
+]
+Growth = Annotated[float, typer.Option("--factor", help="Factor from one size to the next.")]
 Calls = Annotated[
-    int, typer.Option("--calls", min=1, max=10_000, help="Timed, of each size, after one that is not.")
+    int, typer.Option("--calls", min=1, max=10_000, help="Timed calls of each size, after one warm-up call.")
 ]
 Skew = Annotated[
-    float, typer.Option("--skew", min=0, max=16, help="Of an all-to-all-v: exponent of a Zipf law.")
+    float, typer.Option("--skew", min=0, max=16, help="For an all-to-all-v: exponent of a Zipf law.")
 ]
-Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time, in place of emulated.")]
+Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time instead of emulated.")]
 
 
 def bench(

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
 Mtu = Annotated[
     int | None,
-    typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet; else as emulated."),
+    typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet; default: as emulated."),
 ]
 Latency = Annotated[
-    str, typer.Option("--latency", help="Before a simulated transfer's first byte counts, emulated time.")
+    str, typer.Option("--latency", help="Latency of a simulated transfer's first byte, emulated time.")
 ]
 Processes = Annotated[
-    int | None, typer.Option("--processes", min=1, max=1024, help="Processes that compute a sweep's runs.")
+    int | None,
+    typer.Option("--processes", min=1, max=1024, help="Number of processes that compute a sweep's runs."),
 ]
 Dask = Annotated[
     str | None, typer.Option("--dask", metavar="ADDRESS", help="Compute on Dask: tcp://HOST:PORT, or local.")
@@ -142,11 +143,14 @@ def crosscheck(
     scenario: options.ScenarioFile,
     arm: options.Arms = None,
     iterations: Annotated[
-        int | None, typer.Option("--iterations", min=1, help="So many in place of the scenario's.")
+        int | None,
+        typer.Option("--iterations", min=1, help="Number of iterations, in place of the scenario's."),
     ] = None,
     emulated: Annotated[
         Path | None,
-        typer.Option("--emulated", metavar="RUN", help="A run made before, in place of a new one."),
+        typer.Option(
+            "--emulated", metavar="RUN", help="Run folder of an earlier run, in place of a new one."
+        ),
     ] = None,
     limit: Annotated[
         float, typer.Option("--limit", min=0, help="Largest difference allowed, per cent.")
@@ -159,7 +163,7 @@ def crosscheck(
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Run an experiment on the testbed and in virtual time; say how far apart, which is off and why.
+    """Run an experiment on the testbed and in virtual time; say how far apart they are, and why.
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
     """
@@ -197,7 +201,7 @@ def check(scenario: options.ScenarioFile, as_json: options.Json = False) -> None
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: options.Json = False
 ) -> None:
-    """Compute result.json, plots and report.html of a run folder anew."""
+    """Compute result.json, plots and report.html of a run folder again."""
     from ringlight.experiments.runner.command import finish
     from ringlight.experiments.runner.experiment import Done
 

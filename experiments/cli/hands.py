@@ -92,9 +92,11 @@ def shell(
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Commands, one a line; -: standard input.")
+        Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
     ] = None,
-    arm: Annotated[str | None, typer.Option("--arm", help="Of a scenario with several fabrics.")] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="The arm whose fabric to use, if the scenario has several.")
+    ] = None,
     runtime: options.Runtime = "docker",
     rest_at: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
@@ -178,7 +180,7 @@ def execute(
     ] = False,
     lab_id: LabId = None,
 ) -> None:
-    """Run a command at a node: ``exec NODE -- COMMAND``. In the container of its job, else in its network."""
+    """Run a command at a node: exec NODE -- COMMAND. In the container of its job, else in its network."""
     from ringlight.testbed.emulation.console.attached import attach
 
     words = context.args[1:] if context.args[:1] == ["--"] else context.args

@@ -27,7 +27,7 @@ END_S = 10.0
 LAG_S = 0.3
 
 LabId = Annotated[
-    str | None, typer.Option("--lab", metavar="LAB", help="Lab id; without it, the only lab that is up.")
+    str | None, typer.Option("--lab", metavar="LAB", help="Lab id; default: the only lab that is up.")
 ]
 
 
@@ -42,15 +42,20 @@ def controller_of(lab: Attached) -> None:
 
 def capture(
     port: Annotated[
-        str, typer.Argument(metavar="PORT", help="Such as tor0:1, ocs0:3 or g0:0; g0: the NIC of a GPU.")
+        str,
+        typer.Argument(metavar="PORT", help="Port, such as tor0:1, ocs0:3 or g0:0; g0: the NIC of a GPU."),
     ],
-    write: Annotated[Path | None, typer.Option("--write", "-w", help="A pcap file; else as text.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after so many.")] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", "-w", help="Write a pcap file; default: print text.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, help="End after this many packets.")
+    ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--time", "-t", min=0.1, max=86_400, help="End after so many seconds.")
+        float | None, typer.Option("--time", "-t", min=0.1, max=86_400, help="End after this many seconds.")
     ] = None,
     direction: Annotated[
-        str, typer.Option("--direction", help="in: what comes in there; out: what leaves; inout.")
+        str, typer.Option("--direction", help="Packets that come in (in), leave (out), or both (inout).")
     ] = "inout",
     lab_id: LabId = None,
     as_json: options.Json = False,
@@ -156,7 +161,9 @@ def graph(
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="mermaid, dot or graphml.")] = "mermaid",
-    arm: Annotated[str | None, typer.Option("--arm", help="Of a scenario with several fabrics.")] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="The arm whose fabric to use, if the scenario has several.")
+    ] = None,
 ) -> None:
     """A fabric as Mermaid, DOT or GraphML: nodes, cables, and the circuits that are lit."""
     from ringlight.fabric import graphs
@@ -206,9 +213,9 @@ def _lit() -> list[tuple[Port, Port]]:
 
 def inspect(
     where: Annotated[
-        str | None, typer.Argument(metavar="[LAB]", help="Lab id; without it, the only lab that is up.")
+        str | None, typer.Argument(metavar="[LAB]", help="Lab id; default: the only lab that is up.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="The labs that are up, one a line.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="List the labs that are up.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Nodes of a lab: kind, state and addresses."""

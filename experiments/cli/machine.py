@@ -25,7 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def up(
     scenario: options.ScenarioFile,
-    arm: Annotated[str | None, typer.Option("--arm", help="Whose fabric, where a file has several.")] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="The arm whose fabric to build, if the file has several.")
+    ] = None,
     runtime: options.Runtime = "docker",
     rest: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
@@ -81,7 +83,7 @@ def setting_of_lab(scenario: Path, arm: str | None, apps: list[Path], *, every: 
 
 
 def image(
-    name: Annotated[str, typer.Argument(help="Of the image, such as my-mpi.")],
+    name: Annotated[str, typer.Argument(help="Name of the image, such as my-mpi.")],
     packages: Annotated[list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")],
 ) -> None:
     """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
@@ -91,9 +93,9 @@ def image(
 
 
 def down(
-    lab: Annotated[str | None, typer.Argument(help="Lab id; without it, every lab left up.")] = None,
+    lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
 ) -> None:
-    """End what ``up`` left running."""
+    """End labs that `up` left running."""
     from ringlight.testbed.processes import end_standing
 
     # Another user does not see whether there is one.
@@ -156,7 +158,7 @@ def setup(runtime: options.Runtime = "docker") -> None:
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Say what the machine has and lacks, each with the one command that mends it."""
+    """Say what the machine has and lacks, and the command that fixes each."""
     import dataclasses
 
     from ringlight.testbed.setup import doctor_checks

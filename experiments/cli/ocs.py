@@ -67,7 +67,7 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 
 @commands.command()
 def alarms(
-    switch: Annotated[str, typer.Argument(metavar="[SWITCH]", help="Without: of all.")] = "",
+    switch: Annotated[str, typer.Argument(metavar="[SWITCH]", help="Optical switch; default: all.")] = "",
     as_json: Json = False,
 ) -> None:
     """Standing alarms."""
@@ -78,12 +78,12 @@ def alarms(
 
 @commands.command()
 def audit(
-    switch: Annotated[str | None, typer.Option(help="Only what was done to this one.")] = None,
+    switch: Annotated[str | None, typer.Option(help="Only changes of this switch.")] = None,
     before: Annotated[int | None, typer.Option(min=0, help="Only entries older than this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Longest list.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of entries.")] = 30,
     as_json: Json = False,
 ) -> None:
-    """Who changed what when, the newest last."""
+    """Who changed what, and when; the newest last."""
     found = get("/v1/optical-audit", switch=switch, before=before, limit=limit)[::-1]
     detail: Column = ("", _detail)
     keys = ("id", ("UTC", "at"), "who", "action", "switch", "outcome")
@@ -146,7 +146,7 @@ def replace(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make these cross-connects (such as 1-21 7-15) the ones that stand; none at all clears the switch."""
+    """Set exactly these cross-connects (such as 1-21 7-15); none at all clears the switch."""
     wanted = []
     for text in pairs or []:
         ingress, _, egress = text.partition("-")
@@ -249,10 +249,10 @@ def policy(
             " adopt: it should be as it is; alarm: say so; default (with --switch): as the others.",
         ),
     ] = "",
-    switch: Annotated[str, typer.Option(help="Only of this one.")] = "",
+    switch: Annotated[str, typer.Option(help="Only for this switch.")] = "",
     as_json: Json = False,
 ) -> None:
-    """What becomes of changes that the controller did not make; without POLICY, what is set."""
+    """Set what happens to changes that the controller did not make; without POLICY, show it."""
     if new == "default" and not switch:
         fail("policy default: of which --switch?", 2)
     if new:
@@ -279,6 +279,6 @@ def settle(
     how: Annotated[str, typer.Argument(metavar="mend|repair|adopt")],
     as_json: Json = False,
 ) -> None:
-    """Do once, now, with what differs on a switch what a policy says."""
+    """Apply a policy once, now, to what differs on a switch."""
     found = call("POST", f"/v1/optical-switches/{switch}/settle", {"how": how})
     answer(found, as_json, _write_intent)

@@ -15,7 +15,7 @@ Where = Annotated[
     str,
     typer.Argument(
         metavar="SWITCH",
-        help="Its name in the lab of the controller; or HOST:PORT, the REST of an emulated switch itself.",
+        help="Name of the switch in the controller's lab; or HOST:PORT, an emulated switch's own REST API.",
     ),
 ]
 
@@ -52,7 +52,7 @@ def _write(found: list[Mapping[str, Any]]) -> None:
 
 @commands.command("list")
 def list_faults(switch: Where, as_json: Json = False) -> None:
-    """Faults in force, and how often each has acted."""
+    """List faults in force, and how often each has acted."""
     answer(_call(switch, "GET"), as_json, _write)
 
 
@@ -68,23 +68,23 @@ def add(
         ),
     ],
     count: Annotated[
-        int | None, typer.Option(min=1, help="How often at most; without: until it is cleared.")
+        int | None, typer.Option(min=1, help="Largest number of times; default: until it is cleared.")
     ] = None,
     probability: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Of each time that it could act.")
+        float, typer.Option(min=0.0, max=1.0, help="Probability that it acts, each time that it could.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     protocol: Annotated[
-        str | None, typer.Option(help="Only for clients of this one, such as polatis-tl1.")
+        str | None, typer.Option(help="Only for clients of this protocol, such as polatis-tl1.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Of lose-reply, slow, vanish, slow-drip and late.")
+        float | None, typer.Option(min=0.0, help="Time, for lose-reply, slow, vanish, slow-drip and late.")
     ] = None,
-    port: Annotated[int | None, typer.Option(min=1, help="Which port has failed.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, help="The port that fails.")] = None,
     connects: Annotated[
         str | None,
         typer.Option(
-            metavar="INGRESS-EGRESS[@WAVELENGTH]", help="What a foreign writer makes; else it is drawn."
+            metavar="INGRESS-EGRESS[@WAVELENGTH]", help="What a foreign writer connects; default: random."
         ),
     ] = None,
     as_json: Json = False,
@@ -111,7 +111,9 @@ def add(
 @commands.command()
 def clear(
     switch: Where,
-    fault: Annotated[int | None, typer.Argument(metavar="[ID]", help="Without: all of them.")] = None,
+    fault: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="Number of the fault; default: all of them.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """End a fault; what it has broken, or left without light, works again."""

@@ -23,23 +23,25 @@ def serve(
         typer.Option(
             "--serve",
             metavar="PROTOCOL[=HOST:PORT]",
-            help="A protocol; may be repeated. Without: all that such a switch speaks, on loopback.",
+            help="Protocol to serve; may be repeated. Default: all of the profile, on loopback.",
         ),
     ] = None,
     users: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Lines user:password. Without: any name and password will do, on loopback."
+            metavar="FILE",
+            help="File of lines user:password. Default: any name and password, on loopback only.",
         ),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="What it is told is kept there, for its next start.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep cross-connects and settings there for the next start."),
     ] = None,
     recovery: Annotated[
         str | None,
         typer.Option(
-            help="What a start does to the light in FOLDER: maintain, restore or remove it. Without: what"
-            " its clients said last, at first maintain.",
+            help="What a start does to the light in FOLDER: maintain, restore or remove it. Default: what"
+            " a client chose last, at first maintain.",
         ),
     ] = None,
     idle_timeout: Annotated[
@@ -47,14 +49,15 @@ def serve(
     ] = 3600.0,
     rest: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="REST of the switch itself: what it really does, and faults."),
+        typer.Option(metavar="HOST:PORT", help="The switch's own REST API: its real state, and faults."),
     ] = None,
     rest_token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A token that every call of that REST then needs.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File with a token that every call of that API then needs."),
     ] = None,
     failed_port: Annotated[list[int] | None, typer.Option(help="A broken port; may be repeated.")] = None,
-    name: Annotated[str, typer.Option(help="What it calls itself.")] = "ocs",
-    seed: Annotated[int, typer.Option(help="Of losses and jitter.")] = 0,
+    name: Annotated[str, typer.Option(help="Name that the switch reports.")] = "ocs",
+    seed: Annotated[int, typer.Option(help="Seed of losses and jitter.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""

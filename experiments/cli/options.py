@@ -21,7 +21,7 @@ Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's
 OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
 Apps = Annotated[
     list[Path] | None,
-    typer.Option("--app", metavar="FILE", help="Ryu or os-ken application to run beside; may be repeated."),
+    typer.Option("--app", metavar="FILE", help="Ryu or os-ken application to run, too; may be repeated."),
 ]
 AppAll = Annotated[
     bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
@@ -37,11 +37,9 @@ Arms = Annotated[
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option("--repeat", min=1, max=1000, help="Repeats of every run, not the file's."),
+    typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
-Resume = Annotated[
-    Path | None, typer.Option("--resume", metavar="RUN", help="Go on in this run folder, where it was left.")
-]
+Resume = Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")]
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")

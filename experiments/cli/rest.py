@@ -153,7 +153,7 @@ def circuits_set(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make exactly these circuits stand, the forwarding rules changed with them."""
+    """Light exactly these circuits, and change the forwarding rules with them."""
     wanted = []
     for text in pairs:
         a, equals, b = text.partition("=")
@@ -240,11 +240,11 @@ def job_submit(
     batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
-    grid: Annotated[str, typer.Option(help="With --gpus: of this grid.")] = "",
+    grid: Annotated[str, typer.Option(help="With --gpus: on this grid.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="On a grid: show nodes and light; change nothing.")
     ] = False,
-    beacon: Annotated[str, typer.Option(help="Pace of UDP beacons between ranks; 0 s: none.")] = "0 s",
+    beacon: Annotated[str, typer.Option(help="Interval of UDP beacons between ranks; 0 s: none.")] = "0 s",
     hold: Annotated[bool, typer.Option("--hold", help="Wait for `job release` once connected.")] = False,
     on_loss: Annotated[str, typer.Option(help="When a GPU is lost: fail, swap or shrink.")] = "fail",
     spares: Annotated[str, typer.Option(help="GPUs kept for a swap: g4,g5.")] = "",
@@ -373,7 +373,7 @@ def _write_job(found: Mapping[str, Any]) -> None:
 
 
 def regroup(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB…", help="Without any: all jobs.")] = None,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB…", help="Jobs; default: all.")] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:

@@ -33,23 +33,30 @@ Groups = Annotated[
 ]
 Ranks = Annotated[
     int | None,
-    typer.Option("--ranks", min=1, max=MOST_RANKS, help="Of a workload text that does not say it."),
+    typer.Option("--ranks", min=1, max=MOST_RANKS, help="Ranks of a workload text that does not state them."),
 ]
 ModelRanks = Annotated[
     int | None,
-    typer.Option("--model-ranks", min=1, help="Ranks of a group of model parallelism, likewise."),
+    typer.Option(
+        "--model-ranks", min=1, help="Ranks of a model-parallel group, if the text does not state them."
+    ),
 ]
 Shape = Annotated[
-    str, typer.Option("--shape", metavar="AxBxC", help="Of a Chakra trace's network, such as 4x2.")
+    str, typer.Option("--shape", metavar="AxBxC", help="Shape of a Chakra trace's network, such as 4x2.")
 ]
 Form = Annotated[
-    str, typer.Option("--format", metavar="FORMAT", help="packed or chakra; else by how OUT ends: .rlw, .et.")
+    str,
+    typer.Option(
+        "--format", metavar="FORMAT", help="packed or chakra; default: by OUT's suffix, .rlw or .et."
+    ),
 ]
 DeviceName = Annotated[
-    str | None, typer.Option("--device", help="What computes, such as h100; else FLOPs stay FLOPs.")
+    str | None,
+    typer.Option("--device", help="Device that computes, such as h100; default: FLOPs get no time."),
 ]
 Efficiency = Annotated[
-    float | None, typer.Option("--efficiency", min=1e-6, max=1, help="Part of the device's peak.")
+    float | None,
+    typer.Option("--efficiency", min=1e-6, max=1, help="Share of the device's peak that training reaches."),
 ]
 
 
@@ -67,20 +74,20 @@ def show(
     model_ranks: ModelRanks = None,
     shape: Shape = "",
     matrix: Annotated[
-        Path | None, typer.Option("--matrix", metavar="OUT.csv", help="Write what each rank sends to each.")
+        Path | None, typer.Option("--matrix", metavar="OUT.csv", help="Write the traffic matrix (CSV).")
     ] = None,
     perfetto: Annotated[
         Path | None,
         typer.Option("--perfetto", metavar="OUT", help="Write a timeline, simulated, for ui.perfetto.dev."),
     ] = None,
     rate: Annotated[
-        str, typer.Option("--rate", help="Of the timeline: of each GPU's link to an ideal switch.")
+        str, typer.Option("--rate", help="For the timeline: rate of each GPU's link to an ideal switch.")
     ] = "100 Gbit/s",
     device: DeviceName = None,
     efficiency: Efficiency = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what a workload comes to: ranks, operations, bytes by purpose, groups, computation.
+    """Summarise a workload: ranks, operations, bytes by purpose, groups, computation.
 
     Reads Chakra traces, workload texts of ASTRA-sim and SimAI, traffic matrices (CSV) and packed workloads.
     """
@@ -101,27 +108,37 @@ def make(
         Path | None, typer.Argument(metavar="OUT", help="NAME.rlw, or NAME.et for a trace.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List models and devices; writes nothing.")] = False,
-    model: Annotated[str, typer.Option("--model", help="Such as gpt2-medium.")] = "",
+    model: Annotated[str, typer.Option("--model", help="Model, such as gpt2-medium.")] = "",
     dp: Annotated[int, _of("data")] = 1,
     tp: Annotated[int, _of("tensor")] = 1,
     pp: Annotated[int, _of("pipeline")] = 1,
     ep: Annotated[int, _of("expert")] = 1,
     sequence: Annotated[int, typer.Option(min=0, help="Tokens of a sample; 0: the model's own.")] = 0,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a micro-batch.")] = 1,
-    micro_batches: Annotated[int, typer.Option(min=1, max=10_000, help="Of a replica, per iteration.")] = 1,
-    schedule: Annotated[str, typer.Option(help="Of the pipeline: gpipe, 1f1b or interleaved.")] = "1f1b",
-    virtual_stages: Annotated[int, typer.Option(min=1, help="Chunks of a stage, where interleaved.")] = 1,
-    bucket: Annotated[str, typer.Option(help="Gradients are reduced in buckets of this size.")] = "25 MiB",
+    micro_batches: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Micro-batches of a replica per iteration.")
+    ] = 1,
+    schedule: Annotated[str, typer.Option(help="Pipeline schedule: gpipe, 1f1b or interleaved.")] = "1f1b",
+    virtual_stages: Annotated[int, typer.Option(min=1, help="Chunks of a stage, for interleaved.")] = 1,
+    bucket: Annotated[
+        str, typer.Option(help="Size of the buckets in which gradients are reduced.")
+    ] = "25 MiB",
     zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO.")] = 0,
-    sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", help="Within tp.")] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Blocks keep only their input.")] = False,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Sequence parallelism within tp.")
+    ] = False,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Recompute activations: blocks keep only their input.")
+    ] = False,
     skew: Annotated[
-        float, typer.Option(min=0, max=16, help="Of tokens over experts: exponent of a Zipf law.")
+        float, typer.Option(min=0, max=16, help="Skew of tokens over experts: exponent of a Zipf law.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the skew.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the skew.")] = 0,
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", metavar="KIND=NAME", help="Of a kind of collective; may be repeated."),
+        typer.Option(
+            "--algorithm", metavar="KIND=NAME", help="Algorithm of a kind of collective; may be repeated."
+        ),
     ] = None,
     device: DeviceName = None,
     efficiency: Efficiency = None,
