@@ -7,6 +7,7 @@ the machine, else by hand in sessions of their own, and they are left running.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,8 @@ DOCKER_LOG = Path("/var/log/ringlight-dockerd.log")
 BPF_FS = Path("/sys/fs/bpf")
 #: Deadline of a command that starts a service, seconds.
 START_S = 60.0
+#: Without them root can make no networks: bits of a capability set (capabilities(7)).
+_CAPABILITIES = {12: "NET_ADMIN", 21: "SYS_ADMIN"}
 
 
 class ServiceError(RuntimeError):
@@ -176,10 +179,27 @@ def mount_bpf_fs() -> None:
     _run(["mount", "-t", "bpf", "bpf", str(BPF_FS)], "the BPF file system")
 
 
-def ensure_services(*, docker: bool = True) -> None:
-    """Everything that a lab needs, running. ``docker=False`` for the namespace runtime."""
+def lacking_capabilities(status: str) -> list[str]:
+    """Of a process, by its ``/proc/PID/status``: those without which it can build no networks."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    held = int(found[1], 16) if found else 0
+    return [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
+
+
+def check_privileges() -> None:
+    """Raise ServiceError unless this process is root and may build networks."""
     if os.geteuid() != 0:
         raise ServiceError("root is needed to build networks; run again with sudo")
+    if lacking := lacking_capabilities(Path("/proc/self/status").read_text()):
+        raise ServiceError(
+            f"root lacks the capabilities {', '.join(lacking)} here; a container that builds labs must be "
+            "privileged (docs/pytest.md, In CI)"
+        )
+
+
+def ensure_services(*, docker: bool = True) -> None:
+    """Everything that a lab needs, running. ``docker=False`` for the namespace runtime."""
+    check_privileges()
     mount_bpf_fs()
     start_open_vswitch()
     if docker:

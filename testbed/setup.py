@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlight.testbed import services
+from ringlight.testbed import programs, services
 
 Progress = Callable[[str], None]
 #: A worker image of other sources that is younger may belong to a test run that goes on now.
 OLD_IMAGE_S = 3600.0
+#: What a person calls us by: the launcher in the tree, or the command of an installed package.
+OURSELVES = "./ringlight" if (Path(__file__).resolve().parents[1] / "ringlight").is_file() else "ringlight"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
     """Make the machine ready for a lab. Raises ServiceError or ImageError with one line each."""
     from ringlight.testbed.emulation.optical.build import build_object
 
+    services.check_privileges()
+    # All at once, before anything is started. A Docker that answers may be one without programs here.
+    if lacking := programs.missing(docker=runtime == "docker" and not services.docker_running()):
+        raise services.ServiceError(
+            f"this machine lacks {', '.join(lacking)}; run: apt-get install {' '.join(lacking)}"
+        )
     services.ensure_services(docker=runtime == "docker")
     build_object()
     if runtime == "docker":
@@ -60,9 +67,9 @@ def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S)
             progress(f"Removed the old image {tag}")
 
 
-def _program(name: str, package: str) -> Check:
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    return Check(name, path is not None, path or "not found", f"apt-get install {package}")
+def _program(what: str, package: str) -> Check:
+    found = programs.present(what)
+    return Check(what, found, "" if found else "not found", f"apt-get install {package}")
 
 
 def _simgrid() -> Check:
@@ -118,28 +125,17 @@ def doctor_checks() -> list[Check]:
     """Everything looked at, in the order in which a person would mend it. Changes nothing."""
     root = os.geteuid() == 0
     checks = [
-        Check("root", root, "yes" if root else f"uid {os.geteuid()}", "sudo ./ringlight doctor"),
+        Check("root", root, "yes" if root else f"uid {os.geteuid()}", f"sudo {OURSELVES} doctor"),
         Check(
             "kernel",
             platform.system() == "Linux",
             f"{platform.release()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB",
         ),
-        _program("ovs-vswitchd", "openvswitch-switch"),
-        _program("mnexec", "mininet"),
-        _program("dockerd", "docker.io"),
-        _program("mmdebstrap", "mmdebstrap"),
-        _program("clang", "clang"),
-        _program("tc", "iproute2"),
-        Check(
-            "libbpf headers",
-            Path("/usr/include/bpf/bpf_helpers.h").exists(),
-            "/usr/include/bpf",
-            "apt-get install libbpf-dev",
-        ),
+        *(_program(*needed) for needed in programs.OF_LABS + programs.OF_DOCKER),
         _simgrid(),
-        Check("Open vSwitch runs", services.open_vswitch_running(), "", "./ringlight setup"),
-        Check("Docker runs", services.docker_running(), "", "./ringlight setup"),
-        Check("BPF file system", services.bpf_fs_mounted(), "/sys/fs/bpf", "./ringlight setup"),
+        Check("Open vSwitch runs", services.open_vswitch_running(), "", f"{OURSELVES} setup"),
+        Check("Docker runs", services.docker_running(), "", f"{OURSELVES} setup"),
+        Check("BPF file system", services.bpf_fs_mounted(), "/sys/fs/bpf", f"{OURSELVES} setup"),
     ]
     if root:
         checks += [
@@ -157,5 +153,5 @@ def doctor_checks() -> list[Check]:
     if services.docker_running():
         from ringlight.containers.image import image_present, image_tag
 
-        checks.append(Check("worker image", image_present(), image_tag(), "./ringlight setup"))
+        checks.append(Check("worker image", image_present(), image_tag(), f"{OURSELVES} setup"))
     return [*checks, _port_free(8080), _port_free(6653)]

@@ -112,6 +112,8 @@ def test(context: typer.Context) -> None:
     """
     from ringlight.testbed.supervision import dying_with_starter
 
+    if not (ROOT / "tests").is_dir():
+        fail("not in the installed package: run ./ringlight test in Ringlight's source tree", 2)
     if os.geteuid() == 0:
         from ringlight.testbed.setup import ensure_ready
 

@@ -85,6 +85,9 @@ def _package(name: str) -> str:
 
 def _commit() -> str:
     """The commit of the sources, ``-dirty`` where files differ from it; empty where git does not know."""
+    if not (ROOT / ".git").exists():
+        # An installed package: git would answer for the project in whose folder it is.
+        return ""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -254,8 +254,8 @@ class RinglightLab:
         records = self._carry_out(plan)
         found = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
         self._told.append(str(found))
-        # A test's own output: pytest shows it with a failure, and with -s.
-        print(found)
+        # A test's own output: pytest shows it with a failure, and with -s at once, in the log of a CI, too.
+        print(found, flush=True)
         return found
 
     def run(self, arm: str | None = None) -> Figures:

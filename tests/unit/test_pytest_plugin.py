@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import yaml
 
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.backends.protocol import BackendError
@@ -249,26 +245,6 @@ def test_figures_are_asked_for_by_name() -> None:
         figures.value("none")
     assert "exact" in str(bench)
     assert "12 Gbit/s" in str(bench)
-
-
-def test_the_lines_for_ci_install_what_a_lab_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher knows the packages; a test in CI is run without it."""
-    section = (
-        (ROOT / "README.md").read_text().partition("## In your own tests and CI")[2].partition("\n## ")[0]
-    )
-    github, gitlab = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", section, re.DOTALL))
-    # Compiled, it would be left beside the launcher.
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    loader = SourceFileLoader("launcher_of_readme", str(ROOT / "ringlight"))
-    spec = importlib.util.spec_from_loader("launcher_of_readme", loader)
-    assert spec is not None
-    launcher = importlib.util.module_from_spec(spec)
-    loader.exec_module(launcher)
-    needed = {package for _, package in launcher.FILES}
-    # GitHub's runners have Docker.
-    assert needed - {"docker.io"} <= set(github["jobs"]["fabric"]["env"]["PACKAGES"].split())
-    assert needed <= set(gitlab["fabric"]["variables"]["PACKAGES"].split())
-    compile("".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL)), "README.md", "exec")
 
 
 def test_the_plugin_is_light() -> None:
