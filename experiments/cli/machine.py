@@ -113,7 +113,7 @@ def test(context: typer.Context) -> None:
     from ringlight.testbed.supervision import dying_with_starter
 
     if not (ROOT / "tests").is_dir():
-        fail("not in the installed package: run ./ringlight test in Ringlight's source tree", 2)
+        fail("the installed package has no suite; Ringlight's source tree has: ./ringlight test", 2)
     if os.geteuid() == 0:
         from ringlight.testbed.setup import ensure_ready
 
