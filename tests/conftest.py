@@ -15,6 +15,8 @@ import pytest
 # imported, and inherited by all that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+#: A project of its own among the data has tests of its own.
+collect_ignore = ["data"]
 #: Every process that the tests start inherits this: the process id of the test run that it belongs to.
 RUN = "RINGLIGHT_TESTS"
 

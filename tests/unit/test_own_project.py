@@ -1,4 +1,4 @@
-"""The project in ``docs/project``: what the README shows of it, and what an installed package says."""
+"""The project in ``tests/data/project``: what the README shows of it, and what an installed package says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringlight.experiments.record import environment
 from ringlight.testbed import programs, services, setup
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = ROOT / "docs/project"
+PROJECT = ROOT / "tests/data/project"
 GITLAB = yaml.safe_load((PROJECT / ".gitlab-ci.yml").read_text())["fabric"]
 GITHUB = yaml.safe_load((PROJECT / ".github/workflows/fabric.yml").read_text())["jobs"]["fabric"]
 

@@ -1,8 +1,7 @@
 import pytest
 
-pytestmark = pytest.mark.ringlight(
-    "fabric.yaml"
-)  # GPUs, switches, fibres; or the same as a mapping in Python
+# GPUs, switches, fibres; or the same as a mapping in Python.
+pytestmark = pytest.mark.ringlight("fabric.yaml")
 
 
 def test_all_reduce(ringlight_lab):
