@@ -58,8 +58,10 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
 
     ``apps``: files of applications of others that are to run beside the controller.
     """
-    if os.geteuid() != 0:
-        raise LabError("root is needed to build networks; run again with sudo")
+    try:
+        services.check_privileges()
+    except services.ServiceError as error:
+        raise LabError(str(error)) from None
     if not services.open_vswitch_running():
         raise LabError("Open vSwitch is not running; start it with: ringlight setup")
     if runtime == "docker":

@@ -63,6 +63,7 @@ def any_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root on a machine that has all programs, on which everything runs and Docker lacks the image."""
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(services, "_CAPABILITIES", {})  # whoever runs this
     monkeypatch.setattr(testing.shutil, "which", lambda program, path: f"/usr/bin/{program}")
     for name in ("open_vswitch_running", "docker_running"):
         monkeypatch.setattr(services, name, lambda: True)
@@ -89,6 +90,9 @@ def test_each_lack_of_the_machine_is_said_with_its_remedy(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "make it with: ringlight setup" in outcome(pytester)
+    monkeypatch.setattr(services, "_CAPABILITIES", {63: "NONE_HAS"})
+    assert "ringlight: root lacks the capabilities NONE_HAS here; a container" in outcome(pytester)
+    monkeypatch.setattr(services, "_CAPABILITIES", {})
     monkeypatch.setattr(services, "docker_running", lambda: False)
     assert "ringlight: Docker is not running; start it with: ringlight setup" in outcome(pytester)
     monkeypatch.setattr(services, "open_vswitch_running", lambda: False)
