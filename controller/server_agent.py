@@ -127,7 +127,10 @@ class AgentClient:
             return {}
         if answer.is_error:
             raise AgentRefusedError(_detail(answer))
-        return answer.json() if answer.content else {}
+        try:
+            return answer.json() if answer.content else {}
+        except ValueError as error:
+            raise UnavailableError(f"the server agent at {self.address} said no JSON: {error}") from error
 
 
 def _detail(answer: httpx.Response) -> str:

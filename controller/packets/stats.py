@@ -134,7 +134,11 @@ class Statistics:
                     log.debug("%s: no port statistics: %s", switch.name, error)
                     quiet_until[switch.name] = time.monotonic() + _BACK_OFF_S
                     continue
-                self._note(switch.name, time.monotonic(), stats)
+                try:
+                    self._note(switch.name, time.monotonic(), stats)
+                except Exception:
+                    # The others' counters are still wanted.
+                    log.exception("%s: its port statistics could not be used", switch.name)
 
     def _note(self, switch: str, t: float, stats: list[PortStats]) -> None:
         ends = self._ends()

@@ -356,7 +356,12 @@ class Workers:
         with self._lock:
             if worker.state != "running":
                 return
-        outcome = worker.host.outcome()
+        try:
+            outcome = worker.host.outcome()
+        except Exception as error:
+            # As when it is removed meanwhile. Whatever it is, the deaths of others must be seen.
+            log.exception("how worker %s ended cannot be told", worker.place.id)
+            outcome = Outcome(None, None, False, f"internal error: {error}", "")
         with self._lock:
             if worker.state != "running":
                 return
@@ -401,6 +406,9 @@ class Workers:
             end = guest.end()
         except DockerFailures as error:
             end = GuestEnd(time.monotonic(), None, None, False, f"Docker: {docker_reason(error)}")
+        except Exception as error:
+            log.exception("how the command of worker %s ended cannot be told", worker.place.id)
+            end = GuestEnd(time.monotonic(), None, None, False, f"internal error: {error}")
         self._note_guest_end(worker, end)
 
     def _note_guest_end(self, worker: Worker, end: GuestEnd) -> None:

@@ -1,0 +1,91 @@
+"""Threads that watch over others outlive what one of those does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import docker.errors
+import httpx
+import pytest
+
+from ringlight.controller.errors import UnavailableError
+from ringlight.controller.openflow.messages import PortStats
+from ringlight.controller.packets.stats import Statistics
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.topology import Port
+from ringlight.testbed.emulation.agent.workers import Worker, Workers
+from ringlight.testbed.emulation.nodes import Outcome, WorkerPlace
+from tests.unit.test_controller_circuits import FABRIC
+
+
+def _wait(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5.0
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _dead(directory: Path, name: str, outcome: Callable[[], Outcome]) -> Worker:
+    """A running worker whose process has just ended."""
+    process = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(process.pid)
+    process.wait()
+    place = WorkerPlace(name, "j", 0, "g0", directory, ())
+    host: Any = SimpleNamespace(pidfd=pidfd, guest=None, place=place, outcome=outcome)
+    return Worker(host, "running")
+
+
+def test_a_worker_whose_end_cannot_be_told_hides_no_other_death(tmp_path: Path) -> None:
+    def removed() -> Outcome:
+        raise docker.errors.NullResource("Resource ID was not provided")
+
+    args = (FABRIC, MagicMock(), MagicMock(), tmp_path, MagicMock(), MagicMock())
+    workers = Workers(*args, command=("x",), image=None)
+    first = _dead(tmp_path, "first", removed)
+    second = _dead(tmp_path, "second", lambda: Outcome(0, None, False, None, ""))
+    try:
+        for worker in (first, second):
+            workers._workers[worker.place.id] = worker
+            workers._wake()
+            _wait(worker.exited.is_set)
+        assert first.outcome == Outcome(None, None, False, "internal error: Resource ID was not provided", "")
+        assert second.outcome == Outcome(0, None, False, None, "")
+    finally:
+        for worker in (first, second):
+            os.close(worker.host.pidfd or -1)
+        workers._workers.clear()
+        workers.close()
+
+
+def test_an_agent_that_says_no_json_is_away() -> None:
+    client = AgentClient("http://agent")
+    client.close()
+    client._client = httpx.Client(
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, text="{")), base_url="http://agent"
+    )
+    with pytest.raises(UnavailableError, match="said no JSON"):
+        client.workers(0)
+    client.close()
+
+
+def test_counters_that_cannot_be_used_do_not_end_the_polls() -> None:
+    asked: list[int] = []
+
+    def ends() -> Mapping[Port, Port | None]:
+        asked.append(1)
+        raise ValueError("no light")
+
+    plane: Any = SimpleNamespace(port_stats=lambda *_, **__: [PortStats(*[1] * 9)])
+    statistics = Statistics(FABRIC, plane, ends)
+    statistics.start()
+    try:
+        _wait(lambda: len(asked) > 3 * len(FABRIC.packet_switches))
+    finally:
+        statistics.stop()
