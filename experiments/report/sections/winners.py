@@ -122,7 +122,7 @@ def _figure(view: View, found: _Map) -> Figure:
         words.append([NOTHING if r is None else "best" if r < 1.0005 else _times(r) for r in ratios])
     titles = [view.title(arm) for arm in reversed(found.arms)]
     shaded(axis, [said(name) for name in found.workloads], titles, cells, words)
-    axis.set_xlabel(f"workload; in each cell {called(found.metric)} over the least of any fabric")
+    axis.set_xlabel(f"workload; in each cell: {called(found.metric)} over the least of any fabric")
     return figure
 
 
