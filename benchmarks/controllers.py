@@ -321,7 +321,7 @@ def back(echoes: Sequence[Echoes], since: float, what: str, lost: str) -> dict[s
     }
 
 
-def measure(arm: str, times: int, wait_s: float, program: str | None) -> dict[str, Any]:
+def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: str) -> dict[str, Any]:
     """One arm: a lab, its controller, and ``times`` regroups."""
     openflow = free_port()
     theirs = f"tcp:127.0.0.1:{openflow}"
@@ -339,7 +339,7 @@ def measure(arm: str, times: int, wait_s: float, program: str | None) -> dict[st
         elif arm == "faucet":
             assert program is not None
             stack.enter_context(running(faucet(program, openflow, folder), folder / "other.log"))
-        processes = processes_of(setting, "namespace", addresses, logs=folder, apps=apps)
+        processes = processes_of(setting, runtime, addresses, logs=folder, apps=apps)
         stack.enter_context(processes)
         api = stack.enter_context(
             httpx.Client(base_url=f"http://{addresses.rest}", timeout=30.0, trust_env=False)
@@ -409,17 +409,24 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--wait", type=float, default=10.0, help="longest wait for answers, seconds")
     parser.add_argument("--faucet", metavar="PROGRAM", help="…/bin/faucet")
+    parser.add_argument("--runtime", choices=["namespace", "docker"], default="namespace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there")
     chosen = parser.parse_args()
     names = chosen.arm or [arm for arm in ARMS if arm != "faucet" or chosen.faucet]
     if "faucet" in names and not chosen.faucet:
         parser.error("--arm faucet: name its program with --faucet")
-    arms = [measure(arm, chosen.times, chosen.wait, chosen.faucet) for arm in names]
+    arms = [measure(arm, chosen.times, chosen.wait, chosen.faucet, chosen.runtime) for arm in names]
     print(table(arms, chosen.wait))
     same = same_light(arms)
     print(f"\nSame moves and same circuits afterwards: {'yes' if same else 'NO'}")
     if chosen.json is not None:
-        document = {"benchmark": "controllers", "times": chosen.times, "wait_s": chosen.wait, "arms": arms}
+        document = {
+            "benchmark": "controllers",
+            "times": chosen.times,
+            "runtime": chosen.runtime,
+            "wait_s": chosen.wait,
+            "arms": arms,
+        }
         chosen.json.write_text(json.dumps({**document, "same_light": same}, indent=1) + "\n")
     if not same:
         raise SystemExit(1)
