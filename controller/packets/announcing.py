@@ -27,15 +27,19 @@ class Announcer:
         self._agent = agent
         self._bus = bus
         self._stopping = threading.Event()
+        #: Nothing is handed to the pool once it is shut down.
+        self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="announce")
 
     def announce(self, gpus: Sequence[str]) -> None:
         """Returns at once."""
-        if self._agent is not None and not self._stopping.is_set():
-            self._pool.submit(self._say, self._agent, list(gpus))
+        with self._lock:
+            if self._agent is not None and not self._stopping.is_set():
+                self._pool.submit(self._say, self._agent, list(gpus))
 
     def stop(self) -> None:
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()
         self._pool.shutdown(cancel_futures=True)
 
     def _say(self, agent: AgentClient, gpus: list[str]) -> None:
