@@ -36,6 +36,8 @@ from ringlight.containers.image import (
 )
 
 BUILD_TIMEOUT_S = 600
+#: Docker's storage driver where it finds no other, as on a file system that is itself an overlay.
+COPIES = "vfs"
 APT_SOURCES = Path("/etc/apt")
 _IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 #: What mmdebstrap says when it begins something that takes long.
@@ -62,6 +64,11 @@ def ensure_image(progress: Progress) -> str:
 def build_image(progress: Progress) -> None:
     """Make the base image if it is missing, and the worker image on it. Raises ImageError."""
     with docker_client(BUILD_TIMEOUT_S) as client:
+        if client.info()["Driver"] == COPIES:
+            progress(
+                f"Docker's storage is {COPIES} here, which copies the image for each layer and takes minutes: "
+                "in a container, put /var/lib/docker on a volume"
+            )
         if not has_image(client, base_tag()):
             progress(f"Making the base image from {suite()} packages (once)")
             _make_base(client, progress)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
 
+from ringlight.containers import image_build
 from ringlight.experiments.cli import app, machine
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.record import environment
@@ -127,3 +129,18 @@ def test_an_installed_package_is_not_of_the_commit_of_the_project_around_it(
         subprocess.run([*git, *words], check=True, timeout=20)
     monkeypatch.setattr(environment, "ROOT", package)
     assert environment._commit() == ""
+
+
+def test_storage_that_copies_every_layer_is_said_before_the_image_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    for driver in ("overlay2", "vfs"):
+        client = SimpleNamespace(info=lambda driver=driver: {"Driver": driver})
+        monkeypatch.setattr(image_build, "docker_client", lambda timeout_s, c=client: nullcontext(c))
+        monkeypatch.setattr(image_build, "has_image", lambda client, tag: True)
+        monkeypatch.setattr(image_build, "_make_worker", lambda client: None)
+        image_build.build_image(said.append)
+    assert [line.partition(",")[0] for line in said] == [
+        "Making the worker image", "Docker's storage is vfs here", "Making the worker image",
+    ]  # fmt: skip
