@@ -66,7 +66,7 @@ def build_image(progress: Progress) -> None:
     with docker_client(BUILD_TIMEOUT_S) as client:
         if client.info()["Driver"] == COPIES:
             progress(
-                f"Docker's storage is {COPIES} here, which copies the image for each layer and takes minutes: "
+                f"Docker's storage is {COPIES} here, which copies the image for each layer, in minutes: "
                 "in a container, put /var/lib/docker on a volume"
             )
         if not has_image(client, base_tag()):
