@@ -262,12 +262,19 @@ def test_an_exit_code_is_not_taken_for_a_signal(status: int, code: int | None, n
     assert exit_or_signal(status) == (code, number)
 
 
+TRAINED = """
+jobs: {own: {ranks: [g0, g1], training: {collective: ring}}}
+training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}
+"""
+
+
 @pytest.mark.parametrize("light", [GRID, RING])
-def test_a_container_beside_a_grid_or_a_ring_has_no_figures_of_its_light(light: str) -> None:
+@pytest.mark.parametrize("jobs", [PAIR, TRAINED])
+def test_a_job_beside_a_grid_or_a_ring_has_no_figures_of_its_light(light: str, jobs: str) -> None:
     section = light.removeprefix("fabric: {").strip().removesuffix("}")
-    (run,) = runs_of(records(0), [plan_of(SWITCH + f"  {section}\n" + PAIR)])
+    (run,) = runs_of(records(3), [plan_of(SWITCH + f"  {section}\n" + jobs)])
     found = {row.metric for row in rows_of(Context(run, "measured"))}
-    assert "jct" in found
+    assert "link_bytes" in found
     assert not [name for name in found if name.startswith(("light_use", "set_ups_per"))]
 
 

@@ -180,6 +180,21 @@ def test_a_link_below_its_rate_is_slow() -> None:
 @pytest.mark.parametrize(
     ("light", "named"),
     [
+        ("grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "grid n"),
+        ("rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring w"),
+    ],
+)
+def test_a_training_on_wires_beside_light_is_refused_before_the_run(light: str, named: str) -> None:
+    text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
+    more = "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}"
+    (plan,) = parse(f"{text}  red: {{ranks: [g0, g1]}}\n{more}", "four.yaml").plans
+    why = SimulationBackend().refuses(plan)
+    assert why == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
+
+
+@pytest.mark.parametrize(
+    ("light", "named"),
+    [
         ("grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "grid"),
         ("rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring"),
     ],

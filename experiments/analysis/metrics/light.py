@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.experiments.analysis.metrics import Context, metric
@@ -19,7 +19,7 @@ from ringlight.experiments.record.events import (
     OnicsSimulated,
     RingSetUps,
 )
-from ringlight.experiments.record.runs import Run
+from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.grid import light_use, ways_for
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.wdm import plan_ring
@@ -203,6 +203,16 @@ _USE = {
 }
 
 
+def _lit(run: Run, nodes: Collection[str]) -> list[JobRun]:
+    """Trainings on these GPUs of a grid or a ring; workloads, containers and jobs beside it have no such
+    light."""
+    return [
+        job
+        for job in run.jobs.values()
+        if job.gpus and job.plan.training is not None and set(job.gpus) <= set(nodes)
+    ]
+
+
 @metric(
     "",
     of="fabric",
@@ -211,16 +221,11 @@ _USE = {
 )
 @metric("count", of="fabric", analytic=True, makes={f"light_use_{name}": said for name, said in _USE.items()})
 def use(context: Context) -> Mapping[str, Value]:
-    """What an all-reduce of each job asks of a grid's lasers and receivers. Workloads and
-    containers have none of that light."""
+    """What an all-reduce of each job on a grid asks of its lasers and receivers."""
     run, grid = context.run, grid_of(context.run.plan.setting.fabric)
     if grid is None:
         return {}
-    jobs = [
-        (job.gpus, steps_named(job.plan.loop.collective, len(job.gpus)))
-        for job in run.jobs.values()
-        if job.gpus and job.plan.training is not None
-    ]
+    jobs = [(job.gpus, steps_named(job.plan.loop.collective, len(job.gpus))) for job in _lit(run, grid.nodes)]
     if not jobs:
         return {}
     ways = {node: peers for gpus, steps in jobs for node, peers in ways_for(grid, gpus, steps).items()}
@@ -239,14 +244,14 @@ _RING = {
 def ring_plan(context: Context) -> Mapping[str, int]:
     """What the only job that a ring carries asks of it."""
     fabric = context.run.plan.setting.fabric
-    trained = [job for job in context.run.jobs.values() if job.gpus and job.plan.training is not None]
-    ring, jobs = ring_of(fabric), trained
+    ring = ring_of(fabric)
     if ring is None:
         return {}
+    jobs = _lit(context.run, ring.nodes)
     found = {"wavelengths": ring.wavelengths}
-    if model := next(iter(context.alone.values()), None):
-        found["set_ups_per_allreduce"] = model.set_ups
     if jobs:
+        if model := context.alone.get(jobs[0].name):
+            found["set_ups_per_allreduce"] = model.set_ups
         plan = plan_ring(fabric, ring, steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)))
         lit = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
         found["wavelengths_used"] = len(lit)

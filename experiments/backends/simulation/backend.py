@@ -12,10 +12,11 @@ from ringlight.experiments.backends.protocol import lacking
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, how
-from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES
 from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 
 #: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
@@ -101,6 +102,8 @@ class SimulationBackend:
                     many = f"a workload of more than {MOST_RANKS} ranks"
                     return f"jobs.{job.name}: {many} is simulated without {what}"
                 continue
+            if (why := _beside_light(fabric, job)) is not None:
+                return why
             if parse_collective(job.training.collective).averaged:
                 wrong = (event for event in plan.events if event.do not in ("start", "cancel"))
                 if (event := next(wrong, None)) is not None:
@@ -222,3 +225,13 @@ class SimulationBackend:
         values, _ = self._assumed.setdefault(what, ([], why))
         if value not in values:
             values.append(value)
+
+
+def _beside_light(fabric: Fabric, job: JobPlan) -> str | None:
+    """Which of a job's GPUs is not on the grid or the ring that a simulation of the fabric is of."""
+    lights = {f"grid {name}": grid.nodes for name, grid in fabric.grids.items()}
+    lights |= {f"ring {name}": ring.nodes for name, ring in fabric.rings.items()}
+    for light, nodes in lights.items():
+        if (other := next((gpu for gpu in job.ranks if gpu not in nodes), None)) is not None:
+            return f"jobs.{job.name}.ranks: {other} is not on {light}, beside which nothing is simulated"
+    return None
