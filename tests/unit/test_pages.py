@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -96,6 +98,27 @@ def test_a_wrong_link_and_a_wrong_command_are_found() -> None:
         "run scenarios/zoo.yaml --arms a: no option --arms",
         None,
     ]
+
+
+def missing_imports(text: str) -> list[str]:
+    """What the Python on a page imports from Ringlight and is not there. Raises SyntaxError."""
+    found = []
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ringlight"):
+                there = importlib.import_module(str(node.module))
+                found += [f"{node.module}.{n.name}" for n in node.names if not hasattr(there, n.name)]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_on_a_page_imports_what_there_is(page: Path) -> None:
+    assert missing_imports(page.read_text()) == []
+
+
+def test_a_wrong_import_is_found() -> None:
+    text = "```python\nfrom ringlight.fabric.units import parse_time, no_such_name\n```\n"
+    assert missing_imports(text) == ["ringlight.fabric.units.no_such_name"]
 
 
 def test_every_page_is_in_the_readme() -> None:
