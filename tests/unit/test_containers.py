@@ -206,6 +206,11 @@ def test_a_link_between_switches_is_counted_by_who_sends() -> None:
         {"from": "tor0:3", "to": "tor1:3", "bytes": 300},
         {"from": "tor1:3", "to": "tor0:3", "bytes": 7},
     ]
+    # A switch that was killed counts from 0 again.
+    assert carried(link, before, {**after, ("tor0", 3): (3, 50)}) == [
+        {"from": "tor0:3", "to": "tor1:3", "bytes": 290},
+        {"from": "tor1:3", "to": "tor0:3", "bytes": 7},
+    ]
     fibre = Link(Port("g0", 0), Port("tor0", 3), 1e9, 0.0)
     assert carried(fibre, before, after) == [
         {"from": "g0:0", "to": "tor0:3", "bytes": 5},

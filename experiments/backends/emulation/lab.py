@@ -471,12 +471,14 @@ class EmulatedLab:
 
 def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:
     """Bytes in each direction of a link with a packet switch at an end, as its port counted them; of one
-    between two the sender counts."""
+    between two the sender counts. A switch that was started again meanwhile counts for nothing."""
     found: dict[tuple[str, str], int] = {}
     for near in (link.a, link.b):
         key, far = (near.node, near.number), link.other(near)
         if key in before and key in after:
             received, sent = (now - then for now, then in zip(after[key], before[key], strict=True))
+            if min(received, sent) < 0:
+                continue
             found[str(near), str(far)] = sent
             found.setdefault((str(far), str(near)), received)
     return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(found.items())]
