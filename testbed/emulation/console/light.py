@@ -76,8 +76,9 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
                 standing = lights.read().get(ip)
             found = standing.paths if standing is not None and standing.lit else ()
         elif onic.transmitters == "tunable":
-            agent = Path(lab.inventory["onics"][source]["flow"])
-            mapped = _wavelength_map(agent.with_name("map.json")).get(ip)
+            directory = Path(lab.inventory["onics"][source]["directory"])
+            agent = directory / "flow.sock"
+            mapped = _wavelength_map(directory / "map.json").get(ip)
             found = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
         else:
             with closing(RouteTable.open(_pins(lab, source))) as routes:
