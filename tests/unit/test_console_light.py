@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ringlight.controller.onic.agent import Agent, NullLaser, NullRoutes, Settings
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.console import light, measures
+from ringlight.testbed.emulation.console.attached import Attached
 from ringlight.testbed.emulation.console.measures import Pinged
 from ringlight.testbed.emulation.onic.tables import Transmitter
+from ringlight.testbed.lab import Lab
 
 GRID = {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
 RING = {"rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
@@ -53,6 +61,54 @@ def test_an_echo_is_over_when_all_of_it_is_acknowledged(ends: tuple[socket.socke
     assert took is not None
     assert 0 < took < light.ECHO_S
     assert len(far.recv(1000)) == light.ECHO_BYTES
+
+
+@contextmanager
+def agents(folder: Path, *gpus: str) -> Iterator[dict[str, Agent]]:
+    """The agent of each GPU's O-NIC, with lasers that are a dictionary."""
+    made = {
+        gpu: Agent(Settings(gpu, folder / gpu, ("127.0.0.1", 0)), NullLaser(), NullRoutes()) for gpu in gpus
+    }
+    threads = [threading.Thread(target=agent.run) for agent in made.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield made
+    finally:
+        for agent in made.values():
+            agent.stop()
+        for thread in threads:
+            thread.join(10)
+
+
+def tell(folder: Path, gpu: str, peers: dict[str, Any]) -> None:
+    """Give an agent its wavelength map."""
+    with socket.socket(socket.AF_UNIX) as manage:
+        manage.settimeout(10)
+        manage.connect(str(folder / gpu / "manage.sock"))
+        request = {"op": "set_map", "job": "held", "version": 1, "peers": peers}
+        manage.sendall(json.dumps(request).encode() + b"\n")
+        assert json.loads(manage.makefile().readline())["ok"]
+
+
+def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
+    fabric = build_fabric(FabricSpec.model_validate(GRID))
+    places = {gpu: {"directory": str(tmp_path / gpu)} for gpu in ("n0", "n1")}
+    lab = Attached(Lab("zz9z"), {"onics": places}, fabric, None, None)
+    with agents(tmp_path, "n0", "n1") as made:
+        with pytest.raises(light.NoLight, match="no light leads from n0 to n1 now; a job makes some"):
+            light.light_between(lab, "n0", "n1")
+        for gpu, peer in (("n0", "n1"), ("n1", "n0")):
+            host, port = made[peer].address
+            entry = {"port": 0, "wavelength": 3, "agent": f"{host}:{port}"}
+            tell(tmp_path, gpu, {fabric.gpus[peer].ip: entry})
+        found = light.light_between(lab, "n0", "n1")
+        assert found.transmitters == (Transmitter(0, 3),)
+        with light.asked_for(lab, found) as waited_s:
+            assert waited_s > 0
+            assert made["n0"]._laser.read(0) == 3
+        with pytest.raises(light.NoLight):
+            light.light_between(lab, "n0", "n3")
 
 
 def test_lines_of_pings() -> None:
