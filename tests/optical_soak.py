@@ -243,6 +243,8 @@ class Soak:
             if number % settle_every == 0 or number == operations:
                 self.end_faults(None)
                 self.settle()
+                # The tables keep all that was ever sent to them.
+                self.tables.sent.clear()
                 gc.collect()
                 self.report.memory_mib.append(_rss_mib())
                 tell(number)
