@@ -20,9 +20,9 @@ class Layer:
 
     ``block``: layers of one block stay on one pipeline stage. Parameters: ``sharded`` are divided among
     the ranks of a tensor-parallel group, ``replicated`` are whole at each, ``experts`` are those of all
-    experts together. ``flops``: forward. ``output``: elements handed on. Under tensor parallelism the whole
-    input is needed at each rank where a layer ``gathers``, and its output is a sum over the ranks where it
-    ``reduces``.
+    experts together. ``flops``: forward. ``output``: elements handed on. ``kept``: elements kept for the
+    backward pass, without the attention's scores. Under tensor parallelism the whole input is needed at
+    each rank where a layer ``gathers``, and its output is a sum over the ranks where it ``reduces``.
     ``copies``: experts that each token goes to, 0 of a layer without. ``recomputed``: its forward pass is
     done again where activations are.
     """
@@ -33,6 +33,7 @@ class Layer:
     replicated: int
     flops: float
     output: int
+    kept: int
     experts: int = 0
     copies: int = 0
     gathers: bool = True
@@ -54,7 +55,8 @@ class Transformer:
     ``top_k`` a token. ``positions``: learned ones. ``biases``: of all linear layers. ``norm_parameters``:
     2 with a bias (LayerNorm), 1 without (RMSNorm). ``tied``: the output's matrix is the embedding's.
     ``bert``: token types, a norm after the embedding and not before the output, a pooler, and the heads
-    for masked words and the next sentence. ``sequence``: tokens of a sample by default.
+    for masked words and the next sentence. ``dropout``: its masks are kept, a byte each. ``sequence``:
+    tokens of a sample by default.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Transformer:
     norm_parameters: int = 2
     tied: bool = False
     bert: bool = False
+    dropout: bool = False
 
     @property
     def head_width(self) -> int:
@@ -157,6 +160,11 @@ def forward_flops(model: Model, sequence: int = 0) -> float:
     return sum(layer.flops for layer in layers(model, sequence))
 
 
+def kept_elements(model: Model, sequence: int = 0) -> int:
+    """Elements that one sample's forward pass keeps for the backward pass."""
+    return sum(layer.kept for layer in layers(model, sequence))
+
+
 def _of_transformer(model: Transformer, s: int) -> Iterator[Layer]:
     yield _embedding(model, s)
     for number in range(model.encoder_layers):
@@ -174,32 +182,42 @@ def _of_transformer(model: Transformer, s: int) -> Iterator[Layer]:
 def _embedding(model: Transformer, s: int) -> Layer:
     h = model.hidden
     replicated = model.positions * h + (2 * h + model.norm if model.bert else 0)
+    kept = s * h // 2 if model.dropout else 0
     return Layer(
-        "embedding", 0, model.vocabulary * h, replicated, 0.0, s * h, gathers=False, recomputed=False
+        "embedding", 0, model.vocabulary * h, replicated, 0.0, s * h, kept, gathers=False, recomputed=False
     )
 
 
 def _attention(model: Transformer, s: int, block: int, name: str) -> Layer:
+    """Kept: the norm's input and output, queries, keys, values, the values' mean, a dropout mask.
+
+    Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4.1, at 2
+    bytes an element; without the scores and their softmax, which a fused attention computes again.
+    """
     h, q, kv = model.hidden, model.heads * model.head_width, model.kv_heads * model.head_width
     matrices = 2 * h * q + 2 * h * kv
     sharded = matrices + (q + 2 * kv if model.biases else 0)
     replicated = model.norm + (h if model.biases else 0)
     flops = 2.0 * s * matrices + 2 * 2.0 * s * s * q
-    return Layer(name, block, sharded, replicated, flops, s * h)
+    kept = s * (2 * h + 2 * q + 2 * kv) + (s * h // 2 if model.dropout else 0)
+    return Layer(name, block, sharded, replicated, flops, s * h, kept)
 
 
 def _feed_forward(model: Transformer, s: int, block: int, name: str) -> Layer:
+    """Kept: the norm's input and output (a copy for each expert), the activation's input and output."""
     h, f, moe = model.hidden, model.ffn, model.experts > 1
     matrices = (3 if model.gated else 2) * h * f
     biases = model.biases * f
     copies = model.top_k if moe else 1
     router = h * model.experts if moe else 0
+    kept = s * (h + copies * (h + (3 if model.gated else 2) * f)) + (s * h // 2 if model.dropout else 0)
     return Layer(
         name, block,
         sharded=0 if moe else matrices + biases,
         replicated=model.norm + router + model.biases * h,
         flops=2.0 * s * (copies * matrices + router),
         output=s * h,
+        kept=kept,
         experts=model.experts * (matrices + biases) if moe else 0,
         copies=model.top_k if moe else 0,
     )  # fmt: skip
@@ -210,23 +228,26 @@ def _head(model: Transformer, s: int) -> Layer:
     sharded, flops = (0 if model.tied else v * h), 2.0 * s * h * v
     # A transformer that normalises after each layer has no norm of its own before the output.
     after = model.encoder_layers or model.bert
-    replicated = 0 if after else model.norm
+    replicated, kept = (0 if after else model.norm), s * h
     if model.bert:
         dense = h * h + h
         replicated += dense + (dense + model.norm) + (2 * h + 2)
         sharded += v
         flops += 2.0 * (s * h * h + h * h + 2 * h)
+        kept += 2 * s * h
     last = max(model.encoder_layers + model.layers - 1, 0)
     return Layer(
-        "head", last, sharded, replicated, flops, s * v, reduces=False, recomputed=False
+        "head", last, sharded, replicated, flops, s * v, kept, reduces=False, recomputed=False
     )  # fmt: skip
 
 
 def _convolution(one: Convolution) -> Layer:
+    """Kept: its input, and what a batch normalisation behind it takes in."""
     kernel = one.kernel**2 * one.inputs * one.outputs
     output = one.outputs * one.pixels**2
+    kept = one.inputs * (one.pixels * one.stride) ** 2 + (output if one.extra == 2 else 0)
     return Layer(
-        one.name, one.block, kernel + one.extra * one.outputs, 0, 2.0 * kernel * one.pixels**2, output
+        one.name, one.block, kernel + one.extra * one.outputs, 0, 2.0 * kernel * one.pixels**2, output, kept
     )
 
 
@@ -240,12 +261,12 @@ def top_layers(model: Recommender) -> tuple[Layer, ...]:
     vectors = len(model.rows) + 1
     width = vectors * (vectors - 1) // 2 + model.width
     flops = 2.0 * vectors * vectors * model.width
-    interaction = Layer("interaction", 0, 0, 0, flops, width)
+    interaction = Layer("interaction", 0, 0, 0, flops, width, vectors * model.width)
     return (interaction, *_dense("top", (width, *model.top)))
 
 
 def _dense(name: str, widths: Sequence[int]) -> tuple[Layer, ...]:
     return tuple(
-        Layer(f"{name} {k}", 0, a * b + b, 0, 2.0 * a * b, b)
+        Layer(f"{name} {k}", 0, a * b + b, 0, 2.0 * a * b, b, a)
         for k, (a, b) in enumerate(itertools.pairwise(widths))
     )

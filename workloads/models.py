@@ -47,7 +47,7 @@ def _resnet50() -> Vision:
 def _gpt(name: str, source: str, layers: int, hidden: int, heads: int, sequence: int) -> Transformer:
     return Transformer(
         name, source, layers, hidden, heads, heads, 4 * hidden, 50257, sequence,
-        positions=sequence, tied=True,
+        positions=sequence, tied=True, dropout=True,
     )  # fmt: skip
 
 
@@ -75,11 +75,11 @@ _MODELS: tuple[Model, ...] = (
     Transformer(
         "transformer-big", "Vaswani et al., arXiv:1706.03762, table 3, row big; vocabulary section 5.1; "
         "sentences of 64 tokens are assumed", 6, 1024, 16, 16, 4096, 37000, 64,
-        encoder_layers=6, tied=True,
+        encoder_layers=6, tied=True, dropout=True,
     ),
     Transformer(
         "bert-large", "Devlin et al., arXiv:1810.04805, section 3; vocabulary of bert-large-uncased",
-        24, 1024, 16, 16, 4096, 30522, 512, positions=512, tied=True, bert=True,
+        24, 1024, 16, 16, 4096, 30522, 512, positions=512, tied=True, bert=True, dropout=True,
     ),
     _gpt("gpt2-medium", _GPT2, 24, 1024, 16, 1024),
     _gpt("gpt3-175b", _GPT3, 96, 12288, 96, 2048),

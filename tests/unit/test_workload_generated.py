@@ -15,7 +15,7 @@ from ringlight.workloads.graph import Kind, Program, Split, Workload
 from ringlight.workloads.iteration_time import IdealNetwork
 from ringlight.workloads.layers import Transformer, layers
 from ringlight.workloads.models import MODELS
-from ringlight.workloads.parallelism import generate, rank_grid
+from ringlight.workloads.parallelism import data_parallel_loop, generate, rank_grid
 from ringlight.workloads.settings import Parallel, Training
 from ringlight.workloads.summary import summary, traffic
 from tests.unit.closed_forms import communication_bytes
@@ -214,6 +214,14 @@ def test_tokens_come_back_from_where_they_went() -> None:
     backward = [("ep combine gradients", False), ("ep dispatch gradients", True)]
     assert len(called) == 4 * 3
     assert all(calls == forward + backward for calls in called.values())
+
+
+def test_the_training_loop_is_a_workload() -> None:
+    workload = data_parallel_loop(4, 0.25, 1 << 20, "ring")
+    assert workload.operations == 8
+    assert sent(workload) == {"dp": 2 * 3 << 20}
+    assert ideal_run(workload, IdealNetwork(1 << 20))[2] == [0.25, 0.25 + 1.5]
+    assert workload.collectives[0].algorithm == "ring"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from ringlight.workloads.layers import (
     Transformer,
     bottom_layers,
     forward_flops,
+    kept_elements,
     layers,
     parameters,
     top_layers,
@@ -99,6 +100,14 @@ def test_a_token_passes_the_active_parameters_only(name: str, billions: float) -
     idle = 1 - model.top_k / model.experts
     active = parameters(model) - idle * sum(layer.experts for layer in layers(model))
     assert active == pytest.approx(billions * 1e9, rel=5e-3)
+
+
+def test_activations_of_a_gpt_are_korthikantis() -> None:
+    """34 s b h bytes a block at two bytes an element, without the attention's 5 a s^2 b."""
+    model = MODELS["gpt3-175b"]
+    blocks = [layer for layer in layers(model) if layer.name.startswith("block 7 ")]
+    assert 2 * sum(layer.kept for layer in blocks) == 34 * 2048 * 12288
+    assert kept_elements(model) > 96 * 17 * 2048 * 12288
 
 
 def test_every_model_says_where_its_figures_stand() -> None:
