@@ -177,7 +177,7 @@ def _told_apart(one: Compared) -> str:
         return ""
     waits = f", or a set-up of {seconds(set_up)} for each flow in real time," if set_up is not None else ""
     return (
-        f"<p>{text(one.title)}: by how far the iterations of {text(one.name)} lie apart in both arms, a "
-        f"slowdown of less than {percent(least, 2)}{waits} cannot be told from none (95 %) "
+        f"<p>{text(one.title)}: given the spread of the iterations of {text(one.name)} in both arms, a "
+        f"slowdown of less than {percent(least, 2)}{waits} cannot be distinguished from none (95 %) "
         f"{tag('measured')}.</p>"
     )

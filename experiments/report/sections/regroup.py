@@ -82,8 +82,8 @@ def _pace(view: View, arm: str, event: str) -> str:
         before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)
         if before is not None and after is not None:
             modelled = f" (model: {' to '.join(map(seconds, model))})" if None not in model else ""
-            said.append(f"of {text(job.subject)} from {seconds(before)} to {seconds(after)}{modelled}")
-    return f"Iterations went {', '.join(said)} {tag(view.label)}." if said else ""
+            said.append(f"those of {text(job.subject)} from {seconds(before)} to {seconds(after)}{modelled}")
+    return f"Iterations changed: {', '.join(said)} {tag(view.label)}." if said else ""
 
 
 def _figure(run: Run, action: Action) -> Figure:
