@@ -474,8 +474,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not self.is_plugged(gpu):
             raise NetworkError(f"GPU {gpu} is not plugged into anything")
 
-    def introduce(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]]) -> None:
-        """Tell a plugged worker of ``(ip, mac)`` of others. One that ends meanwhile needs them no more."""
+    def introduce(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]]) -> bool:
+        """Tell a plugged worker of ``(ip, mac)`` of others; whether it knows them. One that ends meanwhile
+        needs them no more."""
 
         def inside() -> None:
             with IPRoute() as own:
@@ -486,6 +487,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.in_namespace(namespace, inside)
         except (NetworkError, OSError) as error:
             log.info("%s is not told of its neighbours: %s", host.name, error)
+            return False
+        return namespace is not None
 
     def announce(self, host: WorkerHost | IdleHost) -> bool:
         """Have a plugged host say to all switches where it is now; whether it did. One that ends meanwhile

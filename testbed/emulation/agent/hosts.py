@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
+from weakref import WeakSet
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.errors import AgentError
@@ -31,6 +32,8 @@ class IdleHosts:
         self._fabric = fabric
         self._network = network
         self._hosts: dict[str, IdleHost] = {}
+        #: Workers that know all GPUs.
+        self._introduced: WeakSet[WorkerHost] = WeakSet()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -54,10 +57,11 @@ class IdleHosts:
             except Failures as error:
                 self._remove(new)
                 raise AgentError(500, f"idle hosts: {error}") from None
-            if new:
-                # A worker knows the peers of its job; an idle host that pings it wants an answer.
-                for host in busy:
-                    self._network.introduce(host, self._others(host.gpu))
+            # A worker knows the peers of its job; an idle host that pings it wants an answer.
+            for host in busy:
+                known = host in self._introduced
+                if not known and self._network.introduce(host, self._others(host.gpu)):
+                    self._introduced.add(host)
 
     def _others(self, gpu: str) -> list[tuple[str, str]]:
         return [(other.ip, other.mac) for other in self._fabric.gpus.values() if other.name != gpu]
