@@ -320,5 +320,6 @@ def rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
 
 
 def _last_line(text: str | None) -> str | None:
+    """What a worker wrote last, for a terminal: it may be a stranger's, and hold whatever controls one."""
     lines = (text or "").strip().splitlines()
-    return lines[-1][:200] if lines else None
+    return "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else None

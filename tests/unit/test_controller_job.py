@@ -123,6 +123,10 @@ def test_without_a_cause_the_first_to_complain_is_named_after_the_grace() -> Non
             {"exit_code": 1, "stderr_tail": "Traceback\n  …\nValueError: no"},
             "rank 1 on GPU g1 ended with exit code 1: ValueError: no",
         ),
+        (
+            {"exit_code": 5, "stderr_tail": "\x1b[31mred\x07 über\n"},
+            "rank 1 on GPU g1 ended with exit code 5: ?[31mred? über",
+        ),
         ({"exit_code": None, "signal": 99}, "rank 1 on GPU g1 was killed by signal 99"),
     ],
 )
