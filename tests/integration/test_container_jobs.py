@@ -153,7 +153,8 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     # Who failed is named, with its last words; the other is ended, and what it had said is kept.
     falls, hangs = runs["falls"].jobs["pair"], runs["hangs"].jobs["pair"]
     assert falls.reason == "rank 1 on GPU g2 ended with exit code 1: out of luck"
-    assert figures.number("falls", "job pair", "commands_failed") == 1
+    # Nor did the other end with exit code 0.
+    assert figures.number("falls", "job pair", "commands_failed") == 2
     assert said(folder, "falls", "pair-1", "stderr") == "out of luck\n"
     assert "its command had not ended 1 s after the start" in str(hangs.reason)
     assert runs["falls"].jobs["rights"].reason == "rank 1 on GPU g3 was killed by SIGKILL"

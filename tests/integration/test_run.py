@@ -310,7 +310,8 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path) -> 
     try:
         with running_command(disk, "--runtime", "namespace") as running:
             lab = running.lab()
-            running.wait_for("Two jobs of two GPUs")
+            (events,) = disk.glob("*/events.jsonl")
+            until(lambda: '"run_started"' in events.read_text(), DEADLINE_S)
             with (disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
                 while True:
                     file.write(bytes(512))

@@ -321,3 +321,33 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     assert said["own-0.stdout.txt"] == "0"
     # What could not be read is no empty output.
     assert "the agent is away" in said["own-1.stderr.txt"]
+
+
+def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off() -> None:
+    """Also as it began: whoever asked for the end would wait, and be told of a link test instead."""
+
+    class Doubts:
+        asked = 0
+        broken = False
+
+        def repeat(self, *, last: bool = False) -> None:
+            self.asked += last
+            if self.broken:
+                raise KeyboardInterrupt
+
+    def closed(*, broken: bool) -> int:
+        plan = plan_of(SWITCH + PAIR)
+        processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, stop=lambda: None)
+        api: Any = SimpleNamespace(close=lambda: None)
+        links: Any = Doubts()
+        nothing: Any = None
+        lab = emulation.EmulatedLab(plan.setting, processes, api, links, nothing, lambda: None)
+        if broken:
+            links.broken = True
+            with pytest.raises(KeyboardInterrupt):
+                lab.begin(plan)
+        lab.close()
+        return int(links.asked)
+
+    assert closed(broken=False) == 1
+    assert closed(broken=True) == 0

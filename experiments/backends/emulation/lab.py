@@ -136,6 +136,8 @@ class EmulatedLab:
         self._faults = FaultClient(processes.inventory["agent"])
         self._actions = Actions(processes, api, self._faults)
         self._now: _Run | None = None
+        #: Not from the begin of a run to its end: one that was broken off leaves a lab that nobody knows.
+        self._known = True
         self._found: list[Record] = []
 
     def now_s(self) -> float:
@@ -148,6 +150,7 @@ class EmulatedLab:
         return self._now
 
     def begin(self, plan: RunPlan) -> None:
+        self._known = False
         with ending_runs():
             self._links.repeat()
             if plan.circuits or lit_circuits(self._api):
@@ -232,7 +235,7 @@ class EmulatedLab:
                     lab, segments = self.processes.lab, job.segments
                     outcome = self._references.outcome_of(lab, self._decisive(job), segments)
                     self._note(Reference, job=job.plan.name, **outcome)
-        self._now = None
+        self._now, self._known = None, True
         return self._taken()
 
     def _decisive(self, job: _Job) -> Mapping[str, Any]:
@@ -252,8 +255,7 @@ class EmulatedLab:
     def close(self) -> None:
         try:
             self._actions.stop()
-            # Not where a run was broken off: then nobody knows what the lab is like.
-            if self._now is None:
+            if self._known:
                 with ending_runs():
                     self._links.repeat(last=True)
         finally:
