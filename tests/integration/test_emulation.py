@@ -526,8 +526,15 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
         until((lab.state_dir / "inventory.json").exists, 20)
         transport = httpx.HTTPTransport(uds=str(lab.state_dir / "agent.sock"))
         with httpx.Client(transport=transport, base_url="http://agent", timeout=30) as client:
-            wanted = [{"job": "red", "rank": i, "gpu": f"g{i}", "spec": {}} for i in range(2)]
-            client.post("/v1/workers/batch", json=wanted).raise_for_status()
+            # They wait for their job's start: one that ended at once would be refused.
+            fabric = build_fabric(FabricSpec.model_validate(OPTICAL))
+            peers = [gpu.ip for gpu in fabric.gpus.values()]
+            spec = {"job": "red", "world_size": 2, "peers": peers[:2]}
+            wanted = [
+                {"job": "red", "rank": i, "gpu": f"g{i}", "spec": {**spec, "rank": i}} for i in range(2)
+            ]
+            answer = client.post("/v1/workers/batch", json=wanted)
+            assert answer.is_success, answer.text
         process.kill()
         process.wait(10)
         assert not lab.is_alive()
