@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ from ringlight.experiments.runner.command import check_resumed
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Port, circuit_cross_connects
 from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.others import NAME, Others
+from ringlight.testbed.supervision import Life
 from tests.unit.test_controller_rules import FakeTables
 
 APPLICATIONS = ROOT / "docs/applications"
@@ -219,6 +222,16 @@ def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
     frame, said = read.get_protocol(ethernet.ethernet), read.get_protocol(arp.arp)
     assert (frame.dst, frame.src, frame.ethertype) == (other, own, 0x0806)
     assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (operation, own, "10.82.0.1", to_ip)
+    assert said.dst_mac == ("00:00:00:00:00:00" if operation == 1 else other)
+
+
+@pytest.mark.parametrize(("runs", "ended"), [(True, None), (False, "exit code 1")])
+def test_a_process_of_applications_that_has_ended_is_told_as_such(runs: bool, ended: str | None) -> None:
+    apps: Any = SimpleNamespace(lives=lambda: {NAME: Life(7, runs, 2, ended, 1.5)})
+    assert Others({}, apps).told() == {
+        "applications": {"alive": runs, "pid": 7, "since": 1.5, "restarts": 2, "last_error": ended},
+        "controllers": {},
+    }
 
 
 @pytest.mark.parametrize("command", ["run", "up", "shell"])

@@ -37,7 +37,7 @@ def render(view: View, draw: Draw) -> str:
     when = table_of(
         [line for run in runs for line in _events(view, run)],
         [
-            ("event", lambda line: text(line[0].plan.name)),
+            ("event", lambda line: text(f"{line[0].plan.name}: {line[0].plan.do}")),
             *((called(name), lambda line, name=name: seconds(line[1].number(name))) for name in _TIMES),
         ],
         1,
