@@ -73,10 +73,9 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
 
 
 def _both(one: Standing, other: Standing) -> Standing:
-    """What agreement is worth for a figure of two: fitted where both are, free where one is."""
-    if "free" in (one, other):
-        return "free"
-    return "fitted" if one == other == "fitted" else "predicted"
+    """What agreement is worth for a figure made of two: as much as for the one that could surprise more."""
+    surprising: tuple[Standing, ...] = ("free", "unjudged", "predicted", "range", "identity", "fitted")
+    return min(one, other, key=surprising.index)
 
 
 def _window(row: Row, mine: At, base: At) -> Iterator[Row]:

@@ -21,12 +21,11 @@ _COMPUTING = "gpu_utilisation.compute"
 
 def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
     """The figures that a file says are published, in their metrics' units; of a range two rows, its ends."""
-    used = {key for parameter in spec.parameters.values() for key in parameter.fitted_to}
     made = []
     for figure in spec.published:
         known = metrics().get(figure.metric)
         name, unit = name_of(figure), "1" if figure.over or known is None else known.unit
-        standing: Standing = "fitted" if f"{figure.arm}.{figure.metric}" in used else "predicted"
+        standing = standing_of(figure, spec)
         row = Row(figure.arm, subject_of(figure, plans), name, None, unit, "published", standing=standing)
         if figure.at:
             row = replace(row, metric=mean_name(figure), point=mean_over(figure.at))
@@ -35,6 +34,11 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
         for end, word in zip(figure.range or (), ("from", "to"), strict=False):
             made.append(replace(row, metric=f"{name}_{word}", value=_in(unit, end)))
     return made
+
+
+def standing_of(figure: PublishedSpec, spec: FileSpec) -> Standing:
+    """What agreement with a published figure is worth."""
+    return "fitted" if spec.fitted_by(figure) else figure.standing or "unjudged"
 
 
 def _in(unit: str, figure: Figure) -> float:
@@ -160,7 +164,7 @@ def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
 
 def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
     """The run's rows, each that a published one stands beside with its standing."""
-    known = {(row.arm, row.subject, row.metric): row.standing for row in published}
+    known = {(row.arm, row.subject, row.metric.removesuffix("_from")): row.standing for row in published}
     found = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
     return [row if standing is None else replace(row, standing=standing) for row, standing in found]
 
@@ -168,19 +172,27 @@ def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
 def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
     """Whether the run's figures are within a published range, each definition of a metric by itself.
 
-    Of a published gain of GPU utilisation also from and to which share (0..1) of the time without computing
-    must count for it.
+    With the standing ``range`` also which share (0..1) of them is. For a published gain of GPU utilisation
+    also from and to which share (0..1) of the time without computing must count for it.
     """
     for figure in spec.published:
         if figure.range is None:
             continue
         subject, tail = subject_of(figure, plans), "_ratio" if figure.over else ""
+        inside: list[Row] = []
         for row in where(rows, arm=figure.arm, subject=subject, repeat=None):
             base = row.metric.removesuffix(tail)
             if base + tail == row.metric and defines(base, figure.metric) and is_number(row.value):
                 least, most = (_in(row.unit, end) for end in figure.range)
                 agrees = least <= row.value <= most
-                yield replace(row, metric=f"{row.metric}_agrees", value=agrees, unit="", spread=None)
+                inside.append(replace(row, metric=f"{row.metric}_agrees", value=agrees, unit="", spread=None))
+        yield from inside
+        if inside and figure.standing == "range":
+            share = statistics.fmean(bool(row.value) for row in inside)
+            everywhere = {path: "all" for row in inside for path in row.point}
+            yield replace(
+                inside[0], metric=f"{name_of(figure)}_inside", point=everywhere, value=share, unit="1"
+            )
         if figure.metric == "gpu_utilisation" and figure.over:
             least, most = (_in("1", end) for end in figure.range)
             for after in where(rows, arm=figure.arm, subject=subject, metric=_COMPUTING, repeat=None):

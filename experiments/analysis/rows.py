@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Label = Literal["measured", "simulated", "analytic", "published"]
-#: What agreement with a published figure is worth: the paper's own figure went in (fitted), it did not
-#: (predicted), or nothing is published (free).
-Standing = Literal["fitted", "predicted", "free"]
+#: What agreement with a published figure is worth.
+Standing = Literal["fitted", "predicted", "identity", "range", "unjudged", "free"]
+WORTH: Mapping[Standing, str] = {
+    "fitted": "a parameter was derived from this very figure, so that agreement is no evidence",
+    "predicted": "no parameter was, and ours could have come out otherwise",
+    "identity": "ours follows by arithmetic from what went in and could not have come out otherwise",
+    "range": "our settings spread so widely that some agree whatever is true",
+    "unjudged": "the scenario does not say",
+    "free": "nothing is published",
+}
 Value = float | int | bool | str | None
 
 

@@ -44,7 +44,7 @@ class ParameterSpec(Strict):
     """A named setting, where it comes from (``source``) and the reason for it (``why``).
 
     ``fitted_to``: the published figures, each ``ARM.METRIC``, from which the value was derived; agreement
-    with these is a fit, with all other published figures a prediction.
+    with these is a fit.
     """
 
     value: str | int | float | tuple[Any, ...]
@@ -344,6 +344,8 @@ class PublishedSpec(Strict):
 
     ``at``: values of swept paths; the figure is the mean over them. ``over_at``: of the other arm, one for
     each, where its paths are others.
+
+    ``standing``: what agreement is worth, with the reason (``why``), where no parameter is ``fitted_to`` it.
     """
 
     arm: str
@@ -356,11 +358,15 @@ class PublishedSpec(Strict):
     range: tuple[Published, Published] | None = None
     words: Words | None = None
     source: Words | None = None
+    standing: Literal["predicted", "identity", "range"] | None = None
+    why: Words | None = None
 
     @model_validator(mode="after")
     def _one_figure(self) -> PublishedSpec:
         if (self.value is None) == (self.range is None):
             raise ValueError("give either value or range")
+        if (self.standing is None) != (self.why is None):
+            raise ValueError("standing and why go together: what agreement is worth, and the reason")
         return self
 
 
@@ -407,6 +413,11 @@ class FileSpec(Strict):
     published: tuple[PublishedSpec, ...] = ()
     break_even: BreakEvenSpec | None = None
     crossover: CrossoverSpec | None = None
+
+    def fitted_by(self, figure: PublishedSpec) -> tuple[str, ...]:
+        """Names of the parameters that were derived from a published figure."""
+        key = f"{figure.arm}.{figure.metric}"
+        return tuple(name for name, parameter in self.parameters.items() if key in parameter.fitted_to)
 
 
 #: Keys of one mapping that say the same in two ways: who writes the one over the other means it instead.

@@ -405,11 +405,7 @@ def _on_figures(base: AtBase) -> Iterator[Finding]:
         [f"{saved(mean.ratio):.2f} %" for mean in found if mean.reproduced == wanted]
         for wanted in (True, False)
     )
-    text = (
-        f"Reproduced to the last digit: {listed(exact)}; the parameters say what was inferred from it."
-        if exact
-        else ""
-    )
+    text = f"Fitted: {listed(exact)}; the parameters say what was inferred from it." if exact else ""
     text += f" Not reproduced: {listed(missed)}, whose settings are not known." if missed else ""
     if text:
         yield Finding("note", text.strip())

@@ -528,7 +528,7 @@ def test_a_figure_that_comes_out_exactly_is_said_to_be_one() -> None:
         for value in ([0.178788] if figure.metric == "steps" else [0.5])
     ]
     (note,) = [f for f in verdict(AtBase(experiment, Table(ours))) if f.kind == "note"]
-    assert note.text.startswith("Reproduced to the last digit: 82.12 %;")
+    assert note.text.startswith("Fitted: 82.12 %;")
     assert "Not reproduced: 80.81 %, 64.36 %, 92.42 % and 91.31 %" in note.text
 
 

@@ -6,8 +6,10 @@ import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -15,11 +17,12 @@ from scipy import stats
 from ringlight.experiments.analysis.compare import break_even_rows, comparison_rows
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.result import analyse
-from ringlight.experiments.analysis.rows import Row, as_csv, as_json, from_json, where
+from ringlight.experiments.analysis.rows import Row, Standing, as_csv, as_json, from_json, where
 from ringlight.experiments.analysis.statistics import half_width, over_repeats
 from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
+from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Iteration, Record, WorkerDone
 from ringlight.experiments.record.runs import Run, runs_of
 from tests.simulated import analysed, build, bundled, experiment, records_of, the, with_workers
@@ -193,8 +196,10 @@ def test_published_figures_stand_beside_the_runs_with_what_agreement_is_worth() 
         + "parameters: {x: {value: 1, source: derived, why: so, fitted_to: [near.jct]}}\n"
         + "published:\n"
         + "  - {arm: near, metric: jct, value: 2 s}\n"
-        + "  - {arm: far, metric: jct, value: 3 s}\n"
-        + "  - {arm: far, over: near, metric: gpu_utilisation, range: [0.1, 0.99], words: less}\n"
+        + "  - {arm: far, metric: jct, value: 3 s, standing: predicted, why: nothing went in}\n"
+        + "  - {arm: far, metric: iteration, value: 1 s}\n"
+        + "  - {arm: far, over: near, metric: gpu_utilisation, range: [0.1, 0.99], words: less,\n"
+        + "     standing: range, why: seven definitions}\n"
     ).rows
     published = where(rows, label="published")
     assert the(published, "jct", arm="far") == 3
@@ -203,7 +208,12 @@ def test_published_figures_stand_beside_the_runs_with_what_agreement_is_worth() 
     assert standings["near", "jct"] == "fitted"
     assert standings["far", "jct"] == "predicted"
     assert standings["far", "jct_ratio"] == "predicted"
-    assert standings["far", "iteration"] == "free"
+    assert standings["far", "iteration"] == "unjudged"
+    assert standings["far", "gpu_utilisation_ratio"] == "range"
+    assert standings["far", "queueing_delay"] == "free"
+    agrees = [r.value for r in rows if r.metric.endswith("_agrees")]
+    assert the(rows, "gpu_utilisation_ratio_inside") == pytest.approx(sum(agrees) / len(agrees))
+    assert 0 < the(rows, "gpu_utilisation_ratio_inside") < 1
     assert the(rows, "gpu_utilisation_ratio_from") == 0.1
     assert the(rows, "gpu_utilisation_ratio_agrees") is True
     assert the(rows, "gpu_utilisation.collective_ratio_agrees") is False
@@ -228,6 +238,51 @@ def test_a_published_share_may_be_given_in_per_cent(figure: str, value: float) -
     assert the(published, "accuracy_from") == pytest.approx(0.85)
     assert the(rows, "accuracy_agrees", arm="near") is True
     assert the(rows, "jct_ratio_agrees", arm="near") is True
+
+
+ORDER_OF_WORTH = ("free", "unjudged", "predicted", "range", "identity", "fitted")
+
+
+@pytest.mark.parametrize("over", ORDER_OF_WORTH)
+@pytest.mark.parametrize("under", ORDER_OF_WORTH)
+def test_a_ratio_stands_as_the_figure_that_could_surprise_more(over: Standing, under: Standing) -> None:
+    rows = [replace(row(3.0, 1), standing=over), replace(row(2.0, 1, arm="b"), standing=under)]
+    found = comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(over_repeats(rows)))
+    (ratio,) = where(list(found), metric="jct_ratio", repeat=None)
+    assert ratio.standing == min(over, under, key=ORDER_OF_WORTH.index)
+
+
+@pytest.mark.parametrize(
+    ("figure", "wrong"),
+    [
+        ("standing: predicted", "published[0]: standing and why go together"),
+        ("why: so", "published[0]: standing and why go together"),
+        ("standing: surely, why: so", "published[0].standing"),
+        (
+            "standing: identity, why: so",
+            "published[0].standing: it is fitted, as parameters.x.fitted_to names it",
+        ),
+    ],
+)
+def test_a_standing_that_does_not_fit_is_refused(figure: str, wrong: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        experiment(
+            ARMS
+            + "paper: {citation: A paper}\n"
+            + "parameters: {x: {value: 1, source: derived, why: so, fitted_to: [near.jct]}}\n"
+            + f"published:\n  - {{arm: near, metric: jct, value: 2 s, {figure}}}\n"
+        )
+    assert wrong in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(bundled("wrht").parent.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_published_figure_of_a_bundled_scenario_has_been_judged(path: Path) -> None:
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    fitted = {
+        key for parameter in raw.get("parameters", {}).values() for key in parameter.get("fitted_to", ())
+    }
+    for figure in raw.get("published", ()):
+        assert "standing" in figure or f"{figure['arm']}.{figure['metric']}" in fitted, figure
 
 
 # Break-even.

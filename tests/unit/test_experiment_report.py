@@ -35,7 +35,7 @@ compare: {baseline: slow, metrics: [jct, iteration], limit: 0.5}
 paper: {citation: A paper, says: {comparison: It has more GPUs.}, limits: {Its times: They are longer.}}
 published:
   - {arm: slow, metric: jct, value: 100 s, source: table 1}
-  - {arm: fast, metric: jct, value: 50 s, source: table 1}
+  - {arm: fast, metric: jct, value: 50 s, source: table 1, standing: identity, why: Half the work.}
 """
 
 
@@ -101,7 +101,9 @@ def test_a_comparison_shows_ratio_limit_and_what_is_published(tmp_path: Path) ->
     assert fast is not None
     assert f"{fast / slow:.4f}" in shown
     assert "−50.0" in shown
-    assert "predicted" in shown
+    assert "the scenario does not say" in shown
+    assert "ours follows by arithmetic" in shown
+    assert "Half the work." in shown
     assert "It has more GPUs." in shown
     assert "They are longer." in shown
     assert "limit of 0.5" in shown

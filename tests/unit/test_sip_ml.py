@@ -103,7 +103,7 @@ def test_the_added_term_is_of_either_count_of_bytes(analysis: Analysis) -> None:
 def test_the_published_range_stands_beside_and_is_no_fit(analysis: Analysis) -> None:
     ends = [row for row in analysis.rows if row.label == "published"]
     assert {row.arm for row in ends} == {"cap-200", "cap-400"}
-    assert {row.standing for row in ends} == {"predicted"}
+    assert {row.standing for row in ends} == {"range"}
     assert not any(parameter.fitted_to for parameter in analysis.experiment.spec.parameters.values())
     agrees = {row.value for row in analysis.rows if row.metric == "iteration_ratio_agrees"}
     assert agrees <= {True, False}

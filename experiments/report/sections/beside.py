@@ -70,10 +70,8 @@ def render(view: View, draw: Draw) -> str:
         source = f" ({one.spec.source})" if one.spec.source else ""
         return f"{upper_first(meaning(one.spec.metric))}{text(words)}{text(source)}"
 
-    return (
-        "<p>Fitted: something was chosen so that it comes out. Predicted: nothing was."
-        f"{view.says('beside')}</p>{table_of(found, columns, 2, group=group)}"
-    )
+    about = f"<p>What a standing is worth is explained further down.{view.says('beside')}</p>"
+    return about + table_of(found, columns, 2, group=group)
 
 
 def _point(spec: PublishedSpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.rows import WORTH, Row
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
 from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
@@ -61,13 +61,10 @@ def _repeats(view: View) -> str:
 
 
 def _worth(view: View) -> str:
-    """What fitted and predicted mean, where they stand in a table."""
-    if not any(row.label == PUBLISHED and row.standing in ("fitted", "predicted") for row in view.rows):
-        return ""
-    return (
-        " Of published figures, <b>fitted</b>: a parameter was derived from this very figure, so that "
-        "agreement is no evidence; <b>predicted</b>: none was."
-    )
+    """What the standings mean that are in a table."""
+    used = {row.standing for row in view.rows if row.label == PUBLISHED} - {"free"}
+    said = "; ".join(f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in WORTH if standing in used)
+    return f" A published figure is {said}." if said else ""
 
 
 def _table(view: View, found: Sequence[Compared]) -> str:

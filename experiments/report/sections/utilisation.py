@@ -78,10 +78,7 @@ def _quoted(view: View, claims: Sequence[Compared]) -> str:
     ]
     if not said:
         return ""
-    return (
-        "<p>Published, read as the ranges in the last row, where predicted says that no parameter was fitted "
-        f"to it: {'; '.join(said)}.</p>"
-    )
+    return f"<p>Published, read as the ranges in the last row: {'; '.join(said)}.</p>"
 
 
 def _listed(found: Sequence[Definition]) -> str:
