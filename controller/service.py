@@ -28,6 +28,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.announcing import Announcer
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.stats import Statistics
+from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.rings.site import RingSite
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
@@ -35,6 +36,9 @@ from ringlight.fabric.paths import Router
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
+
+#: Document that says how often the controller was started on its state directory.
+_STARTS = "starts"
 
 
 class Controller:
@@ -97,9 +101,14 @@ class Controller:
         )
         scale = inventory.time_dilation * inventory.payload_scale
         self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
-        self.reconciler = Reconciler(fabric, plane, self.site, self.circuits, self.forwarding, self.bus)
+        self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
+        self.reconciler = Reconciler(
+            fabric, plane, self.site, self.circuits, self.forwarding, self.tables, self.bus
+        )
         self.statistics = Statistics(fabric, plane, self.circuits.ends)
         self.started_at = time.monotonic()
+        #: How often this state's controller has been started again.
+        self.restarts = self._count_start()
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.
@@ -126,6 +135,14 @@ class Controller:
         self.reconciler.start()
         self.statistics.start()
         self.bus.publish("controller", state="up", lab=self.inventory.lab)
+
+    def _count_start(self) -> int:
+        try:
+            before = int(self._store.read(_STARTS) or 0)
+            self._store.write(_STARTS, before + 1)
+        except (OSError, ValueError, TypeError) as error:
+            raise StartError(f"the state directory cannot be used: {error}") from error
+        return before
 
     def stop(self) -> None:
         """End every thread and session. Rules, light and workers stay as they are."""
@@ -157,6 +174,12 @@ class Controller:
         ]
         reasons += [f"optical switch {n}: {v.error}" for n, v in views.items() if v.error is not None]
         reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
+        tables = self.tables.views()
+        reasons += [
+            f"packet switch {name}: {view.drift}"
+            for name, view in tables.items()
+            if view.drift is not None and packet[name]
+        ]
         links = {self.fabric.link_at[port] for port in self.forwarding.down}
         reasons += sorted(f"the link from {link.a} to {link.b} is down" for link in links)
         onics = self.onics.views()
@@ -174,8 +197,10 @@ class Controller:
             "reasons": reasons,
             "lab": self.inventory.lab,
             "uptime_s": time.monotonic() - self.started_at,
+            "restarts": self.restarts,
             "t": time.monotonic(),
             "packet_switches": packet,
+            "flow_tables": {name: vars(view) for name, view in tables.items()},
             "optical_switches": {name: view.reachable for name, view in views.items()},
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,

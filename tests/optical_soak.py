@@ -31,6 +31,8 @@ from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.errors import ControllerError
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.packets.watching import TableWatch
+from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -203,12 +205,14 @@ class Soak:
         self.manager.adopt()
         if self.intents.policy("ocs0") is not Policy.REPAIR:
             self.manager.set_policy(None, Policy.REPAIR, "soak")
+        store = Store(self._directory / "store")
         self.reconciler = Reconciler(
             self.fabric,
             self.tables,  # type: ignore[arg-type]
             self.site,
             self.manager,
             forwarding,
+            TableWatch(self.fabric, self.tables, forwarding, store, bus),  # type: ignore[arg-type]
             bus,
             period_s=0.2,
         )

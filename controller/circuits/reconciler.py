@@ -20,6 +20,7 @@ from ringlight.controller.openflow.errors import OpenFlowError
 from ringlight.controller.openflow.messages import SwitchEvent
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.packets.watching import TableWatch
 from ringlight.fabric.topology import Fabric, Port
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _POWER_S = 10.0
 
 class Reconciler:
     """Reads every optical switch once per ``period_s``; mends rules when a packet switch connects, or says
-    that a port went down or came up."""
+    that a port went down or came up, or that somebody else wrote its flows."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Reconciler:
         site: OpticalSite,
         circuits: CircuitManager,
         forwarding: Forwarding,
+        tables: TableWatch,
         bus: EventBus,
         *,
         period_s: float = 1.0,
@@ -56,6 +58,7 @@ class Reconciler:
         self._site = site
         self._circuits = circuits
         self._forwarding = forwarding
+        self._tables = tables
         self._bus = bus
         self._period_s = period_s
         self._stop = threading.Event()
@@ -94,8 +97,12 @@ class Reconciler:
             up = event.kind == "connected"
             self._bus.publish("packet_switch", switch=name, state="up" if up else "down")
             if up:
+                self._tables.connected(name)
                 self._connected.set()
                 self._read_ports_of(name)
+        elif event.kind == "flows_changed":
+            if self._tables.touch(name):
+                self._wake.set()
         elif event.port is not None and self._forwarding.is_between_switches(Port(name, event.port.number)):
             self._read_ports_of(name)
 
@@ -138,6 +145,7 @@ class Reconciler:
             if self._connected.is_set() or (now != revision and not self._forwarding.stands(lit)):
                 self._connected.clear()
                 self._forwarding.reconcile(lit)
+            self._tables.look(lit)
             # Others may have changed the light, too.
             self._circuits.tell_followers()
             return now

@@ -16,7 +16,7 @@ from os_ken.controller.handler import (
     set_ev_handler,
 )
 from os_ken.controller.ofp_handler import OFPHandler
-from os_ken.ofproto import ofproto_protocol
+from os_ken.ofproto import ofproto_common, ofproto_protocol
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
@@ -34,6 +34,8 @@ _REASONS: dict[tuple[int, int], Reason] = {
     (ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_TYPE): "unsupported",
     (ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART): "unsupported",
 }
+#: Experimenter and type of the messages of a flow monitor.
+MONITOR = (ofproto_common.ONF_EXPERIMENTER_ID, ofp.ONFMP_FLOW_MONITOR)
 
 
 class _TableFeatures(parser.OFPTableFeaturesStats):  # type: ignore[misc]
@@ -70,13 +72,53 @@ def _table_property(data: bytes) -> Any:
 parser.OFPTableFeaturesStatsReply.cls_stats_body_cls = _TableFeatures
 
 
+class _FlowStats(parser.OFPFlowStats):  # type: ignore[misc]
+    """A flow of a flow reply, read with a memory, as tables are read again and again.
+
+    ``wire_match`` and ``wire_instructions`` are as the switch wrote them.
+    """
+
+    @classmethod
+    def parser(cls, buf: Any, offset: int) -> _FlowStats:
+        head = struct.unpack_from(ofp.OFP_FLOW_STATS_0_PACK_STR, buf, offset)
+        length, table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size = head
+        at = offset + ofp.OFP_FLOW_STATS_0_SIZE
+        middle = at + (struct.unpack_from("!H", buf, at + 2)[0] + 7) // 8 * 8
+        match, instructions = bytes(buf[at:middle]), bytes(buf[middle : offset + length])
+        flow = cls(
+            *(table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size),
+            *(flow_match(match), flow_instructions(instructions), length),
+        )
+        flow.wire_match, flow.wire_instructions = match, instructions
+        return flow
+
+
+@functools.lru_cache(maxsize=8192)
+def flow_match(data: bytes) -> Any:
+    """A match as os-ken has it; not to be changed."""
+    return parser.OFPMatch.parser(data, 0)
+
+
+@functools.lru_cache(maxsize=8192)
+def flow_instructions(data: bytes) -> Any:
+    """A flow's instructions as os-ken has them; not to be changed."""
+    found, at = [], 0
+    while at < len(data):
+        found.append(parser.OFPInstruction.parser(data, at))
+        at += found[-1].len
+    return found
+
+
+parser.OFPFlowStatsReply.cls_stats_body_cls = _FlowStats
+
+
 class Handlers(OFPHandler):  # type: ignore[misc]
     """Runs on each connection's receive thread; no event queue and no thread of its own."""
 
-    def __init__(self, on_port: Callable[[Any, int, Any], None]) -> None:
+    def __init__(self, on_port: Callable[[Any, int, Any], None], on_flows: Callable[[Any], None]) -> None:
         super().__init__()
         ofproto_protocol.set_app_supported_versions([ofp.OFP_VERSION])
-        self._on_port = on_port
+        self._on_port, self._on_flows = on_port, on_flows
         handler.register_instance(self)
 
     @set_ev_handler(  # type: ignore[untyped-decorator]
@@ -124,3 +166,24 @@ class Handlers(OFPHandler):  # type: ignore[misc]
     @set_ev_handler(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)  # type: ignore[untyped-decorator]
     def on_port_status(self, event: Any) -> None:
         self._on_port(event.msg.datapath, event.msg.reason, event.msg.desc)
+
+    @set_ev_handler(ofp_event.EventOFPExperimenterStatsReply, MAIN_DISPATCHER)  # type: ignore[untyped-decorator]
+    def on_flow_monitor(self, event: Any) -> None:
+        msg = event.msg
+        if msg.xid:
+            # Confirms that the flows are monitored.
+            self.on_statistics(event)
+        elif (msg.body.experimenter, msg.body.exp_type) == MONITOR and _tells_of_others(msg.body.data):
+            self._on_flows(msg.datapath)
+
+
+def _tells_of_others(updates: bytes) -> bool:
+    """Whether a flow monitor's updates have one that is not of our own writing, of which it gives the number
+    alone."""
+    at = 0
+    while at + 4 <= len(updates):
+        length, event = struct.unpack_from("!HH", updates, at)
+        if event != ofp.ONFFME_ABBREV:
+            return True
+        at += max(length, 4)
+    return False

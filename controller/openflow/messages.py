@@ -25,10 +25,32 @@ class FlowMod:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """What a flow is as the switch writes it: to be compared, kept and written again. Timeouts in seconds."""
+
+    idle_s: int
+    hard_s: int
+    flags: int
+    match: bytes
+    instructions: bytes
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One flow of a switch written again as it was, or removed."""
+
+    command: Literal["add", "delete_strict"]
+    priority: int
+    table_id: int
+    cookie: int
+    wire: Wire
+
+
+@dataclass(frozen=True)
 class FlowEntry:
     """One flow as the switch reports it. ``duration_s``: seconds since it was installed.
 
-    A masked match value reads ``"value/mask"``.
+    A masked match value reads ``"value/mask"``. ``plain``: it has no timeouts, and does nothing but output.
     """
 
     priority: int
@@ -39,6 +61,8 @@ class FlowEntry:
     packets: int
     bytes: int
     duration_s: float
+    plain: bool = True
+    wire: Wire = Wire(0, 0, 0, b"", b"")
 
 
 @dataclass(frozen=True)
@@ -82,9 +106,18 @@ class SwitchEvent:
     """Something that a switch did by itself. ``t``: CLOCK_MONOTONIC seconds.
 
     ``refused``: another switch with this datapath id was turned away, as the first one still answers.
+    ``flows_changed``: flows that others wrote, or that ran out (:meth:`.OpenFlowPlane.monitor_flows`).
     """
 
-    kind: Literal["connected", "disconnected", "refused", "port_added", "port_changed", "port_removed"]
+    kind: Literal[
+        "connected",
+        "disconnected",
+        "refused",
+        "port_added",
+        "port_changed",
+        "port_removed",
+        "flows_changed",
+    ]
     dpid: int
     t: float
     port: PortDescription | None = field(default=None)

@@ -12,9 +12,11 @@ import functools
 import logging
 import queue
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from os_ken.controller.handler import MAIN_DISPATCHER
@@ -23,14 +25,16 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from ringlight.controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
-from ringlight.controller.openflow.handshake import Handlers
+from ringlight.controller.openflow.handshake import MONITOR, Handlers, flow_instructions, flow_match
 from ringlight.controller.openflow.messages import (
     Description,
     FlowEntry,
     FlowMod,
     PortDescription,
     PortStats,
+    Rewrite,
     SwitchEvent,
+    Wire,
 )
 from ringlight.controller.openflow.ofctl import OfctlMixin
 from ringlight.controller.openflow.switch import Pending, Switch
@@ -62,6 +66,15 @@ _COMMANDS = {
     "delete": ofp.OFPFC_DELETE,
     "delete_strict": ofp.OFPFC_DELETE_STRICT,
 }
+#: Of a flow's flags those that outlast its writing.
+_KEPT_FLAGS = ofp.OFPFF_SEND_FLOW_REM | ofp.OFPFF_NO_PKT_COUNTS | ofp.OFPFF_NO_BYT_COUNTS
+#: All flows of all tables, and each change that we have not made. os-ken writes a match without its head
+#: here, which Open vSwitch refuses.
+_MONITORED = struct.pack(
+    ofp.ONF_FLOW_MONITOR_REQUEST_PACK_STR + "HH4x",
+    *(0, ofp.ONFFMF_ADD | ofp.ONFFMF_DELETE | ofp.ONFFMF_MODIFY, 4, ofp.OFPP_ANY, ofp.OFPTT_ALL),
+    *(ofp.OFPMT_OXM, 4),
+)
 _PORT_EVENTS = {
     ofp.OFPPR_ADD: "port_added",
     ofp.OFPPR_MODIFY: "port_changed",
@@ -78,7 +91,7 @@ class OpenFlowPlane(OfctlMixin):
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self._handlers = Handlers(self._port_status)
+        self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}
         self._connections: dict[Switch, threading.Thread] = {}
         self._refused: dict[int, tuple[float, str]] = {}
@@ -169,7 +182,7 @@ class OpenFlowPlane(OfctlMixin):
 
     # Flow tables and statistics
 
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+    def send_flows(self, dpid: int, mods: Sequence[FlowMod | Rewrite], *, timeout_s: float) -> None:
         """Write all the changes, then a barrier, and wait for it. A masked match value is ``"value/mask"``.
 
         Raises SwitchRefusedError naming the first change that the switch refused (later ones may have
@@ -179,12 +192,12 @@ class OpenFlowPlane(OfctlMixin):
             raise error
 
     def send_all(
-        self, mods: Mapping[int, Sequence[FlowMod]], *, timeout_s: float
+        self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
     ) -> dict[int, OpenFlowError]:
         """As :meth:`send_flows`, to several switches at once; what went wrong, by switch."""
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
-            changes = [_flow_mod(mod) for mod in mods[dpid]]
+            changes = [_flow_mod(m) if isinstance(m, FlowMod) else _rewrite(m) for m in mods[dpid]]
             return [*changes, parser.OFPBarrierRequest(switch)]
 
         return self._at_once(mods, messages, timeout_s)[1]
@@ -208,6 +221,12 @@ class OpenFlowPlane(OfctlMixin):
         found, failed = self._at_once(dpids, request, timeout_s)
         tables = {dpid: [_flow_entry(s) for r in found[dpid] for s in r.body] for dpid in found}
         return tables, failed
+
+    def monitor_flows(self, dpid: int, *, timeout_s: float) -> None:
+        """Have a switch say at once what others change in its flow tables, as event ``flows_changed``; until
+        it disconnects. Raises SwitchRefusedError where it knows no flow monitor (ONF extension 187)."""
+        switch = self._switch(dpid)
+        switch.transact([parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, _MONITORED)], timeout_s)
 
     def _at_once(
         self, dpids: Iterable[int], messages: Callable[[Switch, int], list[Any]], timeout_s: float
@@ -363,6 +382,9 @@ class OpenFlowPlane(OfctlMixin):
             event = SwitchEvent(kind, switch.id, time.monotonic(), _port(description))  # type: ignore[arg-type]
             self._events.put(event)
 
+    def _flows_changed(self, switch: Any) -> None:
+        self._events.put(SwitchEvent("flows_changed", switch.id, time.monotonic()))
+
     def _deliver(self) -> None:
         while (event := self._events.get()) is not None:
             for callback in list(self._subscribers):
@@ -423,6 +445,17 @@ def _flow_mod_text(
     return bytes(message.buf)
 
 
+def _rewrite(flow: Rewrite) -> _Written:
+    head = struct.pack(
+        ofp.OFP_FLOW_MOD_PACK_STR0,
+        *(flow.cookie if flow.command == "add" else 0, 0, flow.table_id, _COMMANDS[flow.command]),
+        *(flow.wire.idle_s, flow.wire.hard_s, flow.priority, ofp.OFP_NO_BUFFER, ofp.OFPP_ANY, ofp.OFPG_ANY),
+        flow.wire.flags,
+    )
+    text = head + flow.wire.match + (flow.wire.instructions if flow.command == "add" else b"")
+    return _Written(struct.pack("!BBHI", ofp.OFP_VERSION, ofp.OFPT_FLOW_MOD, 8 + len(text), 0) + text)
+
+
 def _match_value(value: int | str) -> Any:
     """``"value/mask"`` as os-ken takes it; anything else as it is."""
     if not isinstance(value, str) or "/" not in value:
@@ -432,16 +465,7 @@ def _match_value(value: int | str) -> Any:
 
 
 def _flow_entry(stats: Any) -> FlowEntry:
-    match = {
-        key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
-        for key, value in stats.match.items()
-    }
-    outputs = tuple(
-        action.port
-        for instruction in stats.instructions
-        for action in getattr(instruction, "actions", ())
-        if isinstance(action, parser.OFPActionOutput)
-    )
+    match, outputs, outputs_only = _meaning(stats.wire_match, stats.wire_instructions)
     return FlowEntry(
         stats.priority,
         match,
@@ -451,7 +475,29 @@ def _flow_entry(stats: Any) -> FlowEntry:
         stats.packet_count,
         stats.byte_count,
         stats.duration_sec + stats.duration_nsec * 1e-9,
+        outputs_only and not (stats.idle_timeout or stats.hard_timeout),
+        Wire(
+            stats.idle_timeout,
+            stats.hard_timeout,
+            stats.flags & _KEPT_FLAGS,
+            stats.wire_match,
+            stats.wire_instructions,
+        ),
     )
+
+
+@functools.lru_cache(maxsize=8192)
+def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str], tuple[int, ...], bool]:
+    """A flow's match, where it outputs to, and whether it does nothing else."""
+    fields = {
+        key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
+        for key, value in flow_match(match).items()
+    }
+    found = flow_instructions(instructions)
+    actions = [action for one in found for action in getattr(one, "actions", ())]
+    outputs = tuple(action.port for action in actions if isinstance(action, parser.OFPActionOutput))
+    at_once = all(one.type == ofp.OFPIT_APPLY_ACTIONS for one in found)
+    return MappingProxyType(fields), outputs, at_once and len(outputs) == len(actions)
 
 
 def _port(description: Any) -> PortDescription:

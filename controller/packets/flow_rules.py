@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping
 from ringlight.controller.openflow.messages import FlowEntry, FlowMod
 from ringlight.fabric.routing import Rule
 
-#: Marks the flows that this controller wrote ("RL" in the upper bytes); flows of others are left alone.
+#: Marks the flows that this controller wrote ("RL" in the upper bytes).
 COOKIE = 0x524C_0000_0000_0001
 PRIORITY = 1000
 #: Of rules for one sender's address.
 SENDER_PRIORITY = 2000
 
+#: Of a rule that does something else than to output to one port.
+NO_PORT = -1
 _IPV4 = 0x0800
 _ARP = 0x0806
 
@@ -94,12 +96,13 @@ def _ours(
             and (entry.priority, dict(entry.match)) in flows(ip, source)
             and _is_address(ip)
             and (not source or _is_address(source))
-            and len(entry.out_ports) == 1
         ):
+            # Where somebody has changed what it does it must be written again, or removed, and is no stray.
+            port = entry.out_ports[0] if entry.plain and len(entry.out_ports) == 1 else NO_PORT
             if source:
-                by_sender[ip, source] = entry.out_ports[0]
+                by_sender[ip, source] = port
             else:
-                ports.setdefault(ip, {})[_IPV4 if kind == _IPV4 else _ARP] = entry.out_ports[0]
+                ports.setdefault(ip, {})[_IPV4 if kind == _IPV4 else _ARP] = port
         else:
             strays.append(FlowMod("delete_strict", entry.priority, entry.match, table_id=entry.table_id))
     return ports, by_sender, strays

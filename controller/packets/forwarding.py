@@ -162,7 +162,7 @@ class Forwarding:
             rules, _ = flow_rules.rules_of(
                 node, self._plane.flows(self._dpid(node), timeout_s=self._timeout_s)
             )
-            table = {rule.key: rule.out_port for rule in rules}
+            table = {rule.key: rule.out_port for rule in rules if rule.out_port != flow_rules.NO_PORT}
             port = out_port(table, node, fabric.gpus[destination].ip, fabric.gpus[source].ip)
             if port is None:
                 raise ConflictError(f"{where} is dropped by {node}, which has no rule for it")
@@ -185,7 +185,7 @@ class Forwarding:
         afterwards, and :meth:`reconcile` where someone else has written meanwhile.
         """
         graph = self.graph(cross_connects)
-        wanted = self._wanted(cross_connects)
+        wanted = self.wanted(cross_connects)
         if as_read and self._stands is not None:
             return ForwardingPlan(wanted, self._steps(self._stands, wanted, graph))
         tables, failed = self._read()
@@ -219,7 +219,7 @@ class Forwarding:
         by :meth:`plan`. Who uses it must :meth:`verify` afterwards.
         """
         with self._lock:
-            now, stay, then = (self._wanted(light) for light in (before, kept, after))
+            now, stay, then = (self.wanted(light) for light in (before, kept, after))
             first, between = _over(stay, now), _over(stay, then)
             if first == now and between == then:
                 # Light that no rule depends on changes without the packet switches being asked.
@@ -301,10 +301,10 @@ class Forwarding:
 
     def stands(self, cross_connects: CrossConnects) -> bool:
         """Whether these need the very rules that were read back from every switch last."""
-        return self._stands is not None and self._stands == self._wanted(cross_connects)
+        return self._stands is not None and self._stands == self.wanted(cross_connects)
 
-    def _wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
-        """The rules for these."""
+    def wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
+        """The rules that these need, of all switches of ours."""
         down = self._down
         state = frozenset((name, frozenset(group)) for name, group in cross_connects.items()), down
         rules = self._rules.get(state)

@@ -41,16 +41,30 @@ class OtherController(Answer):
     last_error: str | None
 
 
+class FlowTableState(Answer):
+    """``drift``: how a packet switch's flow table differs now from what it should have, null where it does
+    not; ``drifts``: how often it was found to differ, ``mends``: how often the controller put it right, both
+    since the controller's start; ``last``: how it differed last."""
+
+    drift: str | None
+    drifts: int
+    mends: int
+    last: str | None
+
+
 class Health(Answer):
     """``reasons``: one line for each thing that is not as it should be. ``controllers``: of others, by packet
-    switch; that one is not connected is no reason, as it may come later."""
+    switch; that one is not connected is no reason, as it may come later. ``restarts``: how often this lab's
+    controller was started again; ``uptime_s``: since it was last."""
 
     status: Literal["ok", "degraded"]
     reasons: list[str]
     lab: str
     uptime_s: float
+    restarts: int
     t: float
     packet_switches: dict[str, bool]
+    flow_tables: dict[str, FlowTableState]
     optical_switches: dict[str, bool]
     onics: dict[str, bool]
     agent: bool

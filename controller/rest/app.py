@@ -71,7 +71,7 @@ def create_app(
     app.include_router(light.router(controller))
     app.include_router(grids.router(controller))
     app.include_router(jobs.router(controller))
-    app.include_router(ofctl.router(controller.plane, controller.forwarding.distrust))
+    app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
     # The last one added is asked first.
     app.add_middleware(JsonBodies)
     if tokens is not None:
@@ -184,7 +184,11 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
         entries = plane.flows(dpid(name), timeout_s=5.0)
         entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
-        return [{**vars(entry), "match": dict(entry.match)} for entry in entries]
+        # What it is on the wire is nobody's to read.
+        hidden = ("plain", "wire")
+        return [
+            {k: v for k, v in vars(e).items() if k not in hidden} | {"match": dict(e.match)} for e in entries
+        ]
 
     @app.get(
         "/v1/packet-switches/{name}/ports",

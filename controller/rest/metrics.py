@@ -25,6 +25,7 @@ class Metrics:
         yield from self._ports()
         yield from self._flows()
         yield from self._controller.site.meters.collect()
+        yield from self._tables()
         yield self._power()
         health = self._controller.health()
         for kind in ("packet_switches", "optical_switches"):
@@ -50,6 +51,18 @@ class Metrics:
         for state in JobState:
             jobs.add_metric([state.value], states[state.value])
         yield jobs
+
+    def _tables(self) -> Iterator[Metric]:
+        drifts = CounterMetricFamily(
+            "ringlight_flow_drifts", "Times that a flow table was not as it should be", labels=["switch"]
+        )
+        mends = CounterMetricFamily(
+            "ringlight_flow_mends", "Times that a flow table was put right", labels=["switch"]
+        )
+        for name, view in self._controller.tables.views().items():
+            drifts.add_metric([name], view.drifts)
+            mends.add_metric([name], view.mends)
+        yield from (drifts, mends)
 
     def _power(self) -> Metric:
         power = GaugeMetricFamily(

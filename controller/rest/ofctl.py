@@ -8,6 +8,7 @@ and so is a match field or an action that there is not (Ryu leaves it out).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -40,8 +41,10 @@ class _AlwaysJson(PlainRoute):
         return read
 
 
-def router(plane: OpenFlowPlane, written: Callable[[], None]) -> APIRouter:
-    """Routes below ``/stats``."""
+def router(
+    plane: OpenFlowPlane, writing: Callable[[int], contextlib.AbstractContextManager[None]]
+) -> APIRouter:
+    """Routes below ``/stats``. ``writing``: around what changes the flows of a switch, by its datapath id."""
     routes = APIRouter(prefix="/stats", tags=["ofctl_rest"], route_class=_AlwaysJson)
 
     def known(dpid: int | str) -> int:
@@ -159,10 +162,9 @@ def router(plane: OpenFlowPlane, written: Callable[[], None]) -> APIRouter:
 
     def writer(what: str, body_type: Any, command: str) -> Any:
         def endpoint(body: Any) -> Response:
-            try:
-                plane.ofctl_write(known(body.dpid), what, _given(body), command)
-            finally:
-                written()
+            number = known(body.dpid)
+            with writing(number):
+                plane.ofctl_write(number, what, _given(body), command)
             return Response()
 
         endpoint.__annotations__["body"] = body_type
@@ -181,11 +183,10 @@ def router(plane: OpenFlowPlane, written: Callable[[], None]) -> APIRouter:
 
     @routes.delete("/flowentry/clear/{dpid}", **made)
     def clear_flows(dpid: Dpid) -> Response:
-        """Delete every flow, those of this controller too: they are back with the next change of light."""
-        try:
-            plane.ofctl_clear_flows(known(dpid))
-        finally:
-            written()
+        """Delete every flow. The controller's own, without which no packet gets through, are back at once."""
+        number = known(dpid)
+        with writing(number):
+            plane.ofctl_clear_flows(number)
         return Response()
 
     @routes.post("/portdesc/modify", **made)
@@ -206,10 +207,9 @@ def router(plane: OpenFlowPlane, written: Callable[[], None]) -> APIRouter:
     @routes.post("/experimenter/{dpid}", **made)
     def experimenter(dpid: Dpid, body: shapes.Experiment) -> Response:
         """Send an experimenter message."""
-        try:
-            plane.ofctl_experimenter(known(dpid), body.model_dump())
-        finally:
-            written()
+        number = known(dpid)
+        with writing(number):
+            plane.ofctl_experimenter(number, body.model_dump())
         return Response()
 
     return routes

@@ -327,6 +327,64 @@ def test_a_lost_flow_table_is_mended_on_reconnect(rig: ControllerRig) -> None:
     assert rules_found(rig) == rules_wanted(rig, FABRIC["circuits"])
 
 
+def test_a_flow_table_that_others_change_is_as_intended_again_and_health_and_events_say_so(
+    rig: ControllerRig,
+) -> None:
+    """Emptied, a rule changed, one added; what a user adds over REST stays, also where others remove it."""
+    bridge, ip = rig.lab.bridge("tor0"), rig.fabric.gpus["g0"].ip
+    user = {"dpid": 1, "priority": 6, "match": {"in_port": 3}, "actions": []}
+    rig.api.post("/stats/flowentry/add", content=json.dumps(user)).raise_for_status()
+
+    def table() -> dict[str, str]:
+        return {match: actions for match, (_, actions) in rig.table("tor0").items()}
+
+    whole = table()
+    assert "6,in_port=3" in whole
+    before = rig.api.get("/v1/health").json()["flow_tables"]["tor0"]
+    for number, words in enumerate(
+        (
+            ("del-flows", bridge),
+            ("mod-flows", bridge, f"ip,nw_dst={ip},actions=drop"),
+            ("mod-flows", bridge, f"ip,nw_dst={ip},actions=set_field:1->ip_dscp,output:1"),
+            ("add-flow", bridge, "priority=65000,ip,actions=drop"),
+            ("mod-flows", bridge, "in_port=3,actions=output:2"),
+        ),
+        1,
+    ):
+        with httpx.stream("GET", f"{rig.api.base_url}/v1/events", timeout=20) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            run("ovs-ofctl", "-O", "OpenFlow13", *words)
+            found: list[dict[str, Any]] = []
+            deadline = time.monotonic() + 10
+            while not found or found[-1]["event"] != "flows_mended":
+                assert time.monotonic() < deadline, found
+                line = next(lines)
+                found += [json.loads(line.removeprefix("data: "))] if line.startswith("data: ") else []
+        (told,) = (e for e in found if e["event"] == "flow_drift")
+        mended = found[-1]
+        assert (told["switch"], mended["switch"], mended["problem"]) == ("tor0", "tor0", None)
+        assert table() == whole, words
+        health = rig.api.get("/v1/health").json()
+        now = health["flow_tables"]["tor0"]
+        assert (health["status"], now["drift"], now["last"]) == ("ok", None, told["text"])
+        assert (now["drifts"], now["mends"]) == (before["drifts"] + number, before["mends"] + number)
+    assert rig.ping("g0", "g1")
+    assert f'ringlight_flow_mends_total{{switch="tor0"}} {now["mends"]}.0' in rig.api.get("/metrics").text
+
+    # What ran out by itself is no drift, and a user's flow is still one after a restart.
+    short = {"dpid": 1, "priority": 7, "match": {"in_port": 3}, "actions": [], "hard_timeout": 1}
+    rig.api.post("/stats/flowentry/add", content=json.dumps(short)).raise_for_status()
+    rig.wait(lambda: table() == whole, "it did not run out")
+    rig.stop_controller(signal.SIGKILL)
+    run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, "priority=65000,ip,actions=drop")
+    rig.start_controller()
+    rig.wait(lambda: table() == whole, "the flow of a stranger is still there")
+    rig.api.post("/stats/flowentry/delete_strict", content=json.dumps(user)).raise_for_status()
+    assert "6,in_port=3" not in table()
+    assert rules_found(rig) == rules_wanted(rig, FABRIC["circuits"])
+
+
 def test_a_restart_after_a_crash_changes_nothing_that_is_right(rig: ControllerRig) -> None:
     put_circuits(rig, SWAPPED)
     lit = lit_at(rig)

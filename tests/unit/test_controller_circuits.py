@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,8 @@ from ringlight.controller.optical.base import (
 )
 from ringlight.controller.optical.errors import Refused, Unreachable
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.packets.watching import TableWatch
+from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from ringlight.fabric.topology import Port
 from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, plugged, wanted
@@ -101,6 +104,13 @@ class Bench:
         self.intents = IntentDatabase(self.directory / "circuits.sqlite")
         self.manager = CircuitManager(FABRIC, self.site, self.forwarding, self.intents, self.bus)
         self.manager.adopt()
+
+    def reconciler(self) -> Reconciler:
+        plane: Any = self.tables
+        tables = TableWatch(FABRIC, plane, self.forwarding, Store(self.directory / "store"), self.bus)
+        return Reconciler(
+            FABRIC, plane, self.site, self.manager, self.forwarding, tables, self.bus, period_s=60.0
+        )
 
     def set(self, places: Sequence[Port], **more: bool) -> list[str]:
         """Put GPU i on the i-th port; the problems."""
@@ -289,9 +299,7 @@ def test_the_reconciler_reads_tables_after_light_that_changed_by_itself_and_not_
     bench: Bench,
 ) -> None:
     bench.set(PORTS[:6])
-    reconciler = Reconciler(
-        FABRIC, bench.tables, bench.site, bench.manager, bench.forwarding, bench.bus, period_s=60.0
-    )  # type: ignore[arg-type]
+    reconciler = bench.reconciler()
     revision = reconciler._round(bench.site.revision)
     bench.set(SWAPPED)
     bench.tables.readings = 0
@@ -308,9 +316,7 @@ def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) 
     """The reconciler asks a switch that says something of a port between switches, and mends at once."""
     bench.set([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])
     usual = bench.tables.rules()
-    reconciler = Reconciler(
-        FABRIC, bench.tables, bench.site, bench.manager, bench.forwarding, bench.bus, period_s=60.0
-    )  # type: ignore[arg-type]
+    reconciler = bench.reconciler()
     (tell,) = bench.tables.subscribers
     listener = bench.bus.subscribe()
     reconciler.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,15 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_parser
 
 from ringlight.controller.errors import ConflictError, NotFoundError
-from ringlight.controller.openflow.errors import NotConnectedError, OpenFlowError
-from ringlight.controller.openflow.messages import FlowEntry, FlowMod, PortDescription, SwitchEvent
+from ringlight.controller.openflow.errors import NotConnectedError, OpenFlowError, SwitchRefusedError
+from ringlight.controller.openflow.messages import (
+    FlowEntry,
+    FlowMod,
+    PortDescription,
+    Rewrite,
+    SwitchEvent,
+    Wire,
+)
 from ringlight.controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from ringlight.controller.packets import flow_rules
 from ringlight.controller.packets.forwarding import Forwarding
@@ -51,12 +59,27 @@ FABRIC = make_fabric()
 PORTS = [Port(f"tor{t}", p) for t in range(3) for p in (1, 2, 3, 4)]
 
 
+def entry(
+    priority: int,
+    match: Mapping[str, int | str],
+    out_ports: tuple[int, ...],
+    cookie: int = 0,
+    *,
+    idle_s: int = 0,
+    plain: bool = True,
+) -> FlowEntry:
+    """A flow of a fake table; on its wire are Python's words for match and ports."""
+    wire = Wire(idle_s, 0, 0, repr(sorted(match.items())).encode(), repr(out_ports).encode())
+    return FlowEntry(priority, match, out_ports, cookie, 0, 0, 0, 0.0, plain and not idle_s, wire)
+
+
 class FakeTables:
     """The plane's part that forwarding uses: tables that obey ADD and strict DELETE."""
 
     def __init__(self) -> None:
         self.tables: dict[int, list[FlowEntry]] = {1: [], 2: [], 3: []}
-        self.sent: list[tuple[int, FlowMod]] = []
+        self.sent: list[tuple[int, FlowMod | Rewrite]] = []
+        self.tells_nothing = False
         self.down: set[int] = set()
         self.ports_said = plugged()
         self.deaf: set[int] = set()
@@ -75,14 +98,24 @@ class FakeTables:
             raise NotConnectedError(f"switch {dpid} is not connected")
         return list(self.tables[dpid])
 
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+    def monitor_flows(self, dpid: int, *, timeout_s: float) -> None:
+        if dpid in self.down:
+            raise NotConnectedError(f"switch {dpid} is not connected")
+        if self.tells_nothing:
+            raise SwitchRefusedError("OFPBRC_BAD_EXPERIMENTER", 0, "unsupported")
+
+    def send_flows(self, dpid: int, mods: Sequence[FlowMod | Rewrite], *, timeout_s: float) -> None:
         for mod in mods:
             self.sent.append((dpid, mod))
+            if isinstance(mod, Rewrite):
+                match = dict(ast.literal_eval(mod.wire.match.decode()))
+                out_ports = ast.literal_eval(mod.wire.instructions.decode())
+                mod = FlowMod(mod.command, mod.priority, match, out_ports, mod.cookie, mod.table_id)
             kept = [
                 e for e in self.tables[dpid] if (e.priority, dict(e.match)) != (mod.priority, dict(mod.match))
             ]
             if mod.command == "add":
-                kept.append(FlowEntry(mod.priority, mod.match, mod.out_ports, mod.cookie, 0, 0, 0, 0.0))
+                kept.append(entry(mod.priority, mod.match, mod.out_ports, mod.cookie))
             else:
                 assert mod.command == "delete_strict"
             self.tables[dpid] = kept
@@ -96,7 +129,7 @@ class FakeTables:
         return {d: self.flows(d, timeout_s=timeout_s) for d in dpids if d not in failed}, failed
 
     def send_all(
-        self, mods: Mapping[int, Sequence[FlowMod]], *, timeout_s: float
+        self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
     ) -> dict[int, OpenFlowError]:
         failed: dict[int, OpenFlowError] = {}
         for dpid, changes in mods.items():

@@ -37,6 +37,8 @@ from ringlight.controller.optical.base import (
 )
 from ringlight.controller.optical.errors import Indeterminate, Refused, Unreachable
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.packets.watching import TableWatch
+from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.unit.test_controller_rules import FakeTables
@@ -506,12 +508,14 @@ def test_kept_light_is_never_written(three: Three) -> None:
 
 
 def test_a_switch_that_takes_long_to_answer_delays_no_word_of_another(three: Three) -> None:
+    plane: Any = FakeTables()
     reconciler = Reconciler(
         FABRIC,
-        FakeTables(),  # type: ignore[arg-type]
+        plane,
         three.site,
         three.manager,
         three.forwarding,
+        TableWatch(FABRIC, plane, three.forwarding, Store(three.directory / "store"), three.bus),
         three.bus,
         period_s=0.1,
     )

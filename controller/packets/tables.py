@@ -1,0 +1,108 @@
+"""A switch's flow table against what it should have: the difference, and what mends it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ringlight.controller.openflow.messages import FlowEntry, FlowMod, Rewrite
+from ringlight.controller.packets import flow_rules
+from ringlight.fabric.routing import Rule
+
+#: What tells flows of one switch apart: table, priority, and the match as the switch writes it.
+Key = tuple[int, int, bytes]
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class TableDrift:
+    """How a flow table differs, a line for each flow, and the changes that end it.
+
+    ``foreign``: neither the light nor anybody over REST asked for them.
+    """
+
+    missing: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    mods: tuple[FlowMod | Rewrite, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.mods)
+
+    def __str__(self) -> str:
+        parts = (
+            (self.missing, "is missing", "are missing"),
+            (self.changed, "was changed", "were changed"),
+            (self.foreign, "was added by somebody else", "were added by somebody else"),
+        )
+        return "; ".join(_counted(lines, one, many) for lines, one, many in parts if lines)
+
+
+def _counted(lines: tuple[str, ...], one: str, many: str) -> str:
+    named = ", ".join(lines[:_NAMED])
+    more = ", …" if len(lines) > _NAMED else ""
+    return (
+        f"{len(lines)} flow{'s' if len(lines) > 1 else ''} {one if len(lines) == 1 else many} ({named}{more})"
+    )
+
+
+def key_of(entry: FlowEntry) -> Key:
+    return entry.table_id, entry.priority, entry.wire.match
+
+
+def same(a: FlowEntry, b: FlowEntry) -> bool:
+    """Whether two flows of one key do the same, for as long, under the same cookie."""
+    return (a.cookie, a.wire) == (b.cookie, b.wire)
+
+
+def table_drift(
+    rules: Iterable[Rule], kept: Mapping[Key, FlowEntry], entries: Iterable[FlowEntry]
+) -> TableDrift:
+    """The difference of a switch's flows from its rules and the flows that users wrote (``kept``).
+
+    A kept flow that runs out by itself may be missing, and one in the place of a rule is not asked for.
+    """
+    mods = [flow_rules.TABLE_MISS, *(mod for rule in rules for mod in flow_rules.put(rule))]
+    ours = {(mod.priority, frozenset(mod.match.items())): mod for mod in mods}
+    users = {
+        key: flow
+        for key, flow in kept.items()
+        if flow.table_id != 0 or (flow.priority, frozenset(flow.match.items())) not in ours
+    }
+    changed: list[FlowMod | Rewrite] = []
+    foreign: list[Rewrite] = []
+    seen_changed, seen_foreign = [], []
+    for entry in entries:
+        place = entry.priority, frozenset(entry.match.items())
+        mod = ours.pop(place, None) if entry.table_id == 0 else None
+        if mod is not None:
+            if not (entry.plain and (entry.cookie, entry.out_ports) == (mod.cookie, mod.out_ports)):
+                changed.append(mod)
+                seen_changed.append(described(entry))
+        elif (flow := users.pop(key_of(entry), None)) is None:
+            foreign.append(_rewrite("delete_strict", entry))
+            seen_foreign.append(described(entry))
+        elif not same(flow, entry):
+            changed.append(_rewrite("add", flow))
+            seen_changed.append(described(entry))
+    gone = [flow for flow in users.values() if not may_run_out(flow)]
+    lost = [*map(described, ours.values()), *map(described, gone)]
+    mends: list[FlowMod | Rewrite] = [*foreign, *changed, *ours.values()]
+    mends += [_rewrite("add", flow) for flow in gone]
+    return TableDrift(tuple(lost), tuple(seen_changed), tuple(seen_foreign), tuple(mends))
+
+
+def may_run_out(flow: FlowEntry) -> bool:
+    return bool(flow.wire.idle_s or flow.wire.hard_s)
+
+
+def _rewrite(command: str, flow: FlowEntry) -> Rewrite:
+    return Rewrite(command, flow.priority, flow.table_id, flow.cookie, flow.wire)  # type: ignore[arg-type]
+
+
+def described(flow: FlowEntry | FlowMod) -> str:
+    """A flow in a few words: priority, match, ports."""
+    match = " ".join(f"{key}={value}" for key, value in sorted(flow.match.items())) or "any"
+    out = ",".join(map(str, flow.out_ports)) or "no port"
+    table = f"table {flow.table_id} " if flow.table_id else ""
+    return f"{table}priority {flow.priority} {match} to {out}"
