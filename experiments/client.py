@@ -101,9 +101,16 @@ class Api:
         if isinstance(error, httpx.InvalidURL | UnicodeError):
             return Unreachable(f"{self.url}: this is no address, such as 127.0.0.1:8080")
         if isinstance(error, httpx.ConnectError):
-            start = "; start one with: ringlight up SCENARIO" if self._what == "controller" else ""
-            return Unreachable(f"no {self._what} answers at {self.url}{start}")
+            return Unreachable(f"no {self._what} answers at {self.url}{self._remedy()}")
         return Unreachable(f"the {self._what} at {self.url} did not answer: {error or type(error).__name__}")
+
+    def _remedy(self) -> str:
+        if self._what != "controller":
+            return ""
+        # Here, as nothing else needs it.
+        from ringlight.testbed.processes import what_helps
+
+        return f"; {what_helps(self.url.partition('://')[2])}"
 
 
 def _document(answer: httpx.Response) -> Any:

@@ -30,13 +30,13 @@ from ringlight.testbed.supervision import dying_with_starter, ended
 log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
-UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 20.0
+UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 30.0
 #: How often a controller that died is started again.
 RESTARTS = 3
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
-#: Which applications of others the testbed is to run.
-_APPS = "apps-plan.json"
+#: Which applications of others the testbed is to run, and which controller it is to keep running.
+_APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class LabProcesses:
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``notice`` is told, in one line, what a person should know.
+    of their own. ``kept``: the testbed starts the controller and starts it again whenever it dies, instead of
+    :meth:`tend`. ``notice`` is told, in one line, what a person should know.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class LabProcesses:
         logs: Path | None = None,
         follow: bool = True,
         apps: Sequence[Path] = (),
+        kept: bool = False,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
         self.runtime, self.addresses = runtime, addresses
@@ -133,6 +135,7 @@ class LabProcesses:
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]
+        self._kept = kept
         self._away_until = 0.0
         #: Held by who starts or kills the controller while jobs run.
         self._tending = threading.Lock()
@@ -142,7 +145,8 @@ class LabProcesses:
     @property
     def pids(self) -> dict[str, int]:
         """Of ``testbed`` and ``controller``."""
-        return {name: process.pid for name, process in self._running.items()}
+        kept = {name: entry["pid"] for name, entry in self.inventory.get("processes", {}).items()}
+        return {name: process.pid for name, process in self._running.items()} | kept
 
     def __enter__(self) -> LabProcesses:
         self.start()
@@ -165,8 +169,16 @@ class LabProcesses:
                 token.write_text(self.addresses.token, encoding="utf-8")
             if self._apps:
                 self._plan_apps()
+            if self._kept:
+                plan = {
+                    "command": [*self._following, *self._command("controller")],
+                    "rest": self.addresses.rest,
+                }
+                log_file = str(self.logs / "controller.log")
+                (self.state / _KEEPS).write_text(json.dumps({**plan, "log": log_file}), encoding="utf-8")
             self._spawn("testbed")
-            self._spawn("controller")
+            if not self._kept:
+                self._spawn("controller")
             self._wait_for("inventory.json", "testbed")
             self.read_inventory()
             self.wait_healthy()
@@ -179,6 +191,7 @@ class LabProcesses:
         if name == "testbed":
             lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
             apps = ["--apps", str(self.state / _APPS)] if self._apps else []
+            apps += ["--keep", str(self.state / _KEEPS)] if self._kept else []
             return [sys.executable, "-m", "ringlight.testbed.emulation", *both, *lab, *apps, *self._options]
         command = [
             *(sys.executable, "-m", "ringlight.controller", *both, "--rest", self.addresses.rest),
@@ -187,11 +200,15 @@ class LabProcesses:
         ]
         return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
 
+    @property
+    def _following(self) -> list[str]:
+        """Words before a command whose process ends with the one that started it."""
+        return dying_with_starter("TERM") if self._follow else []
+
     def _spawn(self, name: str) -> None:
-        following = dying_with_starter("TERM") if self._follow else []
         with (self.logs / f"{name}.log").open("ab") as output:
             self._running[name] = subprocess.Popen(
-                [*following, *self._command(name)],
+                [*self._following, *self._command(name)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -388,18 +405,60 @@ def _slow(name: str) -> str:
 
 def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]:
     """End one lab that was left standing, or all of them; the ids of those ended. Raises LabError."""
-    found = sorted(path.parent.name for path in STATE_ROOT.glob(f"*/{_STANDING}"))
+    found = _standing()
     if lab_id is not None:
         Lab(lab_id)
         if lab_id not in found:
             raise LabError(f"lab {lab_id} is not up; there is {', '.join(found) or 'none'}")
         found = [lab_id]
     for lab in map(Lab, found):
-        pids = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))["pids"]
-        for name in reversed(pids):
-            _end_stranger(lab, name, pids[name], notice)
+        # The testbed ends its controller; one whose testbed is dead is ended here.
+        for name, pid in (_read_standing(lab)["pids"] | _kept_pids(lab)).items():
+            _end_stranger(lab, name, pid, notice)
         _remove(lab)
     return found
+
+
+def what_helps(address: str) -> str:
+    """Which command helps where no controller answers at ``host:port``, in one line."""
+    for lab in map(Lab, _standing()):
+        # Only root may read them.
+        with suppress(OSError, ValueError):
+            known = _read_standing(lab)
+            if known["rest"] == address:
+                if lab.is_alive():
+                    log_file = Path(known["logs"], "controller.log")
+                    return f"lab {lab.id} is starting it again: try again in some seconds, or read {log_file}"
+                return gone(lab)
+    return "start one with: ringlight up SCENARIO"
+
+
+def gone(lab: Lab) -> str:
+    """What is said of a lab that was left standing and whose testbed is dead."""
+    return f"the testbed of lab {lab.id} has ended; remove what is left with: ringlight down {lab.id}"
+
+
+def dead_labs() -> list[Lab]:
+    """Labs that were left standing and whose testbed is dead."""
+    return [lab for lab in map(Lab, _standing()) if not lab.is_alive()]
+
+
+def _standing() -> list[str]:
+    return sorted(path.parent.name for path in STATE_ROOT.glob(f"*/{_STANDING}"))
+
+
+def _read_standing(lab: Lab) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))
+    return found
+
+
+def _kept_pids(lab: Lab) -> dict[str, int]:
+    """Processes that the testbed keeps running, as they are now."""
+    try:
+        found = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: entry["pid"] for name, entry in found.get("processes", {}).items()}
 
 
 def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:

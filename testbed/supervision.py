@@ -70,7 +70,8 @@ class Supervisor:
     ``on_restart`` is told name and process id, and whether the one before was killed on purpose.
 
     ``kind``: what people call such a process, before its name. ``last_words``: what a process said last, for
-    one that ended by itself. Raises what ``start`` raises, for the first start only.
+    one that ended by itself. ``stop_s``: how long they may take to end in order, seconds. Raises what
+    ``start`` raises, for the first start only.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class Supervisor:
         starts: Mapping[str, Start],
         on_restart: Callable[[str, int, bool], None],
         last_words: Callable[[str], str] | None = None,
+        stop_s: float = STOP_S,
     ) -> None:
         self.kind = kind
+        self._stop_s = stop_s
         self._on_restart = on_restart
         self._last_words = last_words
         self._lock = threading.Lock()
@@ -140,7 +143,7 @@ class Supervisor:
         for charge in self._charges.values():
             if charge.process.poll() is None:
                 charge.process.terminate()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + self._stop_s
         for charge in self._charges.values():
             try:
                 charge.process.wait(max(0.01, deadline - time.monotonic()))

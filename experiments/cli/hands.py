@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -144,7 +143,7 @@ def _own_lab(
 
     setting = setting_of_lab(scenario, arm, apps, every=every)
     processes = processes_of(
-        setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, notice=say
+        setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, kept=True, notice=say
     )
     with processes:
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{addresses.rest}/docs")
@@ -158,14 +157,9 @@ def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
     from ringlight.testbed.emulation.console.view import View
 
     view = View(lab)
-    previous = signal.getsignal(signal.SIGINT)
-    if lines is None:
-        # Ctrl-C ends what is going on, and the prompt comes back, as Mininet's does.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return Prompt(view, _Asked(lab), lines).said.errors
     finally:
-        signal.signal(signal.SIGINT, previous)
         view.stop()
 
 

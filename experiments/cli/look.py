@@ -239,7 +239,8 @@ def inspect(
 
 def _about(lab: Attached) -> dict[str, Any]:
     about = {"lab": lab.lab.id, "runtime": lab.inventory["runtime"], "nodes": len(lab.nodes)}
-    return {**about, "scenario": lab.scenario, "rest": lab.rest}
+    controller = lab.inventory.get("processes", {}).get("controller")
+    return {**about, "scenario": lab.scenario, "rest": lab.rest, "controller": controller}
 
 
 def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,13 @@ def up(
     setting = setting_of_lab(scenario, arm, app or [], every=app_all)
     addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
     processes = processes_of(
-        setting, options.check_runtime(runtime), addresses, follow=False, apps=app or [], notice=say
+        setting,
+        options.check_runtime(runtime),
+        addresses,
+        follow=False,
+        apps=app or [],
+        kept=True,
+        notice=say,
     )
     with writing(processes.state):
         processes.start()

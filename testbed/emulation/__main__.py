@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         "--openflow", type=_address, default=("127.0.0.1", 6653), help="controller, host:port"
     )
     parser.add_argument("--apps", type=Path, help="file that says which applications of others to run")
+    parser.add_argument(
+        "--keep", type=Path, help="file that says how to start the controller and keep it running"
+    )
     parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
     parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
     parser.add_argument("--onic-lease", type=_factor, default=2.0, help="of light, emulated seconds")
@@ -100,7 +103,7 @@ def _run(chosen: argparse.Namespace) -> int:
     from ringlight.testbed.emulation.network import Emulation
     from ringlight.testbed.emulation.nodes import ControllerAddress
     from ringlight.testbed.emulation.others import Applications
-    from ringlight.testbed.emulation.testbed import Settings, Stopped, Testbed
+    from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
 
     testbed = Testbed(
         Settings(
@@ -113,6 +116,7 @@ def _run(chosen: argparse.Namespace) -> int:
             ),
             controller=ControllerAddress(*chosen.openflow),
             apps=Applications.read(chosen.apps) if chosen.apps else None,
+            keeps=KeptController.read(chosen.keep) if chosen.keep else None,
             image=chosen.image,
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,

@@ -72,6 +72,8 @@ TABLES_S = 120.0
 AGENT_PORT = 7900
 #: Where an optical switch's protocol listens that has not been started before.
 _ANY_PORT = "127.0.0.1:0"
+#: The controller's name among supervised processes, and how long its orderly end may take, seconds.
+CONTROLLER, CONTROLLER_END_S = "controller", 10.0
 #: Who may use an emulated optical switch whose protocol has a login.
 USER = "ringlight"
 #: What drivers are told of an emulated optical switch, where they have such an option.
@@ -87,11 +89,27 @@ class Stopped(TestbedError):
 
 
 @dataclass(frozen=True)
+class KeptController:
+    """How the controller of a lab is started that stays up. ``rest``: where it answers, ``host:port``."""
+
+    command: tuple[str, ...]
+    rest: str
+    log: Path
+
+    @classmethod
+    def read(cls, path: Path) -> KeptController:
+        """Of a JSON file with these keys. Raises OSError, ValueError."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return cls(tuple(found["command"]), found["rest"], Path(found["log"]))
+
+
+@dataclass(frozen=True)
 class Settings:
     """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker.
 
     ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
     emulated seconds that a grant of light lasts unless it is renewed. ``apps``: applications of others.
+    ``keeps``: the controller's command, where the testbed is to start it and keep it running.
     """
 
     lab: Lab
@@ -101,6 +119,7 @@ class Settings:
     emulation: Emulation = field(default_factory=Emulation)
     controller: ControllerAddress = field(default_factory=lambda: ControllerAddress("127.0.0.1", 6653))
     apps: Applications | None = None
+    keeps: KeptController | None = None
     image: str | None = None
     command: tuple[str, ...] | None = None
     seed: int = 0
@@ -123,6 +142,7 @@ class Testbed:
         self.switches: Supervisor | None = None
         self.averagers: Supervisor | None = None
         self.apps: Supervisor | None = None
+        self.controller: Supervisor | None = None
         #: Of optical switches: ``host:port`` of each of their management protocols, and of their own REST.
         self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
@@ -151,6 +171,10 @@ class Testbed:
     def stop(self) -> None:
         """Take everything down. Every part is tried; what fails is logged."""
         self._stop.set()
+        if self.controller is not None:
+            # First: it needs the others for an orderly end.
+            self.controller.stop()
+            self.controller = None
         self._undo.close()
 
     def _build(self) -> None:
@@ -177,6 +201,7 @@ class Testbed:
         # First, as a file that cannot be loaded ends it all.
         self._launch_apps()
         self._go_on()
+        self._launch_controller()
         where = None if settings.apps is None else settings.apps.address
         network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller, where)
         self.network = network
@@ -223,6 +248,7 @@ class Testbed:
         self._await_optical()
         self._await_onics()
         self._await_averagers()
+        self._await_controller()
         network.hand_over()
         with self._inventory_lock:
             self.inventory = self._make_inventory()
@@ -269,6 +295,28 @@ class Testbed:
         self.apps = Supervisor("the process of", starts, lambda *_: None, lambda _: last_line(apps.log))
         self._undo.callback(self.apps.stop)
         self._await(self.apps, others.NAME, ready.exists, apps.log, time.monotonic() + START_S)
+
+    # -- the controller
+
+    def _launch_controller(self) -> None:
+        """Start it, where it is ours to keep; it waits for the inventory."""
+        if (keeps := self.settings.keeps) is None:
+            return
+        self.controller = Supervisor(
+            "the",
+            {CONTROLLER: partial(self._spawn, [*keeps.command], keeps.log)},
+            partial(self._on_restart, "processes"),
+            lambda _: last_line(keeps.log),
+            CONTROLLER_END_S,
+        )
+
+    def _await_controller(self) -> None:
+        """Until it has its port."""
+        if (keeps := self.settings.keeps) is not None:
+            assert self.controller is not None
+            host, _, port = keeps.rest.rpartition(":")
+            ready = partial(answers, (host.strip("[]"), int(port)))
+            self._await(self.controller, CONTROLLER, ready, keeps.log, time.monotonic() + START_S)
 
     # -- optical switches
 
@@ -551,6 +599,8 @@ class Testbed:
             name: {"pid": working[name].pid, "status": str(self._averagers.status_file(name))}
             for name in fabric.averagers
         }
+        kept = self.controller.lives() if self.controller else {}
+        processes = {name: {"pid": life.pid} for name, life in kept.items()}
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
         }
@@ -564,6 +614,7 @@ class Testbed:
             "optical_switches": optical,
             "onics": onics,
             **({"averagers": averagers} if averagers else {}),
+            **({"processes": processes} if processes else {}),
         }
 
     def _login(self, switch: OpticalSwitch) -> dict[str, Any]:
@@ -602,8 +653,11 @@ class Testbed:
         if state == lab.state_dir:
             for name in ("workers", "workloads"):
                 shutil.rmtree(state / name, ignore_errors=True)
-        if not lab.is_alive():
-            for name in ("lock", "owner.lock"):
+        # Where others, who are dead now, have left files, the locks stay: by them the next lab sees that all
+        # of it is stale.
+        locks = {"lock", "owner.lock"}
+        if not lab.is_alive() and locks.issuperset(path.name for path in lab.state_dir.glob("*")):
+            for name in locks:
                 (lab.state_dir / name).unlink(missing_ok=True)
         for directory in {state, lab.state_dir}:
             with suppress(OSError):
@@ -629,8 +683,9 @@ def worker_command(runtime: Runtime) -> tuple[str, ...]:
 
 
 def answers(address: Path | tuple[str, int]) -> bool:
-    """Whether somebody listens on a Unix socket, or at an IPv4 address and port."""
-    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    """Whether somebody listens on a Unix socket, or at an IP address and port."""
+    inet = socket.AF_INET6 if ":" in str(address[0] if isinstance(address, tuple) else "") else socket.AF_INET
+    family = socket.AF_UNIX if isinstance(address, Path) else inet
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

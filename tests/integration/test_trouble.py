@@ -6,12 +6,16 @@ the real one runs on for everybody else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,5 +107,60 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
         again = ringlight("down", lab.id)
         assert again.returncode != 0
         assert f"lab {lab.id} is not up" in again.stderr
+    finally:
+        clean(lab.id)
+
+
+@pytest.mark.alone
+def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named() -> None:
+    """SIGKILL ends the controller, whose light stays, and later the testbed, which nobody starts again."""
+    ports = free_ports()
+    scenario = str(ROOT / "scenarios/disaggregation.yaml")
+    up = ringlight("up", scenario, "--arm", "a-fragmented", "--runtime", "namespace", "--json", *ports)
+    assert up.returncode == 0, up.stderr
+    document = json.loads(up.stdout)
+    lab, at = Lab(document["lab"]), ("--controller", document["rest"])
+    try:
+
+        def ask(path: str) -> Any:
+            with urllib.request.urlopen(f"http://{document['rest']}{path}", timeout=10) as answer:
+                return json.load(answer)
+
+        circuits, flows = ask("/v1/circuits"), ask("/v1/packet-switches/tor0/flows")
+        assert circuits["circuits"]
+        assert ask("/v1/health")["restarts"] == 0
+        os.kill(document["pids"]["controller"], signal.SIGKILL)
+        said = ringlight(*at, "circuits", "show").stderr
+        # It may be back before the command asks.
+        assert not said or f"lab {lab.id} is starting it again" in said
+        deadline = time.monotonic() + 60
+        health: dict[str, Any] = {}
+        while health.get("status") != "ok" and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                health = ask("/v1/health")
+            time.sleep(0.1)
+        assert (health["status"], health["restarts"]) == ("ok", 1), health
+        assert ask("/v1/circuits") == circuits
+        ages = {(f["priority"], str(f["match"])): f["duration_s"] for f in flows}
+        now = {
+            (f["priority"], str(f["match"])): f["duration_s"] for f in ask("/v1/packet-switches/tor0/flows")
+        }
+        assert ages.keys() == now.keys()
+        assert all(now[flow] > age for flow, age in ages.items())
+        inspected = json.loads(ringlight(*at, "inspect", lab.id, "--json").stdout)["controller"]
+        assert (inspected["restarts"], inspected["pid"] != document["pids"]["controller"]) == (1, True)
+        log = Path(document["logs"], "testbed.log").read_text()
+        assert "the controller has ended (killed by SIGKILL); it is started again in 0.2 s" in log
+
+        # Both dead: whoever asks is told what helps.
+        os.kill(document["pids"]["testbed"], signal.SIGKILL)
+        os.kill(inspected["pid"], signal.SIGKILL)
+        helps = f"the testbed of lab {lab.id} has ended; remove what is left with: ringlight down {lab.id}"
+        assert ringlight(*at, "circuits", "show").stderr.strip().endswith(helps)
+        assert ringlight("inspect", lab.id).stderr.strip().endswith(helps)
+        down = ringlight("down", lab.id)
+        assert down.returncode == 0, down.stderr
+        assert clean_objects(lab) == []
+        assert not lab.state_dir.exists()
     finally:
         clean(lab.id)

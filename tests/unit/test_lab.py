@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed import lab
-from ringlight.testbed.emulation import clean, netlink
+from ringlight.testbed import lab, processes
+from ringlight.testbed.emulation import clean, netlink, testbed
 from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from ringlight.testbed.emulation.network import Emulation, check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.nodes import Outcome, describe, readable_by_others
@@ -225,18 +225,54 @@ def test_readable_by_others_looks_at_every_directory(tmp_path: Path) -> None:
     assert not readable_by_others(tmp_path / "link")
 
 
+def test_what_a_dead_owner_left_beside_a_testbed_that_ended_is_stale(roots: Path) -> None:
+    """A killed ``shell`` ends its testbed, which removes its own files and not those of the dead."""
+    made = Lab("abc")
+    made.hold().close()
+    made.own().close()
+    raw = {
+        "servers": {"s0": {"gpus": {"g0": "m"}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "links": [{"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"}],
+    }
+    fabric = build_fabric(FabricSpec.model_validate(raw))
+    owner = testbed.Testbed(testbed.Settings(lab=made, fabric=fabric, state=made.state_dir))
+    (made.state_dir / "controller.log").touch()
+    owner._remove_state()
+    assert clean.is_stale(made)
+    (made.state_dir / "controller.log").unlink()
+    owner._remove_state()
+    assert not made.state_dir.exists()
+
+
+def test_who_finds_no_controller_is_told_what_helps(roots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STATE_ROOT", lab.STATE_ROOT)
+    anew = "start one with: ringlight up SCENARIO"
+    assert processes.what_helps("127.0.0.1:8080") == anew
+    made = Lab("abc")
+    with made.hold():
+        known = {"rest": "127.0.0.1:8080", "logs": "/logs", "pids": {}}
+        (made.state_dir / "standing.json").write_text(json.dumps(known))
+        back = "lab abc is starting it again: try again in some seconds, or read /logs/controller.log"
+        assert processes.what_helps("127.0.0.1:8080") == back
+        assert processes.what_helps("127.0.0.1:8081") == anew
+    gone = "the testbed of lab abc has ended; remove what is left with: ringlight down abc"
+    assert processes.what_helps("127.0.0.1:8080") == gone
+    assert [one.id for one in processes.dead_labs()] == ["abc"]
+
+
 @pytest.mark.parametrize("thread", ["main", "another"])
 def test_a_lab_is_ended_from_any_thread_and_handlers_are_as_before(thread: str) -> None:
-    processes = LabProcesses({}, "namespace", Addresses())
+    of_lab = LabProcesses({}, "namespace", Addresses())
     sleeping = subprocess.Popen(["sleep", "600"])
-    processes._running["testbed"] = sleeping
+    of_lab._running["testbed"] = sleeping
     handlers = list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
     try:
         if thread == "main":
-            processes.stop()
+            of_lab.stop()
         else:
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(processes.stop).result(60)
+                pool.submit(of_lab.stop).result(60)
         assert sleeping.poll() == -signal.SIGTERM
         assert handlers == list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 from ringlight.fabric.topology import Fabric, Port
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.lab import NIC, SECOND_NIC, STATE_ROOT, Lab, LabError
+from ringlight.testbed.processes import dead_labs, gone
 
 #: Longest wait for the server agent, seconds: the first question makes an idle host for every GPU.
 ANSWER_S = 30.0
@@ -162,12 +163,16 @@ def attach(lab_id: str | None) -> Attached:
     up = labs_up()
     if lab_id is not None:
         lab = Lab(lab_id)
+        if lab in dead_labs():
+            raise LabError(gone(lab))
         if lab_id not in up:
             raise LabError(f"lab {lab_id} is not up; there is {', '.join(up) or 'none'}")
     elif len(up) == 1:
         lab = Lab(up[0])
     elif up:
         raise LabError(f"several labs are up; name one of {', '.join(up)}")
+    elif dead := dead_labs():
+        raise LabError(f"no lab is up; {gone(dead[0])}")
     else:
         raise LabError("no lab is up; start one with: ringlight up SCENARIO")
     return of_lab(lab)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import readline
+import signal
 import sys
+import termios
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,6 +29,8 @@ HISTORY_LINES = 1000
 #: Longest wait for a link to be cut or whole again, and for a switch, seconds.
 CHANGE_S = 40.0
 IPERF_S = 5.0
+#: After a Ctrl-C others do nothing for so long, seconds: what it ends needs that to end in order.
+GRACE_S = 0.05
 #: What a command may raise that is a line for the user and not a fault of ours.
 Refused = (RuntimeError, OSError, ValueError)
 
@@ -85,6 +89,9 @@ class Prompt(CLI):  # type: ignore[misc]
         lg.setLogLevel("output")
         # A command in a node reads what is typed; a file's lines are the prompt's and not the command's.
         self._nothing = None if lines is None else os.pipe()
+        #: Whether a command is carried out, which Ctrl-C ends; when it did so last.
+        self._busy, self._interrupted_at = True, 0.0
+        self._terminal: list[Any] | None = None
         stdin: IO[Any] = sys.stdin if self._nothing is None else os.fdopen(self._nothing[0])
         super().__init__(view, stdin=stdin)
 
@@ -100,14 +107,14 @@ class Prompt(CLI):  # type: ignore[misc]
         readline.set_history_length(HISTORY_LINES)
         # A port is one word.
         readline.set_completer_delims(" \t\n")
+        # Ctrl-C is a key while we wait for a line, and makes of it a comment.
+        readline.parse_and_bind('"\\C-c": insert-comment')
 
     def run(self) -> None:
         """Ask for commands until ``exit`` or the end of input, or carry out the lines."""
         try:
             if self.lines is None:
-                super().run()
-                with suppress(OSError):
-                    readline.write_history_file(HISTORY.expanduser())
+                self._converse()
                 return
             for number, line in enumerate(self.lines, 1):
                 self.said.where = f"line {number}: "
@@ -118,6 +125,53 @@ class Prompt(CLI):  # type: ignore[misc]
             if self._nothing is not None:
                 os.close(self._nothing[1])
                 self.stdin.close()
+
+    def _converse(self) -> None:
+        """Ask for commands. Ctrl-C ends a command, and at the prompt drops the line."""
+        previous = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            # Python's reading of lines may miss a signal until the next Enter, and then drop that line; so
+            # there is none meanwhile.
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                self._terminal = termios.tcgetattr(sys.stdin)
+            super().run()
+        finally:
+            self._interruptible(True)
+            signal.signal(signal.SIGINT, previous)
+        with suppress(OSError):
+            readline.write_history_file(HISTORY.expanduser())
+
+    def _interrupt(self, *_: object) -> None:
+        now = time.monotonic()
+        if self._busy and now - self._interrupted_at > GRACE_S:
+            self._interrupted_at = now
+            raise KeyboardInterrupt
+
+    def _interruptible(self, on: bool) -> None:
+        """Whether Ctrl-C is a signal."""
+        if self._terminal is not None:
+            *flags, keys = self._terminal
+            keys = [*keys]
+            keys[termios.VINTR] = b"\3" if on else b"\0"
+            # It may be gone, which reading says.
+            with suppress(termios.error):
+                termios.tcsetattr(sys.stdin, termios.TCSANOW, [*flags, keys])
+            self._busy = on
+
+    def preloop(self) -> None:
+        self._interruptible(False)
+
+    def precmd(self, line: str) -> str:
+        self._interruptible(True)
+        last = readline.get_current_history_length()
+        if line.startswith("#") and last and readline.get_history_item(last) == line:
+            readline.remove_history_item(last - 1)
+        return str(super().precmd(line))
+
+    def postcmd(self, stop: bool, line: str) -> bool:
+        if not stop:
+            self._interruptible(False)
+        return stop
 
     def do_source(self, line: str) -> bool:
         """Read commands from an input file.
