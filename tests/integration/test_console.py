@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,56 +83,6 @@ def test_the_session_of_the_page_prints_what_the_page_says(tmp_path: Path) -> No
     assert received
     # 100 Mbit/s as emulated; a busy machine does not reach that.
     assert 10 < float(received[1]) < 110
-
-
-#: A prompt over a lab of nothing.
-PROMPT_OF_NOTHING = """
-from pathlib import Path
-from ringlight.testbed.emulation.console import prompt
-prompt.HISTORY = Path("/dev/null")
-class Nothing(dict):
-    links = hosts = switches = ()
-prompt.Prompt(Nothing(), None)
-"""
-
-
-def test_after_many_ctrl_c_the_prompt_takes_the_next_line() -> None:
-    """Bursts as a held key gives them, at the prompt, in a half-typed line and in a command."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(sys.executable, [sys.executable, "-c", PROMPT_OF_NOTHING])
-    said = b""
-
-    def until(wanted: bytes) -> None:
-        nonlocal said
-        deadline = time.monotonic() + 30
-        while wanted not in said:
-            assert time.monotonic() < deadline, said
-            if select.select([terminal], [], [], 0.1)[0]:
-                said += os.read(terminal, 65536)
-
-    try:
-        until(PROMPT.encode())
-        for number in range(24):
-            before = (b"", b"nod", b"sh sleep 60\r")[number % 3]
-            os.write(terminal, before)
-            time.sleep(0.1 if before else 0.0)
-            for pause_s in (0.0, 0.002, 0.01, 0.005, 0.02, 0.0, 0.01):
-                os.write(terminal, b"\x03")
-                time.sleep(pause_s)
-            said = b""
-            time.sleep(0.1)
-            # Typed once.
-            os.write(terminal, f"py 6000+{number}\r".encode())
-            until(f"\r\n{6000 + number}\r\n".encode())
-        os.write(terminal, b"exit\r")
-        assert os.waitpid(child, 0)[1] == 0
-        child = 0
-    finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        os.close(terminal)
 
 
 @pytest.fixture

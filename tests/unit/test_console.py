@@ -13,7 +13,6 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,14 +137,6 @@ class Typist:
         found, _, self.seen = self.seen.partition(text)
         return found
 
-    def interrupts(self, text: str) -> str:
-        """Ctrl-C until ``text``: readline misses one that comes between its prompt and its waiting."""
-        for _ in range(60):
-            self.types("\x03")
-            with suppress(AssertionError):
-                return self.sees(text, 0.5)
-        pytest.fail(f"no {text!r} in {self.seen!r}")
-
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -164,13 +155,31 @@ def typist(tmp_path: Path) -> Iterator[Typist]:
 
 
 def test_control_c_ends_the_command_and_not_the_prompt(typist: Typist) -> None:
-    typist.interrupts("Interrupt")
-    typist.sees("ringlight> ")
+    typist.types("half\x03")
+    assert "Unknown" not in typist.sees("ringlight> ")
     typist.types("tor0 echo $((40 + 2)) begins; sleep 300; echo slept\n")
     typist.sees("42 begins")
-    assert "slept" not in typist.interrupts("ringlight> ")
+    typist.types("\x03")
+    assert "slept" not in typist.sees("ringlight> ")
     typist.types("tor0 echo here $((40 + 3))\n")
     typist.sees("here 43")
+
+
+def test_after_many_control_c_the_prompt_takes_the_next_line(typist: Typist) -> None:
+    """Bursts as a held key gives them, at the prompt, in a half-typed line and in a command."""
+    for number in range(12):
+        before = ("", "nod", "sh sleep 60\r")[number % 3]
+        typist.types(before)
+        time.sleep(0.1 if before else 0.0)
+        for pause_s in (0.0, 0.002, 0.01, 0.005, 0.02, 0.0, 0.01):
+            typist.types("\x03")
+            time.sleep(pause_s)
+        time.sleep(0.1)
+        # Typed once.
+        typist.types(f"py 6000+{number}\r")
+        typist.sees(f"\r\n{6000 + number}\r\n")
+    typist.types("exit\r")
+    typist.sees("0 refused")
 
 
 def test_control_d_leaves_and_what_was_typed_is_remembered(typist: Typist, tmp_path: Path) -> None:
