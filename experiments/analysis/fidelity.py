@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.metrics.light import FORBIDDEN, counters, flows
-from ringlight.experiments.analysis.metrics.training import by_model
+from ringlight.experiments.analysis.metrics.training import by_model, jct_over_simulated
 from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.prediction import ring_of
 from ringlight.experiments.analysis.statistics import median, percentile
@@ -34,6 +34,10 @@ SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 #: What is concluded from a baseline's time are ratios of this size; rings' collectives differ by factors.
 BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_OF_RINGS = (1.01, 1.03), (1.05, 1.10)
+#: A run that a simulation foretells; there it has headers and the sharing of links, but no TCP and no software.
+RUN_OVER_SIMULATED, BASELINE_OVER_SIMULATED = (1.10, 1.25), (1.05, 1.10)
+#: What may be made to happen in such a run: what a fault or a move of light costs is measured, not judged.
+JUDGED_EVENTS = ("start", "cancel")
 # A run is made once more where it took longer by so much while others had the processors.
 RUN_OVER_MODEL = (1.10, 1.25)
 #: Share of all processors' time from which on what was missed meanwhile is the machine's fault.
@@ -52,9 +56,10 @@ SENTENCES = {
     "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
     "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
     "baseline_over_model": "{run}: {job}, a baseline, took {over:.3f} times the model's time",
+    "over_simulated": "{run}: {job} took {over:.2f} times as long as simulated",
     "parameters_differ": "{run}: the ranks of {job} and the reference do not agree bit by bit",
     "payload_lost": "{run}: {bytes} bytes of payload were sent and not received",
-    "run_over_model": "{run} took {over:.2f} times the model's time",
+    "run_over_model": "{run} took {over:.2f} times the predicted time",
     "light_astray": "{run}: {count} {counter}",
 }
 
@@ -91,18 +96,19 @@ def judged(
     baselines: Collection[str],
     untimed: Collection[str],
 ) -> dict[str, Any]:
-    """The verdict on measured runs, and what it rests on. ``rates``: the ports' throughput.
+    """The verdict on measured runs, that on each arm, and what they rest on. ``rates``: the ports' throughput.
 
     ``baselines``: arms that others are compared with. ``untimed``: arms of whose computing no figure is made.
     """
     records, runs = list(records), [context.run for context in contexts]
     links = [_link(record) for record in records if type(record) is LinkRate]
-    timer = timers([run for run in runs if run.plan.arm not in untimed])
+    arms = dict.fromkeys(run.plan.arm for run in runs)
+    timed = [arm for arm in arms if arm not in untimed]
     missing = samples_missing(runs, rates)
     found = [
         *missed_links(links),
         *([] if links else [Reason("links_not_measured", "doubtful", {})]),
-        *late(timer),
+        *(reason for arm in timed for reason in late(timers(_of(arm, runs)), arm=arm)),
         *(reason for run in runs for reason in busy(run)),
         *(reason for run in runs for reason in restarted(run)),
     ]
@@ -111,17 +117,30 @@ def judged(
     rings = any(ring_of(run.plan.setting.fabric) for run in runs)
     limits = BASELINE_OVER_MODEL_OF_RINGS if rings else BASELINE_OVER_MODEL
     for context in contexts:
-        found += beside_model(context, limits if context.run.plan.arm in baselines else None)
+        baseline = context.run.plan.arm in baselines
+        found += beside_model(context, limits if baseline else None)
+        found += beside_simulation(context, BASELINE_OVER_SIMULATED if baseline else RUN_OVER_SIMULATED)
     found += [reason for run in runs for reason in differing(run)]
     found += [reason for context in contexts for reason in astray(context)]
     reasons = [reason for number, reason in enumerate(found) if reason not in found[:number]]
+    of_arms = [_concerned(reason, runs) for reason in reasons]
     return {
-        "verdict": next(
-            (level for level in ("bad", "doubtful") if level in {r.level for r in reasons}), "good"
-        ),
-        "reasons": [reason.as_json() for reason in reasons],
+        "verdict": _worst(reasons),
+        "arms": {
+            arm: _worst(r for r, concerned in zip(reasons, of_arms, strict=True) if arm in concerned)
+            for arm in arms
+        },
+        "reasons": [
+            {**reason.as_json(), "arms": concerned}
+            for reason, concerned in zip(reasons, of_arms, strict=True)
+        ],
+        "not_compared": {
+            context.run.name: context.foretold.why_not
+            for context in contexts
+            if context.foretold is not None and context.foretold.why_not is not None
+        },
         "links": links,
-        "timer": timer,
+        "timer": timers([run for arm in timed for run in _of(arm, runs)]),
         "cpu": {run.name: shares for run in runs if (shares := processors(run))},
         "switches_restarted": {run.name: sum(n.times for n in run.of(SwitchRestarted)) for run in runs},
         "repeated": [
@@ -131,6 +150,28 @@ def judged(
         ],
         "samples_missing": missing,
     }
+
+
+def _of(arm: str, runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.plan.arm == arm]
+
+
+def _worst(reasons: Iterable[Reason]) -> str:
+    levels = {reason.level for reason in reasons}
+    return next((level for level in ("bad", "doubtful") if level in levels), "good")
+
+
+def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
+    """The arms that a reason is about: its own or its run's, those on its fabric, or all."""
+    told = reason.data
+    mine = [
+        run
+        for run in runs
+        if told.get("run") in (None, run.name)
+        and told.get("arm") in (None, run.plan.arm)
+        and told.get("fabric") in (None, run.plan.setting.name)
+    ]
+    return list(dict.fromkeys(run.plan.arm for run in mine))
 
 
 def _link(rate: LinkRate) -> dict[str, Any]:
@@ -143,7 +184,7 @@ def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
     """A reason for each rate that missed its setting."""
     found: list[Reason] = []
     for rate in rates:
-        said = {"link": rate["link"], "direction": rate["direction"]}
+        said = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
         ratio = rate["measured_bps"] / rate["set_bps"]
         found += over(abs(ratio - 1), LINK_ERROR, "link_rate", **said, ratio=ratio)
     return found
@@ -162,10 +203,10 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
     }
 
 
-def late(timer: Mapping[str, float | None]) -> Iterator[Reason]:
-    """A reason where they woke late."""
+def late(timer: Mapping[str, float | None], **whose: str) -> Iterator[Reason]:
+    """A reason where they woke late. ``whose``: what the reason says of that."""
     share = timer["p99_share_of_compute"] or 0.0
-    yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share)
+    yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share, **whose)
 
 
 def loads(run: Run) -> list[ProcessorLoad]:
@@ -250,6 +291,17 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
         if limits is not None:
             times = job.jct_s / found.get("jct_predicted_with_setup", model.jct_s)
             yield from over(times, limits, "baseline_over_model", over=times, **said)
+
+
+def beside_simulation(context: Context, limits: tuple[float, float]) -> Iterator[Reason]:
+    """Jobs of runs that a simulation foretold, where no more happened than that jobs came and went."""
+    run = context.run
+    if context.foretold is None or any(action.plan.do not in JUDGED_EVENTS for action in run.later):
+        return
+    for name, job in run.jobs.items():
+        times = jct_over_simulated(context, job)
+        if times is not None:
+            yield from over(times, limits, "over_simulated", run=run.name, job=name, over=times)
 
 
 def differing(run: Run) -> Iterator[Reason]:

@@ -7,7 +7,7 @@ after another, each job as if alone. All times are emulated seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,6 +35,28 @@ class Predicted:
     jct_s: float
     all_reduce_s: float
     set_ups: int = 0
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """What a simulation of a run says: by job, seconds from its release to its end (``jct_s``) and from the
+    release of the first jobs to its end (``end_s``). ``why_not``: why there is none."""
+
+    jct_s: Mapping[str, float]
+    end_s: Mapping[str, float]
+    why_not: str | None = None
+
+
+#: Gives what a simulation says of a run.
+Foretell = Callable[[RunPlan], Foretold]
+
+
+def modelled(plan: RunPlan) -> bool:
+    """Whether the models know all of a run: its jobs train, begin together and nothing happens to them."""
+    starts = all(job.start.at_once and job.training is not None for job in plan.jobs)
+    named = sum(1 for job in plan.jobs if job.ranks)
+    quiet = all(event.when.start for event in plan.events)
+    return starts and named == len(plan.jobs) and quiet and plan.setting.fabric.interconnect is None
 
 
 def grid_of(fabric: Fabric) -> Grid | None:

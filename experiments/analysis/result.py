@@ -17,6 +17,7 @@ from ringlight.experiments.analysis.compare import (
 from ringlight.experiments.analysis.crossover import crossover_rows
 from ringlight.experiments.analysis.fidelity import judged
 from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.experiments.analysis.prediction import Foretell
 from ringlight.experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
 from ringlight.experiments.analysis.rows import Label, Row, as_json
 from ringlight.experiments.analysis.statistics import over_repeats
@@ -51,11 +52,13 @@ def analyse(
     label: Label,
     rates: Iterable[PortRate] = (),
     latency_s: float = 0.0,
+    foretell: Foretell | None = None,
 ) -> Analysis:
     """``rates``: ports' throughput, which a run folder keeps by itself. ``latency_s``: emulated seconds that
-    the simulation was asked to add to each transfer. Raises ScenarioError."""
+    the simulation was asked to add to each transfer. ``foretell``: what simulates a run, for comparison with
+    measured ones. Raises ScenarioError."""
     records, spec = list(records), experiment.spec
-    contexts = [Context(run, label) for run in runs_of(records, experiment.plans)]
+    contexts = [Context(run, label, foretell) for run in runs_of(records, experiment.plans)]
     runs = tuple(context.run for context in contexts)
     single = [row for context in contexts for row in rows_of(context)]
     rows = _with_comparisons(

@@ -187,11 +187,13 @@ def _short(ranks: Sequence[str] | int) -> str:
 #: Of each job, in this order: metric, head of its column, how a value is written.
 _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("queueing_delay", "queued", lambda v: f"{v:.2f} s"),
+    ("start_up", "start-up", lambda v: f"{v:.2f} s"),
     ("jct", "JCT", lambda v: f"{v:.2f} s"),
     ("iteration", "iteration", format_time),
     ("allreduce", "all-reduce", format_time),
     ("gpu_utilisation", "GPU use", lambda v: f"{100 * v:.0f} %"),
     ("jct_predicted", "model", lambda v: f"{v:.2f} s"),
+    ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
     ("parameters_identical", "exact", lambda v: "yes" if v else "NO"),
 )
 #: More arms or points than this are not printed; they are in the report and in rows.csv.
@@ -216,9 +218,25 @@ def show_result(result: Mapping[str, Any]) -> None:
     for entry in fidelity["repeated"]:
         why = "Made once more, as others had the processors"
         typer.echo(f"{why}: {entry['name']} ({entry['counts']} counts)")
-    if fidelity["verdict"] == "bad":
-        typer.echo("Do not believe these figures: the emulation did not hold its settings.")
-    typer.echo(f"Fidelity: {fidelity['verdict']}" + "".join(f"\n  {r['text']}" for r in fidelity["reasons"]))
+    arms, verdict = fidelity["arms"], fidelity["verdict"]
+    bad = [arm for arm, level in arms.items() if level == "bad"]
+    if verdict == "bad":
+        which = "these figures" if len(bad) == len(arms) else f"the figures of {', '.join(bad)}"
+        typer.echo(f"Do not believe {which}: the emulation did not hold its settings.")
+    typer.echo(f"Fidelity: {verdict}" + _by_arm(arms))
+    for reason in fidelity["reasons"]:
+        typer.echo(f"  {reason['text']}")
+    for why in dict.fromkeys(fidelity["not_compared"].values()):
+        runs = ", ".join(run for run, said in fidelity["not_compared"].items() if said == why)
+        typer.echo(f"Compared with no prediction: {runs}: {why}")
+
+
+def _by_arm(arms: Mapping[str, str]) -> str:
+    """The arms by their verdicts, worst first, where these differ."""
+    if len(set(arms.values())) < 2:
+        return ""
+    found = {level: [arm for arm in arms if arms[arm] == level] for level in ("bad", "doubtful", "good")}
+    return "; " + "; ".join(f"{level}: {', '.join(those)}" for level, those in found.items() if those)
 
 
 def _show_jobs(rows: Sequence[Row]) -> None:

@@ -58,6 +58,12 @@ class JobArrived(Record, event="job_arrived"):
     job: str
 
 
+class GpusGranted(Record, event="gpus_granted"):
+    """A job has its GPUs; its workers are being started."""
+
+    job: str
+
+
 class JobState(Record, event="job_state"):
     """``state``: READY, RUNNING, RECOVERING, SUCCEEDED, FAILED or CANCELLED. ``gpus``: in rank order."""
 

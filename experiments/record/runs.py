@@ -19,6 +19,7 @@ from ringlight.experiments.record.events import (
     CommandEnded,
     CommandStarted,
     Flow,
+    GpusGranted,
     Iteration,
     JobArrived,
     JobRecovered,
@@ -47,8 +48,8 @@ Pair = tuple[str, str]
 class JobRun:
     """One job in one run. Times are of the lab's clock, None for what did not come.
 
-    ``gpus``: in rank order, as it began; ``recoveries`` have later ones. ``placed``: when its workers were
-    ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
+    ``gpus``: in rank order, as it began; ``recoveries`` have later ones. ``granted``: when it had its GPUs;
+    ``placed``: when its workers were ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
     ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
     process; ``unlike``: the share of averagers' answers there that are not the mean of all. ``commands``,
@@ -60,6 +61,7 @@ class JobRun:
     state: str
     reason: str | None
     arrived: float | None
+    granted: float | None
     placed: float | None
     released: float | None
     end: float | None
@@ -247,6 +249,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         state=states[-1].state if states else "",
         reason=states[-1].reason if states else None,
         arrived=next((record.t for record in _all(JobArrived, mine)), None),
+        granted=next((record.t for record in _all(GpusGranted, mine)), None),
         placed=next((record.t for record in states if record.state == "READY"), None),
         released=next((group.at for group in _all(Released, records) if plan.name in group.jobs), None),
         end=end,

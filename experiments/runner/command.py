@@ -28,6 +28,7 @@ from ringlight.experiments.runner.executors import by_entry_point
 from ringlight.experiments.runner.executors import dask as dask_executor
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
+from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
@@ -176,7 +177,7 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
     latency_s = environment.get("latency_s", 0.0)
-    found = analyse(experiment, records, label_of(environment), rates, latency_s)
+    found = analyse(experiment, records, label_of(environment), rates, latency_s, Foreteller())
     result = document(found, records, environment)
     return view_of(found, result, environment, rates), result
 

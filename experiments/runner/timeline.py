@@ -14,6 +14,7 @@ from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Whe
 from ringlight.experiments.record.events import (
     ENDED,
     ActionEnded,
+    GpusGranted,
     Iteration,
     JobArrived,
     JobRecovered,
@@ -195,7 +196,8 @@ class _Run:
         while self._queue:
             self._no_room = self._lab.submit(self._queue[0])
             if self._no_room is None:
-                self._queue.popleft()
+                job = self._queue.popleft()
+                self._keep([GpusGranted(t=self._lab.now_s(), run=self._plan.name, job=job.name)])
             elif self._lab.now_s() >= deadline_s:
                 return
             else:

@@ -36,6 +36,7 @@ from ringlight.experiments.runner.bench import (
     slow_links,
     words_of,
 )
+from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_in
 from ringlight.fabric.plugged import plugged
@@ -273,7 +274,7 @@ class RinglightLab:
         records = [record for plan in plans for record in self._carry_out(plan)]
         rates = [record for record in records if isinstance(record, PortRate)]
         others = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
-        return Figures(analyse(self._experiment, others, "measured", rates).rows)
+        return Figures(analyse(self._experiment, others, "measured", rates, foretell=Foreteller()).rows)
 
     @property
     def _there(self) -> Any:

@@ -49,15 +49,20 @@ class Passed(NamedTuple):
     rate: float
 
 
+class TooManyEvents(ValueError):
+    """A simulation takes more events than it may."""
+
+
 class Engine:
     """A clock, a queue of events and the flows under way. Seconds, and bytes per second.
 
     ``passed`` grows by what passed the links, when it is a list; it is None, and nothing is kept, unless
-    ``trace`` is asked for.
+    ``trace`` is asked for. After ``most_events`` events :meth:`run` raises TooManyEvents.
     """
 
-    def __init__(self, *, trace: bool = False) -> None:
+    def __init__(self, *, trace: bool = False, most_events: float = math.inf) -> None:
         self.now_s = 0.0
+        self._most_events = most_events
         self.passed: list[Passed] | None = [] if trace else None
         self.events = 0
         self._queue: list[tuple[float, int, Callable[[], None] | Flow, int]] = []
@@ -195,6 +200,8 @@ class Engine:
         self._share()
         queue = self._queue
         while not self._paused and (time_s := self.next_event_s()) <= until_s and queue:
+            if self.events > self._most_events:
+                raise TooManyEvents(f"the simulation takes more than {self._most_events:,.0f} events")
             self.now_s = time_s
             limit_s = time_s + INSTANT * time_s
             while queue and queue[0][0] <= limit_s:

@@ -161,6 +161,7 @@ def test_a_switch_that_was_started_again_makes_a_run_doubtful(two: tuple[Experim
         "run": "slow",
         "switch": "ocs0",
         "text": "slow: optical switch ocs0 died and was started again",
+        "arms": ["slow"],
     }
 
 

@@ -18,16 +18,17 @@ It returns values by name. Those of several units have a ``metric`` line for eac
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
-from ringlight.experiments.analysis.prediction import Circuits, Predicted, predict_jobs
+from ringlight.experiments.analysis.prediction import Circuits, Foretell, Foretold, Predicted, predict_jobs
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
-from ringlight.experiments.record.runs import Run
+from ringlight.experiments.record.runs import JobRun, Run
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
 Compute = Callable[..., Any]
@@ -40,10 +41,12 @@ MESSAGE_FAULTS = ("lost", "duplicated", "reordered", "blocked")
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """All that a metric may look at. ``label``: how figures of this run are known."""
+    """All that a metric may look at. ``label``: how figures of this run are known. ``foretell``: what
+    simulates a run plan, for comparison with a measured run."""
 
     run: Run
     label: Label
+    foretell: Foretell | None = None
 
     @property
     def simulated(self) -> bool:
@@ -53,7 +56,8 @@ class Context:
     def predicted(self) -> Mapping[str, Predicted]:
         """What the models say of each job that had GPUs: of those of the beginning together, of others alone.
 
-        They know of nothing that happens, so there is nothing where an event came while jobs ran.
+        They know of nothing that happens, so there is nothing where an event came while jobs ran, and nothing
+        of jobs that ran beside others which began at another time.
         """
         run = self.run
         if any(action.plan.do != "start" and action.begun > run.released for action in run.actions):
@@ -61,7 +65,28 @@ class Context:
         placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus}
         first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
         groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
-        return {name: found for group in groups for name, found in self.predict(group).items()}
+        by_itself = [group for group in groups if not self._beside_others(group)]
+        return {name: found for group in by_itself for name, found in self.predict(group).items()}
+
+    def _beside_others(self, names: Collection[str]) -> bool:
+        """Whether some of these jobs ran while one ran that is not among them."""
+        jobs = self.run.jobs
+        return any(
+            _ran_together(jobs[name], jobs[other]) for name in names for other in jobs if other not in names
+        )
+
+    @cached_property
+    def foretold(self) -> Foretold | None:
+        """What a simulation says of a measured run in which the models do not know all jobs; None for others.
+
+        Jobs that came later have their workers there as long after their GPUs as was measured.
+        """
+        run = self.run
+        jobs = [name for name, job in run.jobs.items() if job.gpus]
+        if self.foretell is None or self.simulated or self.predicted.keys() >= set(jobs):
+            return None
+        started = [replace(job.plan, start_up_s=_start_up_s(job)) for job in run.jobs.values()]
+        return self.foretell(replace(run.plan, jobs=tuple(started)))
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
@@ -89,16 +114,31 @@ class Context:
         return [*(flow.set_up_s for flow in self.run.lit_flows), *of_rings]
 
 
+def _ran_together(one: JobRun, other: JobRun) -> bool:
+    if one.released is None or other.released is None:
+        return False
+    ends = (math.inf if job.end is None else job.end for job in (one, other))
+    return max(one.released, other.released) < min(ends)
+
+
+def _start_up_s(job: JobRun) -> float:
+    """From when a job that came later had its GPUs until it was released; else 0."""
+    if job.plan.start.at_once or job.granted is None or job.released is None:
+        return 0.0
+    return max(0.0, job.released - job.granted)
+
+
 @dataclass(frozen=True)
 class Metric:
-    """``help``: what it is, in one line. ``analytic``: computed from a model, whatever the run's label.
+    """``help``: what it is, in one line. ``known``: how, where not as the run's label says: ``analytic`` from
+    a model, ``simulated`` from a simulation of a measured run.
     ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module."""
 
     name: str
     unit: Unit
     help: str
     of: Of
-    analytic: bool
+    known: Label | None
     compute: Compute
     file: str
 
@@ -107,7 +147,7 @@ _FOUND: dict[str, Metric] = {}
 
 
 def metric(
-    unit: Unit, *, of: Of = "run", analytic: bool = False, makes: Mapping[str, str] | None = None
+    unit: Unit, *, of: Of = "run", known: Label | None = None, makes: Mapping[str, str] | None = None
 ) -> Callable[[Compute], Compute]:
     """Makes a function a metric, or those of ``makes``. Raises ValueError for a name of another file's."""
 
@@ -116,7 +156,7 @@ def metric(
         compute = function if makes else lambda *what: {own: function(*what)}
         said = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
         for name, help in said.items():
-            found = Metric(name, unit, help, of, analytic, compute, function.__module__)
+            found = Metric(name, unit, help, of, known, compute, function.__module__)
             before = _FOUND.setdefault(name, found)
             if before.file != found.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")
@@ -163,7 +203,7 @@ def rows_of(context: Context) -> list[Row]:
     computed: dict[tuple[Compute, str], Mapping[str, Value]] = {}
     rows = []
     for name, found in metrics().items():
-        label = "analytic" if found.analytic else context.label
+        label = found.known or context.label
         for subject, what in subjects[found.of].items():
             key = found.compute, subject
             if key not in computed:
@@ -177,6 +217,6 @@ def table() -> str:
     """All metrics as a table in Markdown, for docs/metrics.md."""
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
     for name, found in sorted(metrics().items()):
-        said = f"{found.help} (analytic)" if found.analytic else found.help
+        said = f"{found.help} ({found.known})" if found.known else found.help
         lines.append(f"| `{name}` | {found.unit} | {found.of} | {said} |")
     return "\n".join(lines) + "\n"

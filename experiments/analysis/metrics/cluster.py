@@ -19,19 +19,28 @@ def makespan(context: Context) -> float | None:
 
 @metric("s", of="job")
 def queueing_delay(context: Context, job: JobRun) -> float | None:
-    """From a job's arrival to its release; 0 for those of the beginning."""
-    if job.arrived is None or job.released is None:
+    """From a job's arrival until it has its GPUs; 0 for those of the beginning."""
+    if job.arrived is None or job.granted is None:
         return None
-    return max(0.0, job.released - max(job.arrived, context.run.released))
+    return max(0.0, job.granted - max(job.arrived, context.run.released))
+
+
+@metric("s", of="job")
+def start_up(context: Context, job: JobRun) -> float | None:
+    """From when a job has its GPUs until its workers are ready; a simulation starts none."""
+    if context.simulated or job.granted is None or job.placed is None:
+        return None
+    return max(0.0, job.placed - job.granted)
 
 
 @metric("1", of="job")
 def slowdown(context: Context, job: JobRun) -> float | None:
     """From a job's arrival to its end, over what the model says that it takes alone."""
-    waited, alone = queueing_delay(context, job), context.alone.get(job.name)
-    if job.jct_s is None or alone is None:
+    alone = context.alone.get(job.name)
+    if job.jct_s is None or job.end is None or alone is None:
         return None
-    return ((waited or 0.0) + job.jct_s) / alone.jct_s
+    arrived = context.run.released if job.arrived is None else max(job.arrived, context.run.released)
+    return max(job.jct_s, job.end - arrived) / alone.jct_s
 
 
 @metric("1")

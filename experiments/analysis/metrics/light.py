@@ -216,10 +216,10 @@ def _lit(run: Run, nodes: Collection[str]) -> list[JobRun]:
 @metric(
     "",
     of="fabric",
-    analytic=True,
+    known="analytic",
     makes={"light_use_collisions_possible": "Whether lights could meet at all"},
 )
-@metric("count", of="fabric", analytic=True, makes={f"light_use_{name}": said for name, said in _USE.items()})
+@metric("count", of="fabric", known="analytic", makes={f"light_use_{name}": said for name, said in _USE.items()})
 def use(context: Context) -> Mapping[str, Value]:
     """What an all-reduce of each job on a grid asks of its lasers and receivers."""
     run, grid = context.run, grid_of(context.run.plan.setting.fabric)
@@ -240,7 +240,7 @@ _RING = {
 }
 
 
-@metric("count", of="fabric", analytic=True, makes=_RING)
+@metric("count", of="fabric", known="analytic", makes=_RING)
 def ring_plan(context: Context) -> Mapping[str, int]:
     """What the only job that a ring carries asks of it."""
     fabric = context.run.plan.setting.fabric
@@ -262,7 +262,7 @@ def ring_plan(context: Context) -> Mapping[str, int]:
 @metric(
     "s",
     of="fabric",
-    analytic=True,
+    known="analytic",
     makes={"setup_declared": "Set-up of a ring's light as its switches declare it"},
 )
 def ring_set_ups(context: Context) -> Mapping[str, float | None]:

@@ -43,8 +43,8 @@ _OVER = {
 }
 
 
-@metric("bytes", of="job", analytic=True, makes=_SENT)
-@metric("1", of="job", analytic=True, makes=_OVER)
+@metric("bytes", of="job", known="analytic", makes=_SENT)
+@metric("1", of="job", known="analytic", makes=_OVER)
 def sent(context: Context, job: JobRun) -> Mapping[str, float]:
     fabric, loop = context.run.plan.setting.fabric, job.plan.training
     if loop is None or not fabric.averagers or not job.gpus:
@@ -65,7 +65,7 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
     return {"port_sent": vectors * loop.gradient_bytes, "port_sent_over_payload": vectors * 32 / bits}
 
 
-@metric("s", of="job", analytic=True)
+@metric("s", of="job", known="analytic")
 def iteration_ideal(context: Context, job: JobRun) -> float | None:
     """Where there are averagers, computing and then the all-reduce at full rate, nothing waiting."""
     setting, loop = context.run.plan.setting, job.plan.training
@@ -81,8 +81,8 @@ _AREA = {
 }
 
 
-@metric("count", of="job", analytic=True, makes=_MADE_OF)
-@metric("1", of="job", analytic=True, makes=_AREA)
+@metric("count", of="job", known="analytic", makes=_MADE_OF)
+@metric("1", of="job", known="analytic", makes=_AREA)
 def made_of(context: Context, job: JobRun) -> Mapping[str, float]:
     unit = _unit(context, job)
     structure = structure_of(unit) if unit is not None else None

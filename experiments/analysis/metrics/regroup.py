@@ -158,7 +158,7 @@ def tcp_stall_usual(context: Context, action: Action) -> float | None:
     return median(max(stalls) for stalls in before if stalls) or 0.0
 
 
-@metric("s", of="event", analytic=True)
+@metric("s", of="event", known="analytic")
 def dark_declared(context: Context, action: Action) -> float | None:
     """Longest time that the optical switches declare themselves dark."""
     if action.plan.do not in LIGHT:
@@ -175,7 +175,7 @@ _PREDICTED = {
 }
 
 
-@metric("s", of="event job", analytic=True, makes=_PREDICTED)
+@metric("s", of="event job", known="analytic", makes=_PREDICTED)
 def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
     """Of all jobs together."""
     run = context.run

@@ -72,7 +72,7 @@ _MODELS = {
 
 
 @metric("1", of="job", makes=_OVER)
-@metric("s", of="job", analytic=True, makes=_MODELS)
+@metric("s", of="job", known="analytic", makes=_MODELS)
 def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
     """What models say of a job that had GPUs, and what was measured over that."""
     if not job.gpus or job.plan.training is None:
@@ -92,6 +92,19 @@ def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
             waits_s = job.plan.iterations * model.set_ups * set_up_s
             found["jct_predicted_with_setup"] = model.jct_s + waits_s
     return found
+
+
+@metric("s", of="job", known="simulated")
+def jct_simulated(context: Context, job: JobRun) -> float | None:
+    """Job completion time by a simulation of the measured run, where the model does not know all of its jobs"""
+    return context.foretold.jct_s.get(job.name) if context.foretold is not None else None
+
+
+@metric("1", of="job")
+def jct_over_simulated(context: Context, job: JobRun) -> float | None:
+    """Job completion time over that of a simulation of the same run."""
+    simulated_s = jct_simulated(context, job)
+    return job.jct_s / simulated_s if job.jct_s is not None and simulated_s else None
 
 
 @metric("bit/s", of="job")

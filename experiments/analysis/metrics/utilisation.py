@@ -47,7 +47,7 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
 
 
 @metric("1", of="job", makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)))
-@metric("1", of="job", analytic=True, makes=_said(_SUPPOSED))
+@metric("1", of="job", known="analytic", makes=_said(_SUPPOSED))
 def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
     """Of a job that has ended, as recorded. Bytes stand still in the pauses that a worker reports (20 ms and
     more)."""

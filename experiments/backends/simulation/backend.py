@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +43,11 @@ def payload_share(mtu_bytes: int) -> float:
 @dataclass
 class SimulationBackend:
     """``mtu_bytes``: of packets, None for what the emulation would choose. ``latency_s``: emulated seconds
-    before the first byte of a transfer counts."""
+    before the first byte of a transfer counts. ``most_events``: what a run may take."""
 
     mtu_bytes: int | None = None
     latency_s: float = 0.0
+    most_events: float = math.inf
     name: str = "simulation"
     label: str = "simulated"
     capabilities: frozenset[str] = frozenset(
@@ -137,7 +139,8 @@ class SimulationBackend:
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
         self._assume(setting, self._mtu_bytes(setting))
-        return SimulatedLab(setting, payload_share(self._mtu_bytes(setting)), self.latency_s, self._count)
+        share = payload_share(self._mtu_bytes(setting))
+        return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
         """What needs no lab, and the plans that do."""
@@ -150,6 +153,11 @@ class SimulationBackend:
     def compute(self, batch: Batch) -> list[Record]:
         """The records of a batch's runs."""
         return compute(batch)
+
+    @property
+    def events(self) -> int:
+        """How many its runs have taken."""
+        return self._events
 
     def _count(self, events: int) -> None:
         self._events += events

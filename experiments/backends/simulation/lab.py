@@ -98,16 +98,21 @@ def _only(entries: Mapping[str, T]) -> T | None:
 
 class SimulatedLab:
     """Implements ``backends.protocol.Lab``. ``share``: payload's of a link's rate. ``count`` is told how
-    many events each run took."""
+    many events each run took, and none may take more than ``most_events``."""
 
     real_time = False
 
     def __init__(
-        self, setting: Setting, share: float, latency_s: float, count: Callable[[int], None]
+        self,
+        setting: Setting,
+        share: float,
+        latency_s: float,
+        count: Callable[[int], None],
+        most_events: float = math.inf,
     ) -> None:
         self._setting = setting
         self._share, self._latency_s = share, latency_s
-        self._count = count
+        self._count, self._most_events = count, most_events
         self._profiles = {
             name: switch.device.dilated(setting.scale.time)
             for name, switch in setting.fabric.optical_switches.items()
@@ -130,7 +135,7 @@ class SimulatedLab:
         self._ring: WdmRing | None = _only(self._fabric.rings)
         wired = self._grid is None and self._ring is None and self._fabric.interconnect is None
         traced = len(self._fabric.gpus) <= MOST_TRACED and wired
-        self._engine = Engine(trace=traced)
+        self._engine = Engine(trace=traced, most_events=self._most_events)
         self._still = Stillness(self._engine) if traced else None
         self._plane: OnicPlane | None = None
         self._ranks: dict[str, tuple[str, ...]] = {}
@@ -185,7 +190,12 @@ class SimulatedLab:
         except ValueError as error:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         self._ranks[job.name] = ranks
-        self._note(JobState(t=self.now_s(), run=self._plan.name, job=job.name, state="READY", gpus=[*ranks]))
+        ready_s = self.now_s() + (0.0 if job.start.at_once else job.start_up_s)
+        ready = JobState(t=ready_s, run=self._plan.name, job=job.name, state="READY", gpus=[*ranks])
+        if ready_s > self.now_s():
+            self._engine.at(ready_s, lambda: self._note(ready))
+        else:
+            self._note(ready)
         return None
 
     def _cost(self) -> StepCost:

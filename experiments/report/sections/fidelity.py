@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.report.page import folded, listing, table_of, text
+from ringlight.experiments.report.page import folded, listing, mark, table_of, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import percent
 from ringlight.fabric.units import format_rate
@@ -31,6 +31,7 @@ def render(view: View, draw: Draw) -> str:
     return (
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
+        f"{_by_arm(view)}{_not_compared(found.get('not_compared', {}))}"
         f"{_repeated(found.get('repeated', ()))}"
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once, measured. Packet headers take "
@@ -42,6 +43,27 @@ def render(view: View, draw: Draw) -> str:
         "others' what processes took that are no part of the lab; either may be why a link or a timer is "
         "late.</p>"
     )
+
+
+def _by_arm(view: View) -> str:
+    """Each arm's verdict, where they differ."""
+    arms = view.fidelity.get("arms", {})
+    if len(set(arms.values())) < 2:
+        return ""
+    columns = [
+        ("arm", lambda arm: text(view.title(arm))),
+        ("verdict", lambda arm: mark(arms[arm], arms[arm])),
+        ("reasons", lambda arm: str(sum(arm in reason["arms"] for reason in view.fidelity["reasons"]))),
+    ]
+    return f"<h3>Arm by arm</h3>{table_of(list(arms), columns, 2)}"
+
+
+def _not_compared(found: Mapping[str, str]) -> str:
+    """Runs that no prediction was compared with, and why."""
+    if not found:
+        return ""
+    said = (f"{run}: {why}" for run, why in found.items())
+    return f"<p>Compared with no prediction:</p>{listing(map(text, said))}"
 
 
 def _share(key: str, digits: int = 1) -> Callable[[Entry], str]:

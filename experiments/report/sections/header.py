@@ -27,7 +27,7 @@ Card = tuple[str, str, str]
 
 
 def render(view: View, draw: Draw) -> str:
-    headline = NO_RESULT if view.fidelity["verdict"] == "bad" else _headline(view)
+    headline = _headline(view) if _to_be_believed(view) else NO_RESULT
     lead = view.experiment.spec.description
     top = header(f"Ringlight run {view.name}", headline, lead, _chips(view), view.complete)
     return top + hero(list(itertools.islice(_cards(view), _MOST_CARDS)))
@@ -54,7 +54,20 @@ def _chips(view: View) -> Iterator[tuple[str, object]]:
         yield "fidelity", view.fidelity["verdict"]
 
 
+def _bad(view: View) -> set[str]:
+    """Arms whose figures are not to be believed."""
+    return {arm for arm, verdict in view.fidelity.get("arms", {}).items() if verdict == "bad"}
+
+
 # The headline.
+
+
+def _to_be_believed(view: View) -> bool:
+    """Whether the arms that the headline is about are; where it names none, all of them."""
+    spec, first = view.experiment.spec, next(_first_ratios(view), None)
+    if first is None or spec.break_even is not None or spec.crossover is not None:
+        return not _bad(view)
+    return not _bad(view) & {first[0].arm, first[0].base.arm}
 
 
 def _headline(view: View) -> str:
@@ -131,6 +144,8 @@ def _card_of(view: View, one: Compared, ratio: float) -> Card:
     kept = one.value("within_limit")
     if kept is not None:
         remarks.append(f"limit {one.spec.limit:g} {'kept' if kept else mark('bad', 'not kept')}")
+    if _bad(view) & {one.arm, one.base.arm}:
+        remarks.append(mark("bad", "not to be believed"))
     of_arm = [other for other in view.comparisons if other.spec is one.spec and other.arm == one.arm]
     what = one.title if len({other.subject for other in of_arm}) == 1 else f"{one.title}, {one.subject}"
     return text(what), f"−{saved:.1f} <small>%</small>" if saved else plain(ratio), ", ".join(remarks)

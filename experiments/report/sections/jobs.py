@@ -14,7 +14,9 @@ NEEDS = ("state",)
 _MOST_GPUS = 8
 #: What columns say that only some experiments have.
 _EXPLAINED = {
-    "waited": "queueing delay, from a job's arrival to its release",
+    "simulated": "the JCT of a simulation of the same run, as the models do not know all of it",
+    "waited": "queueing delay, from a job's arrival until it has its GPUs",
+    "start-up": "from then until its workers are ready",
     "GPU use": "share of the job's time that its GPUs computed",
     "crossing": "share of neighbouring ranks on different packet switches at the end",
     "slowdown": "from arrival to end, over what the model says that the job takes alone",
@@ -31,10 +33,12 @@ def render(view: View, draw: Draw) -> str:
         ("GPUs", lambda at: text(_placed(_job(at)))),
         ("state", state),
         ("JCT", cell("jct")),
+        ("simulated", cell("jct_simulated")),
         ("iteration", cell("iteration")),
         ("all-reduce", cell("allreduce")),
         ("arrival", _arrival),
         ("waited", lambda at: seconds(at.number("queueing_delay") or None)),
+        ("start-up", lambda at: seconds(at.number("start_up") or None)),
         ("GPU use", lambda at: percent(at.number("gpu_utilisation"), 0)),
         ("crossing", lambda at: percent(at.number("fragmentation"), 0)),
         ("slowdown", lambda at: at.figure("slowdown") if len(view.plans[at.arm].jobs) > 1 else NOTHING),

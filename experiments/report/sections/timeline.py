@@ -22,6 +22,7 @@ NEEDS = ("makespan",)
 #: More arms than these have their events in the table only.
 _MOST = 4
 _WAITING: Any = {"facecolor": "none", "edgecolor": QUIET, "hatch": "////", "linewidth": 0.7}
+_STARTING: Any = {**_WAITING, "hatch": "...."}
 
 
 def wanted(view: View) -> list[Run]:
@@ -74,8 +75,10 @@ def _figure(runs: list[Run]) -> Figure:
         if len(runs) > 1:
             axis.set_title(run.plan.title)
     axes[-1][0].set_xlabel("seconds since the release of the first jobs")
-    waiting = Patch(**_WAITING, label="waiting for GPUs")
-    legend(figure, [waiting, key(QUIET, "training", 6), key(LIGHT, "event")])
+    waiting = [Patch(**_WAITING, label="waiting for GPUs")]
+    if any(_starting_s(run.released, job) for run in runs for job in run.jobs.values()):
+        waiting.append(Patch(**_STARTING, label="workers start"))
+    legend(figure, [*waiting, key(QUIET, "training", 6), key(LIGHT, "event")])
     return figure
 
 
@@ -100,10 +103,19 @@ def _run(axis: Axes, run: Run, colours: Mapping[str, str]) -> None:
         note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
 
 
+def _starting_s(zero: float, job: JobRun) -> float:
+    """Seconds after ``zero`` in which a job had its GPUs and its workers were not ready."""
+    if job.granted is None or job.released is None:
+        return 0.0
+    return max(0.0, job.released - max(job.granted, zero))
+
+
 def _job(axis: Axes, y: float, job: JobRun, zero: float, colour: str) -> None:
     released = job.end if job.released is None else job.released
     if job.arrived is not None and released is not None:
-        spans(axis, "none", [(y, max(0.0, job.arrived - zero), released - zero)], **_WAITING)
+        granted = released - _starting_s(zero, job)
+        spans(axis, "none", [(y, max(0.0, job.arrived - zero), granted - zero)], **_WAITING)
+        spans(axis, "none", [(y, granted - zero, released - zero)], **_STARTING)
     if job.released is None or job.end is None:
         return
     spans(axis, colour, [(y, job.released - zero, job.end - zero)], alpha=0.85)

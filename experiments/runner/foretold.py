@@ -1,0 +1,59 @@
+"""What a simulation says of a run, for comparison with the testbed, where the models do not know all of it."""
+
+from __future__ import annotations
+
+import json
+
+from ringlight.experiments.analysis.prediction import Foretold
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.timeline import run_group
+
+#: Events that the simulation of one run may take, about ten seconds of a processor, and that of all runs.
+MOST_EVENTS, MOST_IN_ALL = 100_000, 300_000
+
+
+class Foreteller:
+    """Simulates runs of one experiment, at most ``most_in_all`` events; knows what it was asked before."""
+
+    def __init__(self, most_in_all: float = MOST_IN_ALL) -> None:
+        self._most = self._left = most_in_all
+        self._known: dict[str, Foretold] = {}
+
+    def __call__(self, plan: RunPlan) -> Foretold:
+        """Of one run; its repeats are the same unless their workers took other times to start."""
+        key = json.dumps([plan.arm, dict(plan.point), [job.start_up_s for job in plan.jobs]], default=str)
+        if key not in self._known:
+            self._known[key] = self._foretell(plan)
+        return self._known[key]
+
+    def _foretell(self, plan: RunPlan) -> Foretold:
+        if any(job.gpus > MOST_RANKS for job in plan.jobs):
+            return _none(f"a job has more than {MOST_RANKS} GPUs")
+        if self._left <= 0:
+            return _none(f"the simulations before it took the {self._most:,.0f} events that all may take")
+        backend = SimulationBackend(most_events=min(MOST_EVENTS, self._left))
+        if (why := backend.refuses(plan)) is not None:
+            return _none(why)
+        records: list[Record] = []
+        try:
+            for _ in run_group(backend, [plan], records.extend, Reporter(quiet=True)):
+                self._left -= backend.events
+        except BackendError as error:
+            self._left -= backend.most_events
+            return _none(str(error))
+        (run,) = runs_of(records, [plan])
+        jobs = run.jobs.items()
+        return Foretold(
+            {name: job.jct_s for name, job in jobs if job.jct_s is not None},
+            {name: job.end - run.released for name, job in jobs if job.end is not None},
+        )
+
+
+def _none(why: str) -> Foretold:
+    return Foretold({}, {}, why)

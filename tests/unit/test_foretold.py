@@ -1,0 +1,188 @@
+"""Runs that the models do not know are compared with a simulation of the same run, and arms judged apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import GpusGranted, Iteration, JobState, Record
+from ringlight.experiments.runner import foretold
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.foretold import Foreteller
+from tests.simulated import TWO_SWITCHES, experiment, records_of, the, where, with_links, with_workers
+
+#: Two jobs whose rings cross the link between the switches; the second comes while the first trains.
+LATER = """
+arms: {base: {}, other: {training.compute: 40 ms}}
+compare: {baseline: base}
+"""
+JOBS = "jobs: {red: {ranks: [g0, g3]}, late: {ranks: [g1, g4], start: {at: 200 ms}}}\n"
+GRAPH = (
+    "jobs: {red: {ranks: [g0, g1, g2], workload: {collective: all-reduce, size: 40 MB, iterations: 3}}}\n"
+)
+
+
+def of(jobs: str, more: str = LATER) -> Experiment:
+    return experiment(jobs + more, TWO_SWITCHES.replace("jobs: {red: {ranks: [g0, g1]}}\n", ""))
+
+
+def measured(found: Experiment, records: Sequence[Record], **more: Any) -> Analysis:
+    """As if a testbed had given what was simulated, on links that gave what they should."""
+    disturbed = with_links(list(with_workers(records)), 0.993)
+    return analyse(found, disturbed, "measured", **{"foretell": Foreteller(), **more})
+
+
+def stretched(records: Sequence[Record], times: float, arm: str = "base") -> list[Record]:
+    """As if everything in an arm's runs had taken so many times as long."""
+
+    def longer(record: Record) -> Record:
+        if record.run != arm:
+            return record
+        names = ("t", "at", "compute_start", "compute_end", "allreduce_end")
+        there = {name: times * vars(record)[name] for name in names if name in vars(record)}
+        return replace(record, **there)
+
+    return list(map(longer, records))
+
+
+def codes(found: Analysis) -> set[str]:
+    return {reason["code"] for reason in found.fidelity["reasons"]}
+
+
+def test_jobs_that_begin_apart_and_share_a_link_are_as_good_as_their_simulation() -> None:
+    """The models know of nobody beside a job that comes later, and called the perfect run 5 % too slow."""
+    found = of(JOBS)
+    made = measured(found, records_of(found))
+    assert made.fidelity["verdict"] == "good", made.fidelity["reasons"]
+    for job in ("red", "late"):
+        took = the(made.rows, "jct", arm="base", subject=f"job {job}")
+        assert the(made.rows, "jct_simulated", arm="base", subject=f"job {job}") == pytest.approx(took)
+        assert the(made.rows, "jct_over_simulated", arm="base", subject=f"job {job}") == pytest.approx(1)
+    assert {row.label for row in where(made.rows, metric="jct_simulated")} == {"simulated"}
+    assert not where(made.rows, metric="jct_predicted")
+
+
+def test_jobs_one_after_another_are_still_held_against_the_model() -> None:
+    found = of(JOBS.replace("start: {at: 200 ms}", "start: {after: red}"))
+    made = measured(found, records_of(found))
+    assert not where(made.rows, metric="jct_simulated")
+    assert the(made.rows, "jct_over_model", arm="base", subject="job late") == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("times", "base", "other"),
+    [(1.04, "good", "good"), (1.07, "doubtful", "good"), (1.13, "bad", "doubtful"), (1.3, "bad", "bad")],
+)
+def test_they_are_held_against_it(times: float, base: str, other: str) -> None:
+    found = of(JOBS)
+    verdicts = {}
+    for arm in ("base", "other"):
+        fidelity = measured(found, stretched(records_of(found), times, arm)).fidelity
+        verdicts[arm] = fidelity["arms"][arm]
+        assert fidelity["verdict"] == verdicts[arm]
+        # The other arm has done nothing.
+        assert {level for name, level in fidelity["arms"].items() if name != arm} == {"good"}
+        assert all(reason["arms"] == [arm] for reason in fidelity["reasons"])
+    assert verdicts == {"base": base, "other": other}
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1.0, "good"), (1.13, "doubtful"), (1.27, "bad"), (2.6, "bad")])
+def test_a_workload_is_held_against_its_simulation(times: float, verdict: str) -> None:
+    found = of(GRAPH, "")
+    made = measured(found, stretched(records_of(found), times))
+    assert made.fidelity["verdict"] == verdict
+    assert codes(made) == ({"over_simulated"} if times > 1 else set())
+    assert the(made.rows, "jct_over_simulated", subject="job red") == pytest.approx(times)
+
+
+def test_what_a_fault_costs_is_shown_and_not_judged() -> None:
+    cut = "events: [{name: cut, when: {at: 100 ms}, do: cut, target: 'link g2 t0:3'}]\n"
+    found = of(JOBS, cut)
+    made = measured(found, stretched(records_of(found), 1.3))
+    assert made.fidelity["verdict"] == "good"
+    assert the(made.rows, "jct_over_simulated", subject="job red") > 1.2
+
+
+def test_the_workers_of_a_later_job_may_take_their_time() -> None:
+    """What they took is in the simulation, so that both jobs are beside each other for as long."""
+    found = of(JOBS, "")
+    (plan,) = found.plans
+    slow = replace(plan, jobs=tuple(replace(job, start_up_s=0.3) for job in plan.jobs))
+    records = one_alone(SimulationBackend(), slow)[0]
+    (granted,) = (r.t for r in records if isinstance(r, GpusGranted) and r.job == "late")
+    (ready,) = (r.t for r in records if isinstance(r, JobState) and (r.job, r.state) == ("late", "READY"))
+    assert (granted, ready) == (pytest.approx(0.2), pytest.approx(0.5))
+    made = measured(found, records)
+    assert the(made.rows, "queueing_delay", subject="job late") == pytest.approx(0, abs=1e-9)
+    assert the(made.rows, "start_up", subject="job late") == pytest.approx(0.3)
+    assert the(made.rows, "jct_over_simulated", subject="job late") == pytest.approx(1)
+    assert the(made.rows, "jct_over_simulated", subject="job red") == pytest.approx(1)
+
+
+@pytest.mark.parametrize("most", ["MOST_EVENTS", "MOST_IN_ALL", "MOST_RANKS"])
+def test_a_simulation_that_would_take_long_is_left_out_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    monkeypatch.setattr(foretold, most, 1 if most == "MOST_RANKS" else 20)
+    found = of(JOBS)
+    made = measured(found, records_of(found), foretell=Foreteller(foretold.MOST_IN_ALL))
+    assert not where(made.rows, metric="jct_simulated")
+    assert made.fidelity["verdict"] == "good"
+    assert made.fidelity["not_compared"].keys() == {"base", "other"}
+    why = {"MOST_RANKS": "more than 1 GPUs"}.get(most, "20 events")
+    assert why in made.fidelity["not_compared"]["base"]
+
+
+def test_what_the_simulation_cannot_do_is_said() -> None:
+    kill = "events: [{name: dead, when: {at: 100 ms}, do: kill, target: controller}]\n"
+    found = of(JOBS)
+    killed = of(JOBS, kill)
+    records = [record for record in records_of(found) if record.run == "base"]
+    made = measured(killed, records)
+    assert "cannot kill the controller" in made.fidelity["not_compared"]["base"]
+
+
+def test_the_same_run_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = Foreteller._foretell
+
+    def counted(self: Foreteller, plan: RunPlan) -> Any:
+        asked.append(plan.name)
+        return real(self, plan)
+
+    monkeypatch.setattr(Foreteller, "_foretell", counted)
+    found = of(JOBS, "repeat: 3\n")
+    made = measured(found, records_of(found))
+    assert len(where(made.rows, metric="jct_simulated", subject="job red")) > 3
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("disturb", "arms"),
+    [
+        (lambda records: with_links(records[1:], 0.8), {"base": "bad", "other": "bad"}),
+        (
+            lambda records: [
+                replace(r, lateness_s=0.004) if isinstance(r, Iteration) and r.run == "other" else r
+                for r in records
+            ],
+            {"base": "good", "other": "bad"},
+        ),
+    ],
+)
+def test_one_arms_reason_is_not_the_verdict_of_all(
+    disturb: Callable[[list[Record]], list[Record]], arms: dict[str, str]
+) -> None:
+    found = of(JOBS)
+    records = disturb(with_links(list(with_workers(records_of(found))), 0.993))
+    fidelity = analyse(found, records, "measured", foretell=Foreteller()).fidelity
+    assert fidelity["verdict"] == "bad"
+    assert fidelity["arms"] == arms
+
