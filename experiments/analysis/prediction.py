@@ -53,10 +53,13 @@ Foretell = Callable[[RunPlan], Foretold]
 
 def modelled(plan: RunPlan) -> bool:
     """Whether the models know all of a run: its jobs train, begin together and nothing happens to them."""
-    starts = all(job.start.at_once and job.training is not None for job in plan.jobs)
-    named = sum(1 for job in plan.jobs if job.ranks)
-    quiet = all(event.when.start for event in plan.events)
-    return starts and named == len(plan.jobs) and quiet and plan.setting.fabric.interconnect is None
+    return _together(plan) and all(job.ranks for job in plan.jobs) and not plan.events
+
+
+def _together(plan: RunPlan) -> bool:
+    """Whether all jobs train and begin together over links that are written out."""
+    training = all(job.start.at_once and job.training is not None for job in plan.jobs)
+    return training and plan.setting.fabric.interconnect is None
 
 
 def grid_of(fabric: Fabric) -> Grid | None:
@@ -200,6 +203,16 @@ def _sharing(
     return {name: Predicted(ends[name], first[name] - _compute_s(job), 0) for name, job in jobs.items()}
 
 
+def model_s(plan: RunPlan) -> dict[str, float]:
+    """Seconds that the models give each job of a run of which they know all, the waits for light as long as
+    declared. Raises ValueError where a job has no path."""
+    found, light_s = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs}), light_wait_s(plan)
+    return {
+        job.name: found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_s
+        for job in plan.jobs
+    }
+
+
 def expected_s(plan: RunPlan) -> dict[str, float]:
     """Seconds from the release of a run's first jobs to the end of each, to wait by; never raises for a run
     that a testbed can have.
@@ -212,19 +225,12 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     used = [gpu for ranks in known.values() for gpu in ranks]
     together = len(known) == len(plan.jobs) and len(used) == len(set(used))
     away_s = sum(job.recovery_s for job in plan.jobs) + sum(event.back_after_s for event in plan.events)
-    modelled = plan.setting.fabric.interconnect is None
-    if modelled and together and all(job.start.at_once and job.training is not None for job in plan.jobs):
+    if together and _together(plan):
         try:
-            found = predict_jobs(plan, known)
+            return {name: away_s + jct_s for name, jct_s in model_s(plan).items()}
         except ValueError:
             # No light at the start, say, which an event brings.
             pass
-        else:
-            light_s = light_wait_s(plan)
-            return {
-                job.name: away_s + found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_s
-                for job in plan.jobs
-            }
     later_s = sum(job.start.at_s for job in plan.jobs) + sum(event.when.at_s or 0.0 for event in plan.events)
     total_s = away_s + later_s + sum(_most_s(plan, job) for job in plan.jobs)
     return {job.name: total_s for job in plan.jobs}

@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from ringlight.experiments.analysis.prediction import expected_s
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.cli.common import listing, table
+from ringlight.experiments.cli.predicted import left_out, points_of, said_of
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.fabric.frames import describe
@@ -28,6 +28,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
     backends: Sequence[Backend] = (EmulationBackend(), SimulationBackend())
     arms: dict[str, Any] = {}
     settings: dict[str, Setting] = {}
+    points = points_of(experiment.plans)
     for plan in experiment.plans:
         settings.setdefault(plan.setting.name, plan.setting)
         if plan.arm in arms:
@@ -44,6 +45,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
                 for event in plan.events
             ],
             "jobs": _jobs_document(plan),
+            "points": points[plan.arm],
         }
     fabrics = {
         name: {**fabric_document(setting.fabric), "notes": _notes(setting)}
@@ -59,13 +61,11 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
 
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
-    expected = expected_s(plan) if plan.setting.fabric.interconnect is None else {}
     return {
         job.name: {
             "ranks": list(job.ranks) or job.gpus,
             "iterations": job.iterations,
             **_does(job),
-            "expected_s": expected.get(job.name) if job.training is not None else None,
         }
         for job in plan.jobs
     }
@@ -135,7 +135,7 @@ def show_check(found: Mapping[str, Any]) -> None:
     arms, fabrics = _counted(len(found["arms"]), "arm"), _counted(len(found["fabrics"]), "fabric")
     typer.echo(f"{found['file']}: sound. {_counted(found['runs'], 'run')} of {arms} on {fabrics}.")
     jobs = [
-        {"arm": name, "fabric": arm["fabric"], "runs": arm["runs"], "job": job, **entry}
+        {"arm": name, "fabric": arm["fabric"], "runs": arm["runs"], "job": job, "points": arm["points"], **entry}
         for name, arm in found["arms"].items()
         for job, entry in arm["jobs"].items()
     ]
@@ -147,8 +147,11 @@ def show_check(found: Mapping[str, Any]) -> None:
         ("iterations", lambda job: "" if "image" in job else job["iterations"]),
         ("compute", lambda job: "" if "image" in job else format_time(job["compute_s"])),
         ("sends", _sends),
-        ("model", lambda job: "" if job["expected_s"] is None else f"{job['expected_s']:.1f} s"),
+        ("model", lambda job: said_of(job["points"], job["job"], "model")),
+        ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
     )
+    for line in left_out({name: arm["points"] for name, arm in found["arms"].items()}):
+        typer.echo(line)
     for name, arm in found["arms"].items():
         for event in arm["events"]:
             typer.echo(f"{name}: {event['name']}: {event['do']} {event['target']}".rstrip())

@@ -153,7 +153,11 @@ def test_check_says_what_an_experiment_is() -> None:
     found = json.loads(done.stdout)
     (fabric,) = found["fabrics"].values()
     assert fabric["gpus"] == ["g0", "g1", "g2", "g3", "g4", "g5"]
-    assert found["arms"]["a-fragmented"]["jobs"]["red"]["expected_s"] > 0
+    (point,) = found["arms"]["a-fragmented"]["points"]
+    assert point["how"] == "model"
+    assert point["jct_s"]["red"] > 0
+    # The models know of no light that moves.
+    assert [point["how"] for point in found["arms"]["live"]["points"]] == ["simulated"]
     assert found["arms"]["live"]["refused"] == {}
     assert "sound. 6 runs of 6 arms on 1 fabric." in ringlight("check", str(BUNDLED)).stdout
 

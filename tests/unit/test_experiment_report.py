@@ -153,6 +153,7 @@ def test_a_measured_run_is_judged_on_the_page(tmp_path: Path) -> None:
     link = {"link": "g0 tor0:1", "direction": "up", "set_bps": 2.5e7, "measured_bps": 2.2e7, "ratio": 0.88}
     fidelity = {
         "verdict": "bad",
+        "arms": dict.fromkeys(view.arms, "bad"),
         "reasons": [{"code": "link_rate", "level": "bad", "text": "link g0 gave <88 %> of its setting"}],
         "links": [{**link, "fabric": "small", "stolen": None, "others": 0.1}],
         "timer": {"median_s": 1e-4, "p99_s": 1e-3, "max_s": 2e-3, "p99_share_of_compute": 0.01},

@@ -1,0 +1,71 @@
+"""What ``check`` says of how long jobs will take: by the models, else simulated, at each point of a sweep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ringlight.experiments.analysis.prediction import model_s, modelled
+from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.runner.foretold import Foreteller
+
+#: What a check may take: events of all simulations, and the sum of the squares of the numbers of GPUs whose
+#: all-reduces are modelled. Each is a few seconds.
+MOST_EVENTS, MOST_SQUARES = 30_000, 300_000
+
+Point = dict[str, Any]
+
+
+def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
+    """By arm, for each point: ``point``, and ``how`` jobs' times ``jct_s`` are known (``model`` or
+    ``simulated``; from a job's release to its end, emulated seconds), or ``why_not``."""
+    foretell, squares = Foreteller(MOST_EVENTS), 0
+    found: dict[str, dict[str, Point]] = {}
+    for plan in plans:
+        points, key = found.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
+        if key in points:
+            continue
+        if any(job.gpus > MOST_RANKS for job in plan.jobs):
+            said: Mapping[str, Any] = {"why_not": f"a job has more than {MOST_RANKS} GPUs"}
+        elif modelled(plan):
+            cost = sum(job.gpus**2 for job in plan.jobs)
+            said = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
+            squares += cost if "how" in said else 0
+        else:
+            simulated = foretell(plan)
+            said = {"how": "simulated", "jct_s": dict(simulated.jct_s)}
+            if simulated.why_not is not None:
+                said = {"why_not": simulated.why_not}
+        points[key] = {"point": dict(plan.point), **said}
+    return {arm: list(points.values()) for arm, points in found.items()}
+
+
+_MANY = "so many points would take long"
+
+
+def _model(plan: RunPlan) -> Mapping[str, Any]:
+    try:
+        return {"how": "model", "jct_s": model_s(plan)}
+    except ValueError as error:
+        return {"why_not": str(error)}
+
+
+def said_of(points: Sequence[Point], job: str, how: str) -> str:
+    """A job's time, from the least to the most of all points that are known in one way."""
+    times = [p["jct_s"][job] for p in points if p.get("how") == how and job in p["jct_s"]]
+    if not times:
+        return ""
+    least, most = (f"{time:.{2 if time < 10 else 1}f}" for time in (min(times), max(times)))
+    return f"{least} s" if least == most else f"{least} to {most} s"
+
+
+def left_out(arms: Mapping[str, Sequence[Point]]) -> list[str]:
+    """A line for each reason why points are not predicted, with the arms and how many of their points."""
+    found: dict[str, list[str]] = {}
+    for arm, points in arms.items():
+        for why in dict.fromkeys(point["why_not"] for point in points if "why_not" in point):
+            count = sum(point.get("why_not") == why for point in points)
+            found.setdefault(why, []).append(arm if len(points) == 1 else f"{arm} ({count} of {len(points)})")
+    return [f"not predicted: {', '.join(names)}: {why}" for why, names in found.items()]
