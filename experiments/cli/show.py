@@ -216,6 +216,11 @@ def show_result(result: Mapping[str, Any]) -> None:
         typer.echo("This experiment is not complete: some of its runs are missing.")
     if result["backend"] == "simulation":
         typer.echo("Simulated: no number here was measured, and no testbed was built.")
+        for took_s in sorted({float(row.value) for row in where(rows, metric="recovery_assumed")}):
+            typer.echo(
+                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, as measured on "
+                "the development machine (docs/simulation.md)."
+            )
         return
     fidelity = result["fidelity"]
     for entry in fidelity["repeated"]:

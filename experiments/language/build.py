@@ -329,7 +329,7 @@ class Builder:
                     spares=job.spares,
                     beacon_s=job.beacon * scale.time,
                     stragglers=job.slower,
-                    recovery_s=job.recovery * scale.time,
+                    recovery_s=None if job.recovery is None else job.recovery * scale.time,
                     may_fail=job.may_fail,
                 )
             )

@@ -162,7 +162,7 @@ class JobSpec(ContainerKeys):
     training: dict[str, Any] = Field(default_factory=dict)
     workload: WorkloadSpec | None = None
     spares: tuple[Name, ...] = ()
-    recovery: Duration = 0.0
+    recovery: Duration | None = None
     beacon: Duration = 0.0
     slower: dict[Annotated[int, Field(ge=0)], Factor] = Field(default_factory=dict)
     may_fail: bool = False

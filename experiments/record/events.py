@@ -230,12 +230,14 @@ class WorkerLost(Record, event="lost"):
 
 
 class JobRecovered(Record, event="recovered"):
-    """A job goes on after a loss, from ``iteration`` on, on ``gpus`` in rank order; ``at``: their start."""
+    """A job goes on after a loss, from ``iteration`` on, on ``gpus`` in rank order; ``at``: their start.
+    ``assumed_s``: how long after the loss, where a simulation takes its default for that."""
 
     job: str
     iteration: int
     gpus: list[str]
     at: float
+    assumed_s: float | None = None
 
 
 class ActionBegun(Record, event="action_begun"):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.result import Analysis, analyse
+from ringlight.experiments.analysis.prediction import Foretold
+from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.show import show_result
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import GpusGranted, Iteration, JobState, Record
+from ringlight.experiments.report.page import NO_RESULT
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner import foretold
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
@@ -77,20 +83,16 @@ def test_jobs_one_after_another_are_still_held_against_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "base", "other"),
-    [(1.04, "good", "good"), (1.07, "doubtful", "good"), (1.13, "bad", "doubtful"), (1.3, "bad", "bad")],
+    ("times", "verdict"), [(1.07, "good"), (1.13, "doubtful"), (1.3, "bad")]
 )
-def test_they_are_held_against_it(times: float, base: str, other: str) -> None:
+def test_they_are_held_against_it(times: float, verdict: str) -> None:
     found = of(JOBS)
-    verdicts = {}
-    for arm in ("base", "other"):
+    for arm, other in (("base", "other"), ("other", "base")):
         fidelity = measured(found, stretched(records_of(found), times, arm)).fidelity
-        verdicts[arm] = fidelity["arms"][arm]
-        assert fidelity["verdict"] == verdicts[arm]
         # The other arm has done nothing.
-        assert {level for name, level in fidelity["arms"].items() if name != arm} == {"good"}
+        assert fidelity["arms"] == {arm: verdict, other: "good"}
+        assert fidelity["verdict"] == verdict
         assert all(reason["arms"] == [arm] for reason in fidelity["reasons"])
-    assert verdicts == {"base": base, "other": other}
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(1.0, "good"), (1.13, "doubtful"), (1.27, "bad"), (2.6, "bad")])
@@ -186,3 +188,34 @@ def test_one_arms_reason_is_not_the_verdict_of_all(
     assert fidelity["verdict"] == "bad"
     assert fidelity["arms"] == arms
 
+
+
+def test_the_verdicts_of_arms_are_shown_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arm that is not to be believed is named; what compares the others stands."""
+    third = LATER.replace("{base: {}", "{base: {}, third: {training.compute: 30 ms}")
+    found = of(JOBS, third)
+    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    for arm, believed in (("other", True), ("base", False)):
+        made = measured(found, stretched(records_of(found), 1.3, arm))
+        result = document(made, [], environment)
+        show_result(result)
+        said = capsys.readouterr().out
+        assert f"Do not believe the figures of {arm}: " in said
+        assert f"Fidelity: bad; bad: {arm}; good: " in said
+        page = render(view_of(made, result, environment), tmp_path)
+        headline = page.split("<h1>")[1].split("</h1>")[0]
+        assert (headline != NO_RESULT) is believed
+        assert "Arm by arm" in page
+        assert "not to be believed" in page
+
+
+def test_what_is_compared_with_nothing_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = of(JOBS)
+    made = measured(found, records_of(found), foretell=lambda _: Foretold({}, {}, "it is too large"))
+    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    result = document(made, [], environment)
+    show_result(result)
+    assert "Compared with no prediction: base, other: it is too large" in capsys.readouterr().out
+    assert "it is too large" in render(view_of(made, result, environment), tmp_path)

@@ -63,6 +63,12 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
     return min((end - begin for end in ends if end > begin + _SAME_S), default=None)
 
 
+@metric("s", of="job")
+def recovery_assumed(_: Context, job: JobRun) -> float | None:
+    """Longest time from a loss to going on that a simulation took by default, as the job gives no `recovery`"""
+    return max((back.assumed_s for back in job.recoveries if back.assumed_s is not None), default=None)
+
+
 @metric("count", of="job")
 def iterations_lost(_: Context, job: JobRun) -> int | None:
     """Iterations that some rank had done and the job did once more."""

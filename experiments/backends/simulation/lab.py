@@ -24,7 +24,7 @@ from ringlight.experiments.backends.simulation.regrouping import (
 )
 from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs, how
-from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
+from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
@@ -71,6 +71,9 @@ STALL_S = 0.02
 #: benchmarks/flow_setup.py, four agents on two processors, 0.35 ms from request to light, in which two
 #: messages follow each other. It is the agents' own time and does not become longer with D.
 CONTROL_S, HANDLE_S = 150e-6, 25e-6
+#: Seconds from the loss of a GPU until its job goes on, where a file gives no ``recovery``: what the emulation
+#: took in MEASURED. It is the software's own time and does not become longer with D.
+RECOVERY_S: Mapping[OnLoss, float] = {"swap": 1.0, "shrink": 1.0}
 #: Lease of a grant, seconds (times D): the testbed's.
 LEASE_S = 2.0
 #: What passes the links is kept, for stalls and port rates, up to so many GPUs.
@@ -563,7 +566,8 @@ class SimulatedLab:
         spare = self._spare(job_plan) if then == "swap" and job_plan is not None else None
         if then == "swap" and spare is None:
             then = "fail"
-        recovery_s = job_plan.recovery_s if job_plan is not None else 0.0
+        assumed_s = RECOVERY_S.get(then) if job_plan is not None and job_plan.recovery_s is None else None
+        recovery_s = assumed_s or (job_plan.recovery_s if job_plan is not None else None) or 0.0
         now_s, run = self.now_s(), self._plan.name
         before = dict(self._ranks)
         self._sim.happen(GpuLost(now_s, gpu, then, spare, recovery_s))
@@ -577,7 +581,9 @@ class SimulatedLab:
             lost = WorkerLost(t=now_s, run=run, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost")
             self._note(lost)
             gpus, at = [*loss.ranks], loss.resumed_s
-            recovered = JobRecovered(t=at, run=run, job=name, iteration=loss.iteration, gpus=gpus, at=at)
+            recovered = JobRecovered(
+                t=at, run=run, job=name, iteration=loss.iteration, gpus=gpus, at=at, assumed_s=assumed_s
+            )
             self._engine.at(at, lambda record=recovered: self._note(record))  # type: ignore[misc]
         self._over(event)
 

@@ -48,6 +48,7 @@ def render(view: View, draw: Draw) -> str:
             ("event", lambda line: text(_said(line[2]))),
             ("job", lambda line: text(line[1].name)),
             *((head, _of_event(metric)) for head, metric in _COLUMNS),
+            ("of it assumed", lambda line: seconds(line[1].number("recovery_assumed"))),
             ("done once more", lambda line: count(line[1].number("iterations_lost"))),
             ("state", lambda line: state(line[1])),
             ("identical", lambda line: YES_NO[line[1].truth("parameters_identical")]),
