@@ -34,8 +34,8 @@ SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 #: What is concluded from a baseline's time are ratios of this size; rings' collectives differ by factors.
 BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_OF_RINGS = (1.01, 1.03), (1.05, 1.10)
-#: Of a run that is compared with a simulation, which leaves out TCP and all software: where jobs share a link it
-#: is off by up to 6 % by itself (docs/simulation.md).
+#: Of a job that is compared with a simulation, which leaves out TCP and all software: where jobs share a link
+#: it is off by up to 6 % by itself (docs/simulation.md).
 JOB_OVER_SIMULATED = (1.10, 1.25)
 #: What may be made to happen in such a run: what a fault or a move of light costs is measured, not judged.
 JUDGED_EVENTS = ("start", "cancel")
@@ -76,7 +76,8 @@ class Reason:
     @property
     def text(self) -> str:
         """The sentence, without a full stop."""
-        return SENTENCES[self.code].format(**self.data).replace("%", " %")
+        said = SENTENCES[self.code].format(**self.data).replace("%", " %")
+        return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
 
     def as_json(self) -> dict[str, Any]:
         """For result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
@@ -97,7 +98,7 @@ def judged(
     baselines: Collection[str],
     untimed: Collection[str],
 ) -> dict[str, Any]:
-    """The verdict on measured runs, that on each arm, and what they rest on. ``rates``: the ports' throughput.
+    """The verdict on measured runs and on each arm, and what it rests on. ``rates``: the ports' throughput.
 
     ``baselines``: arms that others are compared with. ``untimed``: arms of whose computing no figure is made.
     """

@@ -224,7 +224,9 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     known = {job.name: job.ranks for job in plan.jobs if job.ranks}
     used = [gpu for ranks in known.values() for gpu in ranks]
     together = len(known) == len(plan.jobs) and len(used) == len(set(used))
-    away_s = sum(job.recovery_s or 0.0 for job in plan.jobs) + sum(event.back_after_s for event in plan.events)
+    away_s = sum(job.recovery_s or 0.0 for job in plan.jobs) + sum(
+        event.back_after_s for event in plan.events
+    )
     if together and _together(plan):
         try:
             return {name: away_s + jct_s for name, jct_s in model_s(plan).items()}

@@ -135,7 +135,14 @@ def show_check(found: Mapping[str, Any]) -> None:
     arms, fabrics = _counted(len(found["arms"]), "arm"), _counted(len(found["fabrics"]), "fabric")
     typer.echo(f"{found['file']}: sound. {_counted(found['runs'], 'run')} of {arms} on {fabrics}.")
     jobs = [
-        {"arm": name, "fabric": arm["fabric"], "runs": arm["runs"], "job": job, "points": arm["points"], **entry}
+        {
+            "arm": name,
+            "fabric": arm["fabric"],
+            "runs": arm["runs"],
+            "job": job,
+            "points": arm["points"],
+            **entry,
+        }
         for name, arm in found["arms"].items()
         for job, entry in arm["jobs"].items()
     ]
@@ -216,10 +223,10 @@ def show_result(result: Mapping[str, Any]) -> None:
         typer.echo("This experiment is not complete: some of its runs are missing.")
     if result["backend"] == "simulation":
         typer.echo("Simulated: no number here was measured, and no testbed was built.")
-        for took_s in sorted({float(row.value) for row in where(rows, metric="recovery_assumed")}):
+        for took_s in sorted({row.value for row in where(rows, metric="recovery_assumed")}, key=str):
             typer.echo(
-                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, as measured on "
-                "the development machine (docs/simulation.md)."
+                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, as measured "
+                "on the development machine (docs/simulation.md)."
             )
         return
     fidelity = result["fidelity"]

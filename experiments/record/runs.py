@@ -49,7 +49,8 @@ class JobRun:
     """One job in one run. Times are of the lab's clock, None for what did not come.
 
     ``gpus``: in rank order, as it began; ``recoveries`` have later ones. ``granted``: when it had its GPUs;
-    ``placed``: when its workers were ready. ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
+    ``placed``: when its workers were ready.
+    ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
     ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
     process; ``unlike``: the share of averagers' answers there that are not the mean of all. ``commands``,

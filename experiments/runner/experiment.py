@@ -19,6 +19,7 @@ from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, read_records
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
@@ -94,7 +95,7 @@ def carry_out(
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
     # Virtual time is nobody's to take.
-    repeats = Repeats(reporter) if backend.label == "measured" else None
+    repeats = Repeats(reporter, Foreteller()) if backend.label == "measured" else None
     failures: list[str] = []
     batches: Sequence[Any] = ()
     if isinstance(backend, BatchBackend):

@@ -1,4 +1,4 @@
-"""What a simulation says of a run, for comparison with the testbed, where the models do not know all of it."""
+"""What a simulation says of a run, to be compared with the testbed, where models do not know all of it."""
 
 from __future__ import annotations
 

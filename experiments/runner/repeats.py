@@ -5,12 +5,12 @@ Which of the two counts is decided by how much of the processors was taken from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ringlight.experiments.analysis.fidelity import TAKEN, Reason, machines_fault, taken
-from ringlight.experiments.analysis.prediction import expected_s
+from ringlight.experiments.analysis.prediction import Foretell, expected_s, modelled
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Record, Repeated
 from ringlight.experiments.record.runs import AGAIN, Run, runs_of
@@ -24,8 +24,9 @@ class Repeats:
     repeating would only double the time.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self, reporter: Reporter, foretell: Foretell | None = None) -> None:
+        """``foretell``: simulates what the models do not know."""
+        self._reporter, self._foretell = reporter, foretell
         self._futile = False
 
     def why(self, plan: RunPlan, records: Sequence[Record]) -> list[Reason]:
@@ -36,11 +37,17 @@ class Repeats:
         if self._futile or plan.events:
             return []
         run = _run(plan, records)
-        reasons = machines_fault(run, expected_s(plan))
+        reasons = machines_fault(run, self._expected_s(plan))
         if reasons:
             share = f"{100 * taken(run):.0f} % of the processors"
             self._reporter.say(f"  others took {share}, and {reasons[0].text}; once more")
         return reasons
+
+    def _expected_s(self, plan: RunPlan) -> Mapping[str, float]:
+        """When jobs should end; a time to wait by, which is longer, where nothing foretells it."""
+        if self._foretell is None or modelled(plan):
+            return expected_s(plan)
+        return self._foretell(plan).end_s or expected_s(plan)
 
     def settled(
         self, plan: RunPlan, why: Sequence[Reason], records: Sequence[Record], again: Sequence[Record]

@@ -33,6 +33,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "dark_time": {"training.iterations": 8},
     "dead_switch": {},
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
+    "leaf_spine_arrival": {"training.gradient": "20 MB"},
     "packet_switches": {"training.iterations": 2},
     "parallel_16": {"scale.time": 1, "scale.payload": 20000},
     "queue": {"training.iterations": 8},

@@ -1,4 +1,4 @@
-"""How long ``check`` says that jobs will take: what they take, at every point, and never a time to wait by."""
+"""How long ``check`` says that jobs will take: what they take, at every point; never a time to wait by."""
 
 from __future__ import annotations
 

@@ -12,16 +12,28 @@ import pytest
 from ringlight.experiments.analysis.prediction import Foretold
 from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.lab import RECOVERY_S
 from ringlight.experiments.cli.show import show_result
 from ringlight.experiments.language.expand import Experiment
-from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import GpusGranted, Iteration, JobState, Record
+from ringlight.experiments.language.plan import OnLoss, RunPlan
+from ringlight.experiments.record.events import (
+    ActionBegun,
+    GpusGranted,
+    Iteration,
+    JobRecovered,
+    JobState,
+    ProcessorLoad,
+    Record,
+    RunEnded,
+)
 from ringlight.experiments.report.page import NO_RESULT
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner import foretold
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.repeats import Repeats
 from tests.simulated import TWO_SWITCHES, experiment, records_of, the, where, with_links, with_workers
 
 #: Two jobs whose rings cross the link between the switches; the second comes while the first trains.
@@ -30,9 +42,7 @@ arms: {base: {}, other: {training.compute: 40 ms}}
 compare: {baseline: base}
 """
 JOBS = "jobs: {red: {ranks: [g0, g3]}, late: {ranks: [g1, g4], start: {at: 200 ms}}}\n"
-GRAPH = (
-    "jobs: {red: {ranks: [g0, g1, g2], workload: {collective: all-reduce, size: 40 MB, iterations: 3}}}\n"
-)
+GRAPH = "jobs: {red: {ranks: [g0, g1, g2], workload: {collective: all-reduce, size: 40 MB, iterations: 3}}}\n"
 
 
 def of(jobs: str, more: str = LATER) -> Experiment:
@@ -82,9 +92,7 @@ def test_jobs_one_after_another_are_still_held_against_the_model() -> None:
     assert the(made.rows, "jct_over_model", arm="base", subject="job late") == pytest.approx(1, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("times", "verdict"), [(1.07, "good"), (1.13, "doubtful"), (1.3, "bad")]
-)
+@pytest.mark.parametrize(("times", "verdict"), [(1.07, "good"), (1.13, "doubtful"), (1.3, "bad")])
 def test_they_are_held_against_it(times: float, verdict: str) -> None:
     found = of(JOBS)
     for arm, other in (("base", "other"), ("other", "base")):
@@ -95,7 +103,9 @@ def test_they_are_held_against_it(times: float, verdict: str) -> None:
         assert all(reason["arms"] == [arm] for reason in fidelity["reasons"])
 
 
-@pytest.mark.parametrize(("times", "verdict"), [(1.0, "good"), (1.13, "doubtful"), (1.27, "bad"), (2.6, "bad")])
+@pytest.mark.parametrize(
+    ("times", "verdict"), [(1.0, "good"), (1.13, "doubtful"), (1.27, "bad"), (2.6, "bad")]
+)
 def test_a_workload_is_held_against_its_simulation(times: float, verdict: str) -> None:
     found = of(GRAPH, "")
     made = measured(found, stretched(records_of(found), times))
@@ -189,10 +199,7 @@ def test_one_arms_reason_is_not_the_verdict_of_all(
     assert fidelity["arms"] == arms
 
 
-
-def test_the_verdicts_of_arms_are_shown_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verdicts_of_arms_are_shown_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The arm that is not to be believed is named; what compares the others stands."""
     third = LATER.replace("{base: {}", "{base: {}, third: {training.compute: 30 ms}")
     found = of(JOBS, third)
@@ -219,3 +226,51 @@ def test_what_is_compared_with_nothing_is_shown(capsys: pytest.CaptureFixture[st
     show_result(result)
     assert "Compared with no prediction: base, other: it is too large" in capsys.readouterr().out
     assert "it is too large" in render(view_of(made, result, environment), tmp_path)
+
+
+@pytest.mark.parametrize("then", ["swap", "shrink"])
+def test_a_simulated_loss_takes_what_it_took_where_the_file_says_nothing(
+    then: OnLoss, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It took no time at all: 12.8 s in place of 15.3."""
+    loss = (
+        "events:\n"
+        f"  - {{name: loss, when: {{job: red, iteration: 3}}, do: lose, target: gpu g1, then: {then}}}\n"
+    )
+    jobs = "jobs: {red: {ranks: [g0, g1, g3]RECOVERY}}\n"
+    environment = {"run": "x", "backend": "simulation", "label": "simulated"}
+    times = {}
+    for given, wanted_s in (("", RECOVERY_S[then]), (", recovery: 2 s", 2.0), (", recovery: 0 s", 0.0)):
+        found = of(jobs.replace("RECOVERY", given), loss)
+        records = records_of(found)
+        rows = analyse(found, records, "simulated").rows
+        (event,), (back,) = (
+            [r for r in records if isinstance(r, kind)] for kind in (ActionBegun, JobRecovered)
+        )
+        assert back.at - event.t == pytest.approx(wanted_s)
+        assumed = [row.value for row in where(rows, metric="recovery_assumed", repeat=None)]
+        assert assumed == ([] if given else [wanted_s])
+        show_result(document(analyse(found, records, "simulated"), records, environment))
+        said = f"A job without `recovery` went on {wanted_s:g} s after it lost a GPU: the default"
+        assert (said in capsys.readouterr().out) is not bool(given)
+        times[given] = the(rows, "jct", subject="job red")
+    assert times[""] - times[", recovery: 0 s"] == pytest.approx(RECOVERY_S[then])
+
+
+def test_a_disturbed_run_of_a_later_job_is_made_once_more_when_it_took_longer() -> None:
+    """Beside a time to wait by, no run with a job that comes later ever took long."""
+    found = of(JOBS, "")
+    (plan,) = found.plans
+    records = [
+        note
+        for record in with_workers(stretched(records_of(found), 1.3))
+        for note in (
+            [ProcessorLoad(t=record.t / 2, run=record.run, busy=0.7, others=0.2), record]
+            if isinstance(record, RunEnded)
+            else [record]
+        )
+    ]
+    assert not Repeats(Reporter(quiet=True)).why(plan, records)
+    (reason,) = Repeats(Reporter(quiet=True), Foreteller()).why(plan, records)
+    assert reason.code == "run_over_model"
+    assert reason.data["over"] == pytest.approx(1.3, rel=0.02)

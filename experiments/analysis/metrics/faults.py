@@ -65,7 +65,7 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
 
 @metric("s", of="job")
 def recovery_assumed(_: Context, job: JobRun) -> float | None:
-    """Longest time from a loss to going on that a simulation took by default, as the job gives no `recovery`"""
+    """Longest time from a loss to going on that a simulation took by default, without `recovery`."""
     return max((back.assumed_s for back in job.recoveries if back.assumed_s is not None), default=None)
 
 

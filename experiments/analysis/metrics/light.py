@@ -219,7 +219,9 @@ def _lit(run: Run, nodes: Collection[str]) -> list[JobRun]:
     known="analytic",
     makes={"light_use_collisions_possible": "Whether lights could meet at all"},
 )
-@metric("count", of="fabric", known="analytic", makes={f"light_use_{name}": said for name, said in _USE.items()})
+@metric(
+    "count", of="fabric", known="analytic", makes={f"light_use_{name}": said for name, said in _USE.items()}
+)
 def use(context: Context) -> Mapping[str, Value]:
     """What an all-reduce of each job on a grid asks of its lasers and receivers."""
     run, grid = context.run, grid_of(context.run.plan.setting.fabric)
