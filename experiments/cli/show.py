@@ -225,8 +225,8 @@ def show_result(result: Mapping[str, Any]) -> None:
         typer.echo("Simulated: no number here was measured, and no testbed was built.")
         for took_s in sorted({row.value for row in where(rows, metric="recovery_assumed")}, key=str):
             typer.echo(
-                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, as measured "
-                "on the development machine (docs/simulation.md)."
+                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, "
+                "as measured on the development machine (docs/simulation.md)."
             )
         return
     fidelity = result["fidelity"]

@@ -126,8 +126,8 @@ class JobPlan:
 
     ``on_loss``: what becomes of it when one of its GPUs is lost; ``spares``: GPUs that may take the place,
     any free one when empty. ``stragglers``: rank to the factor by which its computing takes longer.
-    ``recovery_s``: in a simulation, from a loss to going on, None for its default; ``start_up_s``: there, from
-    when a job that comes later has its GPUs until its workers are ready. ``may_fail``: that it fails is
+    ``recovery_s``: in a simulation, from a loss to going on, None for its default; ``start_up_s``: there,
+    from when a job that comes later has its GPUs until its workers are ready. ``may_fail``: that it fails is
     expected.
     """
 

@@ -72,8 +72,9 @@ STALL_S = 0.02
 #: messages follow each other. It is the agents' own time and does not become longer with D.
 CONTROL_S, HANDLE_S = 150e-6, 25e-6
 #: Seconds from the loss of a GPU until its job goes on, where a file gives no ``recovery``: medians of four
-#: runs each of scenarios/examples/spare.yaml in Docker on two processors (1.07 to 1.19 s, 0.70 to 0.92 s),
-#: from the event to the start of the next iteration. It is the software's own time, taken as the same for every D.
+#: runs each of scenarios/examples/spare.yaml in Docker on two processors (1.07 to 1.19 s, 0.70 to 0.92 s).
+#: It is the software's own time, from the event to the start of the next iteration, and taken as the same
+#: for every D.
 RECOVERY_S: Mapping[OnLoss, float] = {"swap": 1.13, "shrink": 0.76}
 #: Lease of a grant, seconds (times D): the testbed's.
 LEASE_S = 2.0
