@@ -181,6 +181,11 @@ capture.command = command
     assert done.stderr == "line 1: *** /nowhere/f: No such file or directory\n"
 
 
+def test_a_prompt_changes_no_settings_of_the_machine() -> None:
+    done = scripted("light", before="import mininet.net; mininet.net.fixLimits = lambda: print('changed')")
+    assert done.stdout == "ringlight> light\nall dark\n0 refused\n"
+
+
 class Typist:
     """Somebody at a terminal."""
 

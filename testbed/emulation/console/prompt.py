@@ -6,8 +6,8 @@ import argparse
 import logging
 import os
 import readline
-import signal
 import shlex
+import signal
 import sys
 import termios
 import time
