@@ -101,9 +101,12 @@ class AgentClient:
         """A job needs its states no more; there may be none."""
         self._call("DELETE", f"/v1/checkpoints/{job}", timeout_s=timeout_s)
 
-    def announce(self, gpus: Sequence[str], *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-        """Have what is at these GPUs' NICs say where it is; ``{"absent"}``: those that have nothing there."""
-        body = {"gpus": list(gpus)}
+    def announce(self, gpus: Sequence[str], *, forget: bool, timeout_s: float = 5.0) -> Mapping[str, Any]:
+        """Have what is at these GPUs' NICs say where it is; ``{"absent"}``: those that have nothing there.
+
+        ``forget``: first, switches of others lose their flows that name these GPUs, where that is stated.
+        """
+        body = {"gpus": list(gpus), "forget": forget}
         return dict(self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s))
 
     def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:

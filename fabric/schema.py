@@ -103,11 +103,17 @@ def _of_switches(value: object) -> object:
 SwitchController = Annotated[str, BeforeValidator(_of_switches)]
 
 
+#: What becomes of the flows that name a moved GPU, at a switch whose tables another controller writes.
+MovedFlows = Literal["keep", "delete"]
+
+
 class PacketSwitchSpec(Strict):
-    """``controller``: who writes its tables, where it is not who does so in the rest of the fabric."""
+    """``controller``: who writes its tables, ``moved_flows``: what becomes of those that name a moved GPU,
+    where it is not as in the rest of the fabric."""
 
     ports: int = Field(ge=1, le=4096)
     controller: SwitchController | None = None
+    moved_flows: MovedFlows | None = None
 
 
 Loss = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -623,11 +629,13 @@ class FabricSpec(Strict):
     (``fabric.paths``). ``light``: a path that leaves less power than its receiver's sensitivity carries
     nothing (``fabric.light``).
     ``controller``: who writes the packet switches' tables (:class:`fabric.topology.PacketSwitch`).
+    ``moved_flows``: of those that others write, what becomes of flows that name a GPU which has moved.
     ``interconnect``: all of the fabric, described as a whole (``fabric.interconnect``), in place of the rest.
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
     controller: SwitchController = OURS
+    moved_flows: MovedFlows = "keep"
     packet_switches: dict[Name, PacketSwitchSpec] = Field(default_factory=dict)
     optical_switches: dict[Name, OpticalSwitchSpec] = Field(default_factory=dict)
     averagers: dict[Name, AveragerSpec] = Field(default_factory=dict)
@@ -675,6 +683,20 @@ class FabricSpec(Strict):
         return found
 
 
+def _packet_switch(spec: FabricSpec, name: str, dpid: int, ports: int) -> PacketSwitch:
+    """Raises ValueError."""
+    entry = spec.packet_switches.get(name) or PacketSwitchSpec(ports=ports)
+    controller = entry.controller or spec.controller
+    has_flows = controller not in (OURS, "none")
+    if entry.moved_flows == "delete" and not has_flows:
+        raise ValueError(
+            f"packet_switches.{name}.moved_flows: its controller is {controller}; flows are deleted at"
+            " switches of app or tcp:HOST:PORT"
+        )
+    forgets = (entry.moved_flows or spec.moved_flows) == "delete" and has_flows
+    return PacketSwitch(name, dpid, ports, controller, forgets)
+
+
 def build_fabric(spec: FabricSpec) -> Fabric:
     """The fabric that a checked specification describes.
 
@@ -706,10 +728,8 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     for name, tree in trees.items():
         _add(gpus, name, tree.numbered(getattr(spec, name).gpu, len(gpus)))
         ports += tree.switches.items()
-    told = {name: entry.controller for name, entry in spec.packet_switches.items()}
     packet = {
-        name: PacketSwitch(name, dpid, count, told.get(name) or spec.controller)
-        for dpid, (name, count) in enumerate(ports, start=1)
+        name: _packet_switch(spec, name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)
     }
     optical = {
         name: OpticalSwitch(

@@ -85,13 +85,15 @@ class PacketSwitch:
 
     ``controller``: who writes its tables. ``ringlight``: we. ``none``: nobody, it learns and floods as a
     plain Ethernet switch. ``app``: the applications that run beside our controller. Otherwise another
-    controller, at ``tcp:HOST:PORT``.
+    controller, at ``tcp:HOST:PORT``. ``forgets_moved``: of one of others, whether its flows that name a GPU
+    are deleted when the GPU has moved.
     """
 
     name: str
     dpid: int
     ports: int
     controller: str = OURS
+    forgets_moved: bool = False
 
     @property
     def is_ours(self) -> bool:

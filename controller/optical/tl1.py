@@ -298,7 +298,7 @@ def parse_command(text: str) -> Command:
 
 
 class CommandFramer:
-    """Bytes from a client in, commands without their ``;`` out. None stands for one that was too long."""
+    """Bytes from a client in, commands without their end out. None stands for one that was too long."""
 
     def __init__(self, limit: int = MAX_COMMAND_BYTES) -> None:
         self._limit = limit
@@ -307,15 +307,16 @@ class CommandFramer:
         self._overrun = False
 
     def feed(self, data: bytes) -> list[str | None]:
-        """The commands that these bytes complete. Line ends are blanks; a line end also ends quotes."""
+        """The commands that these bytes complete. A CR ends one as ``;`` does, for terminals that send it
+        alone; LF is a blank. Both end quotes. NUL, which telnet puts after a CR, is nothing."""
         found: list[str | None] = []
-        for piece in re.split(rb'([;"\n])', data):
+        for piece in re.split(rb'([;"\r\n])', data.replace(b"\0", b"")):
             if piece == b'"':
                 self._quoted = not self._quoted
-            elif piece == b"\n":
+            elif piece in (b"\r", b"\n"):
                 self._quoted = False
-            elif piece == b";" and not self._quoted:
-                whole = self._bytes.decode("ascii", "replace").replace("\r", " ").replace("\n", " ").strip()
+            if piece == b"\r" or (piece == b";" and not self._quoted):
+                whole = self._bytes.decode("ascii", "replace").replace("\n", " ").strip()
                 if self._overrun:
                     found.append(None)
                 elif whole:

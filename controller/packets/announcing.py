@@ -47,7 +47,8 @@ class Announcer:
             if self._stopping.wait(pause_s):
                 return
             try:
-                absent = agent.announce(gpus)["absent"]
+                # Not the first time: who has not heard yet would write the same flows again.
+                absent = agent.announce(gpus, forget=number > 0)["absent"]
             except ControllerError as error:
                 log.warning("%s are not announced: %s", ", ".join(gpus), error)
                 self._bus.publish("gpus_announced", gpus=[], absent=gpus, error=str(error))

@@ -223,12 +223,15 @@ def ping(
         return
     pinged: dict[tuple[str, str], measures.Pinged] = {}
     for row in measures.ping_all(lab, list(lab.fabric.gpus), control=control):
-        marks = [one.target if one.rtt_s is not None else "X" for one in row]
-        typer.echo(" ".join([row[0].source, "->", *marks]) if row else "")
         pinged |= {(one.source, one.target): one for one in row}
+        if row:
+            marks = [one.target if one.rtt_s is not None else "X" for one in row]
+            typer.echo(" ".join([row[0].source, "->", *marks]))
     typer.echo(measures.results(pinged))
     if lab.fabric.onics and not control:
         typer.echo(measures.by_light(pinged))
+    if left := measures.untried(pinged, len(lab.fabric.gpus), measures.PING_ALL_S):
+        fail(left)
     if any(one.rtt_s is None for one in pinged.values()):
         raise typer.Exit(1)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from ringlight.testbed.emulation.console.attached import Attached
 
 PANEL = "Hands in a lab"
-#: tcpdump ends within this after it was told to, seconds.
-END_S = 10.0
-#: tcpdump is let run on for so long, which takes from the kernel what came before, seconds.
-LAG_S = 0.3
 
 LabId = Annotated[
     str | None, typer.Option("--lab", metavar="LAB", help="Lab id; default: the only lab that is up.")
@@ -72,9 +67,20 @@ def capture(
     tap = taps.tap_of(lab, port)
     if write is not None:
         # Last: an old file is emptied by it.
-        _check_writable(write)
+        taps.check_writable(write)
     command = taps.command(tap, direction, None if write is None else str(write), count)  # type: ignore[arg-type]
-    _run_capture(command, lab, f"{port} ({tap.interface})", seconds)
+    what = f"{port} ({tap.interface})"
+    with taps.capturing(command, lab, what) as capturing:
+        say(f"capturing at {what}; Ctrl-C ends it")
+        try:
+            if not capturing.ended(seconds):
+                say(f"{seconds:g} s are over")
+        except Interrupted as error:
+            # As tcpdump: who is told to end has had what was wanted.
+            if error.number not in (signal.SIGINT, signal.SIGTERM):
+                raise
+    if capturing.dropped is not None:
+        say(f"{capturing.dropped}: the capture is not whole")
     if write is None:
         return
     seen = taps.read(write)
@@ -93,60 +99,6 @@ def capture(
                 typer.echo(f"  {line}")
 
     answer(document, as_json, show)
-
-
-def _check_writable(path: Path) -> None:
-    """Raises UserError; an old file is written over, as tcpdump does."""
-    try:
-        path.open("wb").close()
-    except OSError as error:
-        fail(f"--write: {path}: {error.strerror}", 2)
-
-
-def _run_capture(command: list[str], lab: Attached, what: str, seconds: float | None) -> None:
-    """Until it ends by itself, after ``seconds``, or when a signal comes. Raises UserError."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=lab.environment(),
-        # Ctrl-C comes to us alone; tcpdump is told to end, and writes what it still has.
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            if "listening on" in line:
-                say(f"capturing at {what}; Ctrl-C ends it")
-                break
-            if process.poll() is not None or ("tcpdump:" in line and "verbose output" not in line):
-                process.wait(END_S)
-                fail(f"capture at {what}: {line.removeprefix('tcpdump: ').strip()}")
-        else:
-            fail(f"capture at {what}: tcpdump ended with exit code {process.wait(END_S)}")
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            say(f"{seconds:g} s are over")
-        except Interrupted as error:
-            # As tcpdump: who is told to end has had what was wanted.
-            if error.number not in (signal.SIGINT, signal.SIGTERM):
-                raise
-    finally:
-        with suppress(subprocess.TimeoutExpired):
-            # What has passed by now is still on its way to the file.
-            process.wait(LAG_S)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        try:
-            _, rest = process.communicate(timeout=END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, rest = process.communicate()
-    for line in rest.splitlines():
-        if "dropped by kernel" in line and not line.startswith("0 "):
-            say(f"{line.strip()}: the capture is not whole")
 
 
 # --- pictures

@@ -45,8 +45,8 @@ def serve(
         ),
     ] = None,
     idle_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of silence after which a client is logged out.")
-    ] = 3600.0,
+        float, typer.Option(min=0.1, help="Seconds of silence after which a client is dropped.")
+    ] = 300.0,
     rest: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="The switch's own REST API: its real state, and faults."),

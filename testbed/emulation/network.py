@@ -508,6 +508,16 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return False
         return True
 
+    def delete_flows_of(self, gpus: Collection[str]) -> None:
+        """Delete the flows that name these GPUs at the switches of others of which that is stated. Raises
+        OpenVSwitchError."""
+        chosen = [self.fabric.gpus[gpu] for gpu in gpus]
+        matches = [match for gpu in chosen for match in (f"dl_dst={gpu.mac}", f"dl_src={gpu.mac}")]
+        matches += [match for gpu in chosen for match in (f"ip,nw_dst={gpu.ip}", f"ip,nw_src={gpu.ip}")]
+        for name, switch in self.fabric.packet_switches.items():
+            if switch.forgets_moved:
+                openvswitch.delete_flows(self.lab.bridge(name), matches)
+
     def plug(self, host: WorkerHost | IdleHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
         """Give a worker or an idle host its NIC ``eth0``: a cable to where its GPU's port is plugged in.
 

@@ -150,11 +150,16 @@ def empty_tables(bridge: str) -> None:
         raise OpenVSwitchError(f"Open vSwitch: {bridge} keeps flows: {told.strip()}")
 
 
-def _ofctl(command: str, bridge: str) -> str:
+def delete_flows(bridge: str, matches: Sequence[str]) -> None:
+    """Remove every flow of a bridge that is as narrow as one of these matches. Raises OpenVSwitchError."""
+    _ofctl("del-flows", bridge, "-", told="".join(f"{match}\n" for match in matches))
+
+
+def _ofctl(command: str, bridge: str, *words: str, told: str = "") -> str:
     try:
         done = subprocess.run(
-            ["ovs-ofctl", f"--timeout={TIMEOUT_S}", "--protocols=OpenFlow13", command, bridge],
-            stdin=subprocess.DEVNULL,
+            ["ovs-ofctl", f"--timeout={TIMEOUT_S}", "--protocols=OpenFlow13", command, bridge, *words],
+            input=told,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S + 5,

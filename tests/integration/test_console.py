@@ -20,6 +20,7 @@ from ringlight.fabric.lightpaths import Lightpath, setting_of
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.console import capture
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import read_counters
 from ringlight.testbed.lab import Lab
@@ -226,9 +227,14 @@ def test_the_prompt_pings_over_light_and_says_when_mininets_ping_did_not(
 ) -> None:
     shine(standing, [(0, 1)])
     file = tmp_path / "lines"
-    file.write_text("ping g0 g1 2\nping g1 g0\ng0 ping -c1 g1\nping g0\niperf g1 g0 1\n")
+    captured = tmp_path / "nic.pcap"
+    file.write_text(
+        "ping g0 g1 2\nping g1 g0\ng0 ping -c1 g1\nping g0\niperf g1 g0 1\n"
+        f"g0 ping -i 0.2 g1 > /dev/null &\ncapture g0 -w {captured} -c 6 -t 30\npingallfull 20\n"
+    )
     done = run("shell", standing.settings.lab.id, "--file", str(file))
-    assert len(re.findall(r"g0 -> g1: [\d.]+ ms over g0:0 into q0:1", done.stdout)) == 2
+    pinged, _, every = done.stdout.partition("capture")
+    assert len(re.findall(r"g0 -> g1: [\d.]+ ms over g0:0 into q0:1", pinged)) == 2
     assert "*** That took the control network; over the light: ping gpu1 gpu2" in done.stdout
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [
         "line 2",
@@ -236,3 +242,6 @@ def test_the_prompt_pings_over_light_and_says_when_mininets_ping_did_not(
         "line 5",
     ]
     assert done.stderr.count("no light leads from g1 to g0 now") == 2
+    assert re.search(rf"\*\*\* {captured}: 6 packets, \d+ bytes\n", done.stdout), done.stdout
+    assert sum(one.packets for one in capture.read(captured)) == 6
+    assert len(re.findall(r"^g\d -> g\d: [\d.]+ ms", every, re.MULTILINE)) == 6

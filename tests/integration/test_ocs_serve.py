@@ -231,6 +231,37 @@ def test_calient_rest_item_by_item(calient: Served) -> None:
         assert http.get("/rest/crossconnects/?id=list").json() == []
 
 
+def test_the_acceptance_kit_names_a_switch_that_takes_any_password(
+    calient: Served, polatis: Served, tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    check = "a_wrong_password_is_told_apart_and_never_shown"
+
+    def accepted(driver: str, where: tuple[str, int], size: int) -> subprocess.CompletedProcess[str]:
+        words = [
+            "ocs",
+            "conformance",
+            "--driver",
+            driver,
+            "--target",
+            f"{where[0]}:{where[1]}",
+            "--read-only",
+        ]
+        words += ["--size", str(size), "--username", USER, "--password-file", str(password), "--check", check]
+        entry = [sys.executable, "-m", "ringlight.experiments.cli.app"]
+        return subprocess.run([*entry, *words], capture_output=True, text=True, timeout=60, check=False)
+
+    for driver in ("calient-tl1", "calient-rest"):
+        open_to_all = accepted(driver, calient.addresses[driver], 320)
+        assert open_to_all.returncode == 1
+        last = open_to_all.stdout.splitlines()[-2 if "lacks" in open_to_all.stdout else -1]
+        assert f"{driver} at 127.0.0.1:{calient.addresses[driver][1]} FAILED it accepts any password" in last
+        assert "needs --users FILE (item 1, 45)" in last
+    told = accepted("polatis-tl1", polatis.addresses["polatis-tl1"], 16)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
 def test_what_it_was_told_is_there_after_a_restart(tmp_path: Path) -> None:
     options = ["--profile", "polatis-6000", "--ports", "8", "--state", f"{tmp_path}/state", *any_port("scpi")]
     with serving(tmp_path, *options) as first, Lines(first.addresses["scpi"]) as telnet:

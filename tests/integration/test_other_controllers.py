@@ -188,6 +188,23 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
         }
 
 
+def test_an_application_whose_flows_stay_for_ever_follows_where_they_are_deleted(tmp_path: Path) -> None:
+    scenario = yaml.safe_load(TWO_SWITCHES.read_text())
+    scenario["fabrics"]["two"]["moved_flows"] = "delete"
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump(scenario))
+    with standing(file, "--app", str(APPLICATIONS / "simple_switch.py")) as lab:
+        lab.until_pinged()
+        # Without the key the job's packets go where g2 was, until it fails.
+        longest_s = lab.regroup_under_a_job({"p0": "app", "p1": "app"})
+        sys.stderr.write(f"longest iteration {longest_s} s\n")
+        lab.until_pinged(ANNOUNCED_S)
+        # One that only listens.
+        lab.light([pair for pair in lab.circuits() if "g1" not in pair] + [["g1", LISTENS_AT["g2"]]])
+        until(lambda: lab.ping("g0", "g1").returncode == 0, ANNOUNCED_S)
+        lab.until_pinged(ANNOUNCED_S)
+
+
 def test_a_run_takes_applications_and_says_which(tmp_path: Path) -> None:
     scenario = yaml.safe_load(TWO_SWITCHES.read_text())
     scenario["training"] |= {"iterations": 2, "compute": "10 ms"}

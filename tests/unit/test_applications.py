@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from ringlight.containers.image import ROOT
 from ringlight.controller.bus import EventBus
 from ringlight.controller.openflow.apps import wsgi
+from ringlight.controller.packets import announcing
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.following import Followers, attached
 from ringlight.controller.packets.forwarding import Forwarding
@@ -29,8 +30,10 @@ from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.command import check_resumed
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Port, circuit_cross_connects
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.others import NAME, Others
+from ringlight.testbed.lab import Lab
 from ringlight.testbed.supervision import Life
 from tests.unit.test_controller_rules import FakeTables
 
@@ -211,6 +214,62 @@ def test_nobody_announces_itself_where_all_switches_are_ours() -> None:
     for port in ("p0:1", "p0:2"):
         followers.tell(attachments(fabric, light(("g0", port))))
     assert moves == []
+
+
+def test_a_switch_of_others_or_its_fabric_says_whether_flows_of_moved_gpus_go() -> None:
+    def forgetting(fabric: dict[str, Any], **switches: Any) -> dict[str, bool]:
+        packet = {name: {"ports": 4, **switches.get(name, {})} for name in ("p0", "p1")}
+        made = build_fabric(FabricSpec.model_validate({**SECTION, **fabric, "packet_switches": packet}))
+        return {name: switch.forgets_moved for name, switch in made.packet_switches.items()}
+
+    delete = {"moved_flows": "delete"}
+    assert forgetting({}) == {"p0": False, "p1": False}
+    assert forgetting(delete) == {"p0": True, "p1": True}
+    assert forgetting({}, p0=delete) == {"p0": True, "p1": False}
+    assert forgetting(delete, p0={"moved_flows": "keep"}) == {"p0": False, "p1": True}
+    # Our own switches need it not: what is said of the whole fabric does not mean them.
+    assert forgetting(delete, p1={"controller": "ringlight"}) == {"p0": True, "p1": False}
+    with pytest.raises(ValueError, match=r"packet_switches\.p1\.moved_flows: .* ringlight"):
+        forgetting({}, p1={**delete, "controller": "ringlight"})
+    with pytest.raises(ValidationError, match="moved_flows"):
+        forgetting({"moved_flows": "forget"})
+
+
+def test_flows_are_deleted_once_the_moved_gpus_have_said_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[list[str], bool]] = []
+
+    def say(gpus: list[str], *, forget: bool) -> dict[str, Any]:
+        asked.append((gpus, forget))
+        return {"absent": []}
+
+    monkeypatch.setattr(announcing, "PAUSES_S", (0.0, 0.0, 0.0))
+    announcer = announcing.Announcer(SimpleNamespace(announce=say), EventBus())  # type: ignore[arg-type]
+    announcer.announce(["g0"])
+    announcer._pool.shutdown()
+    # Before, whoever learns would write the same flows again.
+    assert asked == [(["g0"], False), (["g0"], True), (["g0"], True)]
+
+
+def test_only_flows_that_name_a_moved_gpu_are_deleted_and_only_at_stated_switches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], *, input: str, **_more: Any) -> Any:
+        ran.append((command, input))
+        return SimpleNamespace(returncode=0, stdout="", stderr="")
+
+    monkeypatch.setattr(openvswitch.subprocess, "run", run)
+    packet = {"p0": {"ports": 4, "moved_flows": "delete"}, "p1": {"ports": 4}}
+    fabric = build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
+    network = SimpleNamespace(fabric=fabric, lab=Lab("zz9z"))
+    LabNetwork.delete_flows_of(network, ["g2"])  # type: ignore[arg-type]
+    ((command, flows),) = ran
+    assert command[-3:] == ["del-flows", Lab("zz9z").bridge("p0"), "-"]
+    mac, ip = fabric.gpus["g2"].mac, fabric.gpus["g2"].ip
+    assert flows.splitlines() == [f"dl_dst={mac}", f"dl_src={mac}", f"ip,nw_dst={ip}", f"ip,nw_src={ip}"]
 
 
 @pytest.mark.parametrize(("operation", "to_ip"), [(1, "10.82.0.1"), (2, "10.82.0.7")])

@@ -201,6 +201,7 @@ def test_ports_powers_and_what_it_is(wire: Wire) -> None:
     assert wire.ask("RTRV-NE;")[1:] == [
         '"S320:SERIALNUMBER=S320,SWPACKAGE=6.0-3,STATUS=OK,CHASSISTYPE=S16,PLATFORM=VERSION2"',
     ]
+    assert wire.ask("RTRV-NETYPE:::2:;")[1:] == ['"Calient,S16,OCS,6.0-3"']
     assert wire.ask("RTRV-PORT::1.1.9;")[0] == "M  0 DENY"
 
 

@@ -54,8 +54,9 @@ finally:
 """
 
 
-def scripted(*lines: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, *lines]
+def scripted(*lines: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """``before``: what Python does first."""
+    command = [sys.executable, "-c", PROGRAM.replace("\nlab = ", f"\n{before}\nlab = "), *lines]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
 
 
@@ -100,6 +101,89 @@ def test_what_is_refused_is_a_line_with_its_number_and_the_next_command_is_carri
         "line 5: *** Unknown command: g7 ls",
     ]
     assert done.stdout.endswith("all dark\n5 refused\n")
+
+
+#: Commands that the prompt has from Mininet's class for lines, and that are no words to type.
+NO_WORDS = {"EOF"}
+
+
+def test_help_speaks_of_this_lab_and_not_of_mininets() -> None:
+    listed = scripted("help").stdout
+    words = set(re.findall(r"^[a-zA-Z]+(?: +[a-zA-Z]+)* *$", listed, re.MULTILINE))
+    commands = {word for line in words for word in line.split()} - NO_WORDS
+    assert {"capture", "light", "pingallfull", "xterm"} <= commands
+    said = listed + scripted(*(f"help {word}" for word in sorted(commands))).stdout
+    assert not re.search(r"\bh[1-9]\b|mininet>|px print ", said)
+    assert "ringlight> g0 ping g1" in said
+    # What it gives as examples can be typed, and what is not here says so and how it is done instead.
+    done = scripted(
+        "px print(tor0.cmd('echo $((6 * 7))'))", "py tor0.cmd('echo here')", "noecho tor0 echo seen"
+    )
+    assert re.findall(r"^(?:42|here|seen)", done.stdout, re.MULTILINE) == ["42", "here", "seen"]
+    for word in ("xterm", "gterm", "x", "iperfudp"):
+        assert "Not here" in scripted(f"help {word}").stdout, word
+    assert scripted("xterm g0").stderr == "line 1: xterm: in another terminal: ringlight exec g0 -- bash\n"
+
+
+SLOW = """
+import time
+from ringlight.testbed.emulation.console import measures
+from ringlight.testbed.emulation.console.measures import Pinged
+Attached.places = lambda lab: {"g0": None, "g1": None}
+def slow(lab, places, source, target):
+    time.sleep(0 if source == "g0" else 1.5)
+    return Pinged(source, target, 0.0012)
+measures._ping_any = slow
+measures.AT_ONCE = 1
+"""
+
+
+def test_all_pings_are_shown_as_they_come_and_end_after_a_stated_time() -> None:
+    done = scripted("pingallfull", "pingpairfull", before=SLOW)
+    assert (
+        done.stdout.count("g0 -> g1: 1.20 ms\ng1 -> g0: 1.20 ms\n*** Results: 0% dropped (2/2 received)\n")
+        == 2
+    )
+    sooner = SLOW.replace('source == "g0"', "False")
+    done = scripted("pingallfull 1", "pingall 1", before=sooner)
+    for said in done.stdout.split("ringlight> ")[1:3]:
+        assert "*** Results: 0% dropped (1/1 received)\n" in said
+        command = said.split()[0]
+        assert f"*** 1 of 2 pairs not tried within 1 s; for longer: {command} SECONDS\n" in said
+    assert "usage: pingallfull [seconds]" in scripted("pingallfull soon").stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["", "tor0:1 -t", "tor0:1 -t 0", "tor0:1 -c x", "tor0:1 --direction up", "a b"]
+)
+def test_a_capture_that_cannot_be_names_its_usage(words: str) -> None:
+    assert "usage: capture PORT [-w FILE]" in scripted(f"capture {words}").stderr
+
+
+def test_a_capture_is_bounded_and_its_file_named(tmp_path: Path) -> None:
+    tcpdump = """
+from ringlight.testbed.emulation.console import capture
+def command(tap, direction, write, count):
+    told = f"{tap.interface} {direction} {write} {count}"
+    return ["sh", "-c", f"echo 'tcpdump: listening on it' >&2; echo {told}; exec sleep 60"]
+capture.command = command
+"""
+    file = tmp_path / "fibre.pcap"
+    done = scripted(f"capture tor0:1 -w {file} -t 0.2", "capture ocs0:9", before=tcpdump)
+    shown, refused = done.stdout, done.stderr.splitlines()
+    assert re.search(rf"rlzz9z-tor0-1 inout {file} 100000\n", shown)
+    assert "*** capturing at tor0:1 (rlzz9z-tor0-1) for 0.2 s; Ctrl-C ends it\n" in shown
+    assert refused == [
+        f"line 1: *** {file}: it is no capture file",
+        "line 2: *** nothing is plugged into ocs0:9; of ocs0 there is ocs0:1, ocs0:2",
+    ]
+    done = scripted("capture tor0:1 -w /nowhere/f", before=tcpdump)
+    assert done.stderr == "line 1: *** /nowhere/f: No such file or directory\n"
+
+
+def test_a_prompt_changes_no_settings_of_the_machine() -> None:
+    done = scripted("light", before="import mininet.net; mininet.net.fixLimits = lambda: print('changed')")
+    assert done.stdout == "ringlight> light\nall dark\n0 refused\n"
 
 
 class Typist:

@@ -22,6 +22,7 @@ from ringlight.testbed.emulation.optical.device import (
     Disconnect,
     DisconnectAll,
     DisconnectIngress,
+    DisconnectPorts,
     Effect,
     Fault,
     Gate,
@@ -112,6 +113,7 @@ def test_only_removes_before_it_adds() -> None:
         (Connect(((3, 17),)), Fault.RANGE, 17),
         (Disconnect(((2, 9),)), Fault.CONFLICT, 2),
         (DisconnectIngress((9,)), Fault.RANGE, 9),
+        (DisconnectPorts((17,)), Fault.RANGE, 17),
         (SetAdmin((17,), enabled=False), Fault.RANGE, 17),
         (SetLabel(1, "x" * 64), Fault.RANGE, 1),
     ],
@@ -306,6 +308,7 @@ commands = st.one_of(
     st.builds(ConnectOnly, pair_lists),
     st.builds(Disconnect, pair_lists),
     st.builds(DisconnectIngress, st.lists(port, max_size=3).map(tuple)),
+    st.builds(DisconnectPorts, st.lists(port, max_size=3).map(tuple)),
     st.just(DisconnectAll()),
     st.builds(SetAdmin, st.lists(port, max_size=3).map(tuple), st.booleans()),
 )
@@ -366,7 +369,10 @@ def test_wavelengths_share_ports_without_touching_each_other() -> None:
     assert effects == [Dark(1, 0), Dark(2, 1), Light(3, 9, 3, 1)]
     _, effects = do(device, DisconnectIngress((1,)))
     assert effects == [Dark(1, 1)]
-    assert device.cross_connects() == ((3, 9, 1),)
+    do(device, Connect(((1, 10, 1), (2, 9, 2), (4, 12, 3))))
+    _, effects = do(device, DisconnectPorts((9, 1, 9, 5)))
+    assert effects == [Dark(1, 1), Dark(2, 2), Dark(3, 1)]
+    assert device.cross_connects() == ((4, 12, 3),)
 
 
 def test_one_wavelength_of_a_port_can_be_had_once() -> None:

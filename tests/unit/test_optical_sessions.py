@@ -114,3 +114,82 @@ def test_a_session_that_is_over_is_closed_when_all_is_sent() -> None:
         assert ours.recv(10) == b"bye"
         assert ours.recv(10) == b""
         assert not served._clients
+
+
+# Clients that hold a place
+
+
+def turn(server: serving.OpticalSwitchServer, until_s: float = 2.0) -> None:
+    """Serves until a moment in which nobody has anything to say."""
+    end = time.monotonic() + until_s
+    while server._selector.select(0.05) and time.monotonic() < end:
+        server._turn()
+
+
+class Caller:
+    def __init__(self, server: serving.OpticalSwitchServer) -> None:
+        host, _, port = server.addresses["scpi"].rpartition(":")
+        self._server = server
+        self.socket = socket.create_connection((host, int(port)), timeout=5)
+        turn(server)
+
+    def ask(self, text: str = "*idn?\n") -> bytes:
+        self.socket.sendall(text.encode())
+        turn(self._server)
+        return self.socket.recv(4096)
+
+
+def test_half_open_clients_shut_nobody_out(server: serving.OpticalSwitchServer) -> None:
+    known = Caller(server)
+    assert known.ask().startswith(b"Polatis")
+    half_open = [Caller(server) for _ in range(serving.MAX_CLIENTS + 6)]
+    half_open[-1].socket.sendall(b":oxc:swit")
+    newcomer = Caller(server)
+    assert newcomer.ask().startswith(b"Polatis")
+    # Who was answered stays, however long it has been silent beside them.
+    assert known.ask().startswith(b"Polatis")
+    assert half_open[0].socket.recv(10) == b""
+    assert len(server._clients) == serving.MAX_CLIENTS
+    for caller in (known, newcomer, *half_open):
+        caller.socket.close()
+
+
+def test_the_client_that_was_silent_longest_gives_way(
+    server: serving.OpticalSwitchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MAX_CLIENTS", 3)
+    callers = [Caller(server) for _ in range(3)]
+    for caller in callers:
+        assert caller.ask()
+    # They have just spoken: none of them gives way.
+    late = Caller(server)
+    assert late.socket.recv(10) == b""
+    for client in server._clients.values():
+        client.heard_s -= serving.YIELD_S
+    assert callers[0].ask()
+    later = Caller(server)
+    assert later.ask().startswith(b"Polatis")
+    assert callers[1].socket.recv(10) == b""
+    assert callers[0].ask()
+    assert callers[2].ask()
+    for caller in (late, later, *callers):
+        caller.socket.close()
+
+
+def test_silence_is_borne_for_minutes_and_less_before_a_first_answer(
+    server: serving.OpticalSwitchServer,
+) -> None:
+    callers = [Caller(server), Caller(server)]
+    callers[0].ask()
+    answered, half_open = server._clients.values()
+    assert 60 <= server._patience_s(answered) <= 600
+    assert server._patience_s(half_open) <= 60
+    half_open.heard_s -= server._patience_s(half_open) + 1
+    answered.heard_s -= server._patience_s(half_open) + 1
+    server._expire()
+    assert list(server._clients.values()) == [answered]
+    answered.heard_s -= server._patience_s(answered)
+    server._expire()
+    assert not server._clients
+    for caller in callers:
+        caller.socket.close()

@@ -112,10 +112,51 @@ def test_patches(wire: Wire) -> None:
     assert wire.ask("rtrv-patch::1&6:1:;") == ["M  1 COMPLD", '"1,5"', '"2,6"', ";"]
     assert wire.ask("ENT-PATCH::1,8:1:;")[:3] == ["M  1 DENY", "SNVS", "/* port 1 is busy with 1->5 */"]
     assert wire.ask("ENT-PATCH::4&9,8&7:1:;")[:2] == ["M  1 DENY", "IIAC"]
-    for wrong in ("ENT-PATCH::1&2,5:1:;", "ENT-PATCH::1:1:;", "DLT-PATCH::x:1:;", "DLT-PATCH::7:1:;"):
+    for wrong in ("ENT-PATCH::1&2,5:1:;", "ENT-PATCH::1:1:;", "DLT-PATCH::x:1:;", "DLT-PATCH::9:1:;"):
         assert wire.ask(wrong)[:2] == ["M  1 DENY", "IIAC"]
     assert wire.ask("DLT-PATCH::1&2:1:;RTRV-PATCH:::2:;")[2:] == ["M  2 COMPLD", '"3,7"', ";"]
     assert wire.ask("DLT-PATCH::ALL:1:;RTRV-PATCH:::2:;")[2:] == ["M  2 COMPLD", ";"]
+
+
+def test_what_cloudshell_sends(wire: Wire) -> None:
+    """The bytes of QualiSystems' layer-one driver for Polatis: name in quotes, CR at the end, a port is both
+    its ingress and its egress."""
+    ask = wire.ask
+    assert ask('RTRV-NETYPE:"ocs0"::2:;\r') == ["M  2 COMPLD", '"Polatis,N-EMU-4x4-IDEAL,OCS,6.0.0.0"', ";"]
+    assert ask('ENT-PATCH:"ocs0":1,6:3:;\r') == ["M  3 COMPLD", ";"]
+    made = ask('ENT-PATCH:"ocs0":2,5:4:;\rENT-PATCH:"ocs0":3,7:5:;\r')
+    assert made == ["M  4 COMPLD", ";", "M  5 COMPLD", ";"]
+    # map_clear of port 1: what it sends and what it receives.
+    assert ask('DLT-PATCH:"ocs0":1&5:6:;\r') == ["M  6 COMPLD", ";"]
+    assert ask('RTRV-PATCH:"ocs0"::7:;\r') == ["M  7 COMPLD", '"3,7"', ";"]
+    # Again: nothing is left to be removed. And by the egress alone.
+    assert ask('DLT-PATCH:"ocs0":1&5:8:;\r') == ["M  8 COMPLD", ";"]
+    assert ask('DLT-PATCH:"ocs0":7:9:;\rRTRV-PATCH:::10:;\r')[2:] == ["M  10 COMPLD", ";"]
+
+
+def test_a_carriage_return_ends_a_command(wire: Wire) -> None:
+    ends = ("\r", ";\r", "\r\0", ";\r\n", ";\r\0\r\n")
+    for text in [f"RTRV-PATCH:::2:{end}" for end in ends]:
+        assert wire.ask(text) == ["M  2 COMPLD", ";"], text
+    assert wire.ask("\r\r\n;\r") == []
+    assert wire.ask("MAKE-TEA\r")[:2] == ["M  0 DENY", "ICNV"]
+    # A line feed alone is a blank, as GR-831 has it.
+    assert wire.ask("RTRV-PATCH::\n:3:;") == ["M  3 COMPLD", ";"]
+    # Quotes that nobody has closed end with the line.
+    assert wire.ask('RTRV-PATCH:"ocs0::4:\r')[:1] == ["M  0 COMPLD"]
+    assert wire.ask("RTRV-PATCH:::5:;") == ["M  5 COMPLD", ";"]
+
+
+def test_how_long_a_client_may_be_silent() -> None:
+    wire = Wire(users=USERS)
+    wire.ask("ACT-USER::ann:2::wrong;")
+    assert not wire.session.established
+    wire.ask('ACT-USER::ann:2::"s3cr:t";')
+    assert wire.session.established
+    assert not wire.session.keeps_time
+    wire.ask("ED-EQPT::TIMEOUT:3:::ADMIN=60;")
+    assert wire.session.keeps_time
+    assert wire.session.idle_ns == 3600 * NS
 
 
 def test_what_else_it_tells(wire: Wire) -> None:

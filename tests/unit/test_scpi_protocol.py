@@ -53,6 +53,17 @@ def wire() -> Wire:
     return Wire()
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\r\0", "\r\0\r\n"])
+def test_any_line_end_ends_a_message_and_is_answered_once(wire: Wire, end: str) -> None:
+    wire.session.feed(f"*idn?{end}".encode())
+    assert wire.run().decode() == IDENTITY + "\n"
+    # Byte by byte, too.
+    for letter in f":oxc:swit:conn:stat?{end}*cls{end}".encode():
+        wire.session.feed(bytes([letter]))
+    assert wire.run() == b"(@),(@)\n"
+    assert wire.errors() == '0,"No error"'
+
+
 def test_identity_and_size(wire: Wire) -> None:
     assert wire.ask("*idn?") == IDENTITY + "\n"
     assert wire.ask(":oxc:swit:size?") == "8,8\n"

@@ -31,10 +31,12 @@ class ReleaseRequest(BaseModel):
 
 
 class AnnouncementRequest(BaseModel):
-    """Have what is at these GPUs' NICs say where it is."""
+    """Have what is at these GPUs' NICs say where it is. ``forget``: before, delete the flows that name them
+    at switches of others of which that is stated."""
 
     model_config = ConfigDict(extra="forbid")
     gpus: list[str]
+    forget: bool = False
 
 
 class PackedWorkload(BaseModel):
@@ -154,7 +156,7 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
 
     @app.post("/v1/announcements")
     def announce(request: AnnouncementRequest) -> dict[str, Any]:
-        return {"absent": workers.announce(request.gpus)}
+        return {"absent": workers.announce(request.gpus, forget=request.forget)}
 
     @app.delete("/v1/workers/{name}")
     def remove(name: str) -> dict[str, Any]:

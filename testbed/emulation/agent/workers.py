@@ -491,8 +491,14 @@ class Workers:
         with self._lock:
             return list(self._workers.values())
 
-    def announce(self, gpus: Collection[str]) -> list[str]:
-        """Have what is at these GPUs' NICs say on the network where it is; those that have nothing there."""
+    def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]:
+        """Have what is at these GPUs' NICs say on the network where it is; those that have nothing there.
+        ``forget``: first, stated switches lose their flows to them. Raises AgentError."""
+        if forget:
+            try:
+                self._network.delete_flows_of(gpus)
+            except OpenVSwitchError as error:
+                raise AgentError(503, str(error)) from None
         with self._lock:
             busy = {w.place.gpu: w.host for w in self._workers.values() if w.state == "running"}
         quiet = [gpu for gpu in gpus if gpu not in busy or not self._network.announce(busy[gpu])]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import struct
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +33,10 @@ _FILE_HEADER, _RECORD_HEADER = 24, 16
 SNAP_BYTES = 256
 #: Of tcpdump's buffer in the kernel: what comes while it has no processor.
 BUFFER_KIB = 16384
+#: tcpdump ends within this after it was told to, seconds.
+END_S = 10.0
+#: tcpdump is let run on for so long, which takes from the kernel what came before, seconds.
+LAG_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,78 @@ def command(tap: Tap, direction: Direction, write: str | None, count: int | None
     words += ["-w", write, "-U"] if write is not None else ["-l"]
     words += ["-c", str(count)] if count is not None else []
     return tap.place.command(words)
+
+
+@dataclass
+class Capturing:
+    """A tcpdump that runs. ``dropped``: once it has ended, what it said of packets that it missed."""
+
+    process: subprocess.Popen[str]
+    dropped: str | None = None
+
+    def ended(self, seconds: float | None) -> bool:
+        """Whether it ends by itself within so long; None: waits until it does."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+@contextmanager
+def capturing(words: Sequence[str], lab: Attached, what: str) -> Iterator[Capturing]:
+    """tcpdump (:func:`command`) that has begun to listen; it ends with the block. Raises LabError that names
+    ``what``."""
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=lab.environment(),
+        # Ctrl-C comes to us alone; tcpdump is told to end, and writes what it still has.
+        start_new_session=True,
+    )
+    found = Capturing(process)
+    try:
+        _await_begin(process, what)
+        yield found
+    finally:
+        found.dropped = _end(process)
+
+
+def _await_begin(process: subprocess.Popen[str], what: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "listening on" in line:
+            return
+        if process.poll() is not None or ("tcpdump:" in line and "verbose output" not in line):
+            process.wait(END_S)
+            raise LabError(f"capture at {what}: {line.removeprefix('tcpdump: ').strip()}")
+    raise LabError(f"capture at {what}: tcpdump ended with exit code {process.wait(END_S)}")
+
+
+def _end(process: subprocess.Popen[str]) -> str | None:
+    """What it says of packets that it missed."""
+    with suppress(subprocess.TimeoutExpired):
+        # What has passed by now is still on its way to the file.
+        process.wait(LAG_S)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        _, rest = process.communicate(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, rest = process.communicate()
+    said = [line.strip() for line in rest.splitlines() if "dropped by kernel" in line]
+    return next((line for line in said if not line.startswith("0 ")), None)
+
+
+def check_writable(path: Path) -> None:
+    """Raises LabError naming the file; an old one is emptied, as tcpdump does."""
+    try:
+        path.open("wb").close()
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}") from None
 
 
 @dataclass(frozen=True)

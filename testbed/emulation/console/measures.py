@@ -24,6 +24,8 @@ IPERF_PORT = 5001
 IPERF_SLACK_S = 30.0
 #: At most so many pings under way at once.
 AT_ONCE = 16
+#: Pings between all GPUs begin within this, seconds: 128 GPUs are 16,256 pings.
+PING_ALL_S = 300.0
 _LISTENS = "0A"
 _RTT_MS = re.compile(r"time=([0-9.]+) ms")
 
@@ -72,29 +74,32 @@ def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: s
     return ping(lab, places[source], source, target)
 
 
-def ping_all(lab: Attached, gpus: list[str], *, control: bool = False) -> Iterator[list[Pinged]]:
+def ping_all(
+    lab: Attached, gpus: list[str], *, control: bool = False, within_s: float = PING_ALL_S
+) -> Iterator[list[Pinged]]:
     """Every GPU to every other, one list for each that pings, in order. Raises LabError.
 
-    ``control``: over the O-NICs' control network, also where there is light.
+    ``control``: over the O-NICs' control network, also where there is light. After ``within_s`` no ping
+    begins; those that have not begun are in no list.
     """
     places = lab.places()
+    end = time.monotonic() + within_s
+
+    def one(source: str, target: str) -> Pinged | None:
+        if time.monotonic() >= end:
+            return None
+        if control:
+            return ping(lab, places[source], source, target)
+        return _ping_any(lab, places, source, target)
+
     for gpu in gpus:
         if gpu not in places:
             lab.place(gpu)  # says why there is nothing
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = [
-            [
-                pool.submit(ping, lab, places[source], source, target)
-                if control
-                else pool.submit(_ping_any, lab, places, source, target)
-                for target in gpus
-                if target != source
-            ]
-            for source in gpus
-        ]
+        rows = [[pool.submit(one, source, target) for target in gpus if target != source] for source in gpus]
         try:
             for row in rows:
-                yield [one.result() for one in row]
+                yield [found for future in row if (found := future.result()) is not None]
         finally:
             # Whoever wants no more of them does not wait for those that have not begun.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -218,6 +223,14 @@ def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
     received = sum(one.rtt_s is not None for one in pinged.values())
     lost = 100 * (len(pinged) - received) / len(pinged) if pinged else 0
     return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"
+
+
+def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float) -> str | None:
+    """What to say of pairs of so many GPUs that were not pinged in time, if there are any."""
+    pairs = gpus * (gpus - 1)
+    if len(pinged) == pairs:
+        return None
+    return f"{pairs - len(pinged)} of {pairs} pairs not tried within {within_s:g} s"
 
 
 def by_light(pinged: Mapping[tuple[str, str], Pinged]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import readline
+import shlex
 import signal
 import sys
 import termios
@@ -12,13 +14,13 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 from mininet.cli import CLI
 from mininet.log import StreamHandlerNoNewline, error, lg, output
 
 from ringlight.fabric.units import format_rate
-from ringlight.testbed.emulation.console import measures
+from ringlight.testbed.emulation.console import capture, measures
 from ringlight.testbed.emulation.console.measures import Pinged
 from ringlight.testbed.emulation.console.view import View
 from ringlight.testbed.faults import FaultClient, FaultError
@@ -31,6 +33,17 @@ CHANGE_S = 40.0
 IPERF_S = 5.0
 #: After a Ctrl-C others do nothing for so long, seconds: what it ends needs that to end in order.
 GRACE_S = 0.05
+#: What ends a capture of which nothing else is said, seconds and packets; and the longest that may be asked.
+CAPTURE_S, CAPTURE_PACKETS, LONGEST_CAPTURE_S = 10.0, 100_000, 3600.0
+#: Pings without an answer of which it is asked why, at most.
+MOST_WHY = 64
+HELP = """
+{prompt}NODE COMMAND        a command in a shell at a node, as in Mininet:
+{prompt}{a} ip addr
+{prompt}{a} ping {b}          after the first word, names of GPUs become their addresses
+{prompt}noecho {a} COMMAND  the same, with echoing turned off
+help COMMAND tells how a command is used; Ctrl-C ends a command, exit the prompt.
+"""
 #: What a command may raise that is a line for the user and not a fault of ours.
 Refused = (RuntimeError, OSError, ValueError)
 
@@ -78,11 +91,12 @@ class Prompt(CLI):  # type: ignore[misc]
     """
 
     prompt = "ringlight> "
-    helpStr = CLI.helpStr.replace("mininet> ", prompt)
 
     def __init__(self, view: View, controller: Controller, lines: Iterable[str] | None = None) -> None:
         self.controller = controller
         self.lines = lines
+        gpus = [*view.lab.fabric.gpus]
+        self.helpStr = HELP.format(prompt=self.prompt, a=gpus[0], b=gpus[-1])
         self.said = Said()
         self.said.setFormatter(logging.Formatter("%(message)s"))
         lg.handlers[:] = [self.said]
@@ -270,31 +284,59 @@ class Prompt(CLI):  # type: ignore[misc]
         """Why nothing came back."""
         return measures.no_answer(one) if one.over else self.controller.why_not(one.source, one.target)
 
-    def do_pingall(self, _line: str) -> None:
-        "Ping between all GPUs, and say why where nothing comes back."
-        self._ping([host.name for host in self.mn.hosts])
+    def do_pingall(self, line: str) -> None:
+        """Ping between all GPUs for at most 300 seconds or as many as said; why where nothing comes back.
+        Usage: pingall [seconds]"""
+        self._ping("pingall", line, len(self.mn.hosts), full=False)
 
-    def do_pingpair(self, _line: str) -> None:
-        "Ping between the first two GPUs."
-        self._ping([host.name for host in self.mn.hosts[:2]])
+    def do_pingallfull(self, line: str) -> None:
+        """As pingall, with the time of each answer.
+        Usage: pingallfull [seconds]"""
+        self._ping("pingallfull", line, len(self.mn.hosts), full=True)
 
-    def _ping(self, gpus: list[str]) -> None:
+    def do_pingpair(self, line: str) -> None:
+        """Ping between the first two GPUs.
+        Usage: pingpair [seconds]"""
+        self._ping("pingpair", line, 2, full=False)
+
+    def do_pingpairfull(self, line: str) -> None:
+        """As pingpair, with the time of each answer.
+        Usage: pingpairfull [seconds]"""
+        self._ping("pingpairfull", line, 2, full=True)
+
+    def _ping(self, command: str, line: str, count: int, *, full: bool) -> None:
+        """``full``: a line for each pair, else one for each GPU; each is shown when it has come."""
+        words = line.split()
+        if len(words) > 1 or not all(map(_is_time, words)):
+            error(f"usage: {command} [seconds]\n")
+            return
+        within_s = float(words[0]) if words else measures.PING_ALL_S
+        gpus = [host.name for host in self.mn.hosts[:count]]
         output("*** Ping: testing ping reachability\n")
         pinged: dict[tuple[str, str], Pinged] = {}
-        for row in measures.ping_all(self.mn.lab, gpus):
+        for row in measures.ping_all(self.mn.lab, gpus, within_s=within_s):
             pinged |= {(one.source, one.target): one for one in row}
             marks = [one.target if one.rtt_s is not None else "X" for one in row]
-            output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
+            if full:
+                output("".join(f"{measures.line(one)}\n" for one in row))
+            else:
+                output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
         output(measures.results(pinged) + "\n")
         if self.mn.lab.fabric.onics:
             output(measures.by_light(pinged) + "\n")
+        self._why_lost([one for one in pinged.values() if one.rtt_s is None])
+        if left := measures.untried(pinged, len(gpus), within_s):
+            output(f"*** {left}; for longer: {command} SECONDS\n")
+
+    def _why_lost(self, lost: list[Pinged]) -> None:
         why: dict[str, list[str]] = {}
-        for (source, target), one in pinged.items():
-            if one.rtt_s is None:
-                why.setdefault(self._why(one), []).append(f"{source}->{target}")
+        for one in lost[:MOST_WHY]:
+            why.setdefault(self._why(one), []).append(f"{one.source}->{one.target}")
         for reason, pairs in why.items():
             more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
             output(f"*** {' '.join(pairs[:4])}{more}: {reason}\n")
+        if len(lost) > MOST_WHY:
+            output(f"*** {len(lost) - MOST_WHY} more had no answer\n")
 
     def do_iperf(self, line: str) -> None:
         """TCP rate from one GPU to another.
@@ -313,9 +355,67 @@ class Prompt(CLI):  # type: ignore[misc]
             + (f"; over {found.over}\n" if found.over else "\n")
         )
 
+    def do_capture(self, line: str) -> None:
+        """What passes a port, such as ocs0:1 or tor0:1, or a GPU's NIC: as text, or into a pcap file.
+        Ends after 10 seconds and 100,000 packets unless said otherwise. Something to see: g0 ping g1 &
+        Usage: capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"""
+        try:
+            asked = _capture_of(line)
+        except (ValueError, argparse.ArgumentError) as wrong:
+            usage = "capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"
+            error(f"usage: {usage}: {wrong}\n")
+            return
+        tap = capture.tap_of(self.mn.lab, asked.port)
+        if asked.write is not None:
+            capture.check_writable(Path(asked.write))
+        words = capture.command(tap, asked.direction, asked.write, asked.count)
+        what = f"{asked.port} ({tap.interface})"
+        with capture.capturing(words, self.mn.lab, what) as running:
+            output(f"*** capturing at {what} for {asked.time:g} s; Ctrl-C ends it\n")
+            sys.stdout.flush()
+            # Who ends it by Ctrl-C has had what was wanted.
+            with suppress(KeyboardInterrupt):
+                running.ended(asked.time)
+        if running.dropped is not None:
+            output(f"*** {running.dropped}: the capture is not whole\n")
+        if asked.write is not None:
+            seen = capture.read(Path(asked.write))
+            packets, size = sum(one.packets for one in seen), sum(one.bytes for one in seen)
+            output(f"*** {asked.write}: {packets} packets, {size} bytes\n")
+            if tap.tagged:
+                output("".join(f"***   {colour}\n" for colour in capture.described(seen)))
+
     def do_iperfudp(self, _line: str) -> None:
         "Not here: write NODE iperf -u …"
         error("iperfudp: run it by hand: g1 iperf -s -u & and then g0 iperf -u -b 1M -c g1\n")
+
+    def do_xterm(self, line: str, term: str = "xterm") -> None:
+        "Not here: a shell at a node is ringlight exec NODE -- bash, in another terminal."
+        node = [*line.split(), "NODE"][0]
+        error(f"{term}: in another terminal: ringlight exec {node} -- bash\n")
+
+    def do_gterm(self, line: str) -> None:
+        "Not here: a shell at a node is ringlight exec NODE -- bash, in another terminal."
+        self.do_xterm(line, "gterm")
+
+    def do_x(self, line: str) -> None:
+        "Not here: a shell at a node is ringlight exec NODE -- bash, in another terminal."
+        self.do_xterm(line, "x")
+
+    def do_py(self, line: str) -> None:
+        """Evaluate a Python expression; names of nodes may be used.
+        Usage: py g0.cmd('ls')"""
+        super().do_py(line)
+
+    def do_px(self, line: str) -> None:
+        """Execute a Python statement; names of nodes may be used.
+        Usage: px print(g0.cmd('ls'))"""
+        super().do_px(line)
+
+    def do_time(self, line: str) -> None:
+        """How long another command takes.
+        Usage: time pingall"""
+        super().do_time(line)
 
     def _known(self, *gpus: str) -> None:
         for name in gpus:
@@ -390,8 +490,31 @@ class Prompt(CLI):  # type: ignore[misc]
             output(self.mn[name].cmd("ovs-ofctl", "-O", "OpenFlow13", words[0], bridge, *words[1:]))
 
 
+class _Words(argparse.ArgumentParser):
+    """Raises ValueError for what it cannot read."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _capture_of(line: str) -> argparse.Namespace:
+    """What ``capture`` is told, as its command in a shell is. Raises ValueError, argparse.ArgumentError."""
+    words = _Words(prog="capture", add_help=False, allow_abbrev=False, exit_on_error=False)
+    words.add_argument("port")
+    words.add_argument("-w", "--write")
+    words.add_argument("-t", "--time", type=float, default=CAPTURE_S)
+    words.add_argument("-c", "--count", type=int, default=CAPTURE_PACKETS)
+    words.add_argument("--direction", choices=("in", "out", "inout"), default="inout")
+    found = words.parse_args(shlex.split(line))
+    if not 0.1 <= found.time <= LONGEST_CAPTURE_S:
+        raise ValueError(f"0.1 to {LONGEST_CAPTURE_S:g} seconds")
+    if found.count < 1:
+        raise ValueError("at least one packet")
+    return found
+
+
 def _is_time(word: str) -> bool:
-    """Whether iperf can send for so many seconds."""
+    """Whether something can go on for so many seconds."""
     try:
         return 0.1 <= float(word) <= 3600
     except ValueError:

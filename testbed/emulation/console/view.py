@@ -155,9 +155,9 @@ def _at_averager(lab: Attached, gpu: str) -> str:
 class View(Mininet):  # type: ignore[misc]
     """A lab's nodes and links. ``real_bps``: of each link, None for those inside a node."""
 
-    inited = True  # Mininet would change settings of the whole machine.
-
     def __init__(self, lab: Attached) -> None:
+        # Else it changes settings of the whole machine. It asks its own class, and no subclass.
+        Mininet.inited = True
         super().__init__(link=Wire, intf=Plug, controller=None, build=False)
         self.lab = lab
         self.real_bps: dict[Any, float] = {}

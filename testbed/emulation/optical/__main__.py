@@ -17,7 +17,7 @@ from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, BuildErro
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.emulation.optical.device import Recovery
 from ringlight.testbed.emulation.optical.far_light import LightPlan
-from ringlight.testbed.emulation.optical.server import OpticalSwitchServer, Settings
+from ringlight.testbed.emulation.optical.server import IDLE_TIMEOUT_S, OpticalSwitchServer, Settings
 from ringlight.testbed.emulation.optical.session import personality
 
 
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--light", type=Path, help="file that tells of the lab's light")
     parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
     parser.add_argument(
-        "--idle-timeout", type=float, default=3600.0, help="seconds; idle clients are dropped"
+        "--idle-timeout", type=float, default=IDLE_TIMEOUT_S, help="seconds; idle clients are dropped"
     )
     parser.add_argument(
         "--build", type=Path, default=BUILD_DIRECTORY, help="where compiled programs are kept"

@@ -13,7 +13,7 @@ from pathlib import Path
 from ringlight.fabric.optical_drivers import DRIVERS, protocols_of
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.device import Recovery
-from ringlight.testbed.emulation.optical.server import Settings
+from ringlight.testbed.emulation.optical.server import IDLE_TIMEOUT_S, Settings
 from ringlight.testbed.emulation.optical.session import personality
 
 #: Where a protocol is served unless something else is said: as on the product, where anybody may.
@@ -85,7 +85,7 @@ def settings_of(
     name: str = "ocs",
     folder: Path | None = None,
     recovery: Recovery | None = None,
-    idle_timeout_s: float = 3600.0,
+    idle_timeout_s: float = IDLE_TIMEOUT_S,
     seed: int = 0,
     failed_ports: Sequence[int] = (),
     rest: Address | None = None,

@@ -13,7 +13,7 @@ circuit is ``1.1.1>1.2.1``, both ways ``1.1.1-1.2.1``:
     RTRV-SAVERECALL:::7:;                         "In progress", "Completed", "2 of 3 connections failed"
     RTRV-CRS:::7::ALL;                            or of one pair of ports, or one circuit: ::7::,1.1.1-1.1.2
     RTRV-PORT::0:7:;  RTRV-PORT-SUM::1.1.1:7:;    states, and powers and circuits, of all ports (0) or some
-    RTRV-NE:::7:;
+    RTRV-NE:::7:;  RTRV-NETYPE:::7:;              maker, model, type and software (GR-833)
 
 Long listings come in pages of `PAGE_ROWS`, each with a COMPLD of its own, all but the last ended by ``>``.
 
@@ -96,6 +96,7 @@ class CalientTl1Session(Tl1Session):
             "RTRV-PORT": self._ports,
             "RTRV-PORT-SUM": self._port_sums,
             "RTRV-NE": self._element,
+            "RTRV-NETYPE": lambda *_: Answer((f"Calient,S{self.device.size},OCS,{SOFTWARE}",)),
         }
 
     def port_name(self, port: int) -> str:

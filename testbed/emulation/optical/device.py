@@ -143,6 +143,13 @@ class DisconnectIngress:
 
 
 @dataclass(frozen=True)
+class DisconnectPorts:
+    """Removes whatever these ports, ingress or egress, take part in, on every wavelength."""
+
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class DisconnectAll:
     pass
 
@@ -172,6 +179,7 @@ Command = (
     | Disconnect
     | Exchange
     | DisconnectIngress
+    | DisconnectPorts
     | DisconnectAll
     | SetAdmin
     | SetLabel
@@ -495,6 +503,11 @@ class OpticalDevice:
                     self._check_ingress(port)
                 spots = [self._spots(port) for port in dict.fromkeys(ports)]
                 return _Change(remove=tuple(spot for group in spots for spot in group))
+            case DisconnectPorts(ports):
+                for port in ports:
+                    self._check_port(port)
+                there = [wire for wire in self.cross_connects() if not {*wire[:2]}.isdisjoint(ports)]
+                return _Change(remove=tuple((wire.ingress, wire.wavelength) for wire in there))
             case DisconnectAll():
                 return _Change(remove=tuple((w.ingress, w.wavelength) for w in self.cross_connects()))
         return _Change()

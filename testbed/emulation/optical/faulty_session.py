@@ -41,6 +41,16 @@ class FaultySession:
         return self._over or (not self._held and (self._cut or self.inner.over))
 
     @property
+    def established(self) -> bool:
+        """Whether its client has said who it is, where the protocol asks."""
+        return getattr(self.inner, "established", True)
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether its client has chosen how long it may be silent, and the protocol sees to it."""
+        return getattr(self.inner, "keeps_time", False)
+
+    @property
     def next_ns(self) -> int | None:
         if self._over:
             return None

@@ -173,6 +173,11 @@ class GnmiSession:
         return self._calls.over
 
     @property
+    def keeps_time(self) -> bool:
+        """Who has subscribed to changes listens, however long nothing changes."""
+        return self.next_ns is not None
+
+    @property
     def next_ns(self) -> int | None:
         due = [one.look_ns for one in self._subscriptions if one.mode == gnmi.SubscriptionList.STREAM]
         return min(due, default=None)

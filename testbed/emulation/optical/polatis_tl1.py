@@ -4,7 +4,8 @@ Verbs in any case; ``123`` is the client's ctag; a list is ``1&2&&5``; nothing m
 
     ACT-USER::user:123::password;   CANC-USER::user:123:;
     ENT-PATCH::1&2,17&18:123:;      refuses a busy port, all or nothing; an existing pair is left untouched
-    DLT-PATCH::1&2:123:;            whatever these ingresses feed; ALL or nothing for every one
+    DLT-PATCH::1&17:123:;           each cross-connect that one of these ports is in; ALL or nothing for every
+                                    one
     RTRV-PATCH::1&4:123:;           "1,17" for each cross-connect that one of these ports is in
     OPR-PORT-SHUTTER::1:123:;       blocks ports;   RLS-PORT-SHUTTER::1:123:; opens them
     RTRV-PORT-SHUTTER::1&&32:123:;  "5:OPEN", "5:CLOSED"; a port that has failed is CLOSED too
@@ -19,8 +20,8 @@ Verbs in any case; ``123`` is the client's ctag; a list is ``1&2&&5``; nothing m
     OPR-ARC-EQPT::REPMGR:123::IND;  no reports to this client;   RLS-ARC-EQPT::REPMGR:123:; again
 
 Not known of a real switch, so chosen here: codes and texts of denials, the form of reports and of the PMON
-row of RTRV-EQPT, the unit of TIMEOUT, that a busy port is refused, and that ENT-PATCH is answered when the
-light is tuned.
+row of RTRV-EQPT, the unit of TIMEOUT, that DLT-PATCH of a port that is in none is done, that a busy port is
+refused, and that ENT-PATCH is answered when the light is tuned.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ringlight.testbed.emulation.optical.device import (
     Admin,
     Connect,
     DisconnectAll,
-    DisconnectIngress,
+    DisconnectPorts,
     Recovery,
     SetAdmin,
     SetLabel,
@@ -113,7 +114,7 @@ class PolatisTl1Session(Tl1Session):
     def _disconnect(self, command: Command, now_ns: int) -> Wait:
         if command.aid.strip().upper() in ("", "ALL"):
             return Wait(self.device.submit(now_ns, DisconnectAll()))
-        return Wait(self.device.submit(now_ns, DisconnectIngress(self._ports(command.aid))))
+        return Wait(self.device.submit(now_ns, DisconnectPorts(self._ports(command.aid))))
 
     def _patches(self, command: Command, now_ns: int) -> Answer:
         ports = set(self._ports(command.aid))
@@ -167,6 +168,7 @@ class PolatisTl1Session(Tl1Session):
         if not minutes.isdigit() or int(minutes) > MAX_TIMEOUT_MIN:
             raise Denial("IDNV")
         self.idle_ns = int(minutes) * 60 * NS or None
+        self.keeps_time = True
         return DONE
 
     def _hush(self, command: Command, silent: bool) -> Answer:

@@ -1,7 +1,7 @@
 """The SCPI dialect of Polatis 6000/7000 switches, from the device's side: bytes in, reply bytes out.
 
 One :class:`ScpiSession` per client; no sockets and no clock. Supported, in long and short form and in any
-case (a newline ends a message, ``;`` separates commands in it):
+case (LF or CR ends a message, ``;`` separates commands in it):
 
     *IDN? *OPC? *CLS *RST
     :OXC:SWITch:SIZE?
@@ -103,7 +103,7 @@ class _Unit:
 
 
 _OVERRUN = object()
-_NEWLINE = re.compile(rb"(?<=\n)")
+_LINE = re.compile(rb"([\r\n])")
 _HEADER = re.compile(r"(\*[A-Za-z]+|:?[A-Za-z]+(?::[A-Za-z]+)*)(\?)?")
 _PORT_LIST = re.compile(r"\(@([^()@]*)\)")
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
@@ -189,20 +189,18 @@ class ScpiSession:
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
-        for piece in _NEWLINE.split(data):
-            if not piece:
-                continue
-            ended = piece.endswith(b"\n")
-            body = piece[:-1] if ended else piece
-            if not self._overrun:
-                self._buffer += body
+        for piece in _LINE.split(data):
+            if piece in (b"\r", b"\n"):
+                # Of CR LF the second is the end of nothing.
+                if self._overrun or self._buffer:
+                    self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
+                self._overrun = False
+                self._buffer.clear()
+            elif not self._overrun:
+                self._buffer += piece
                 if len(self._buffer) > MAX_MESSAGE_BYTES:
                     self._overrun = True
                     self._buffer.clear()
-            if ended:
-                self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
-                self._overrun = False
-                self._buffer.clear()
 
     def advance(self, now_ns: int) -> bytes:
         """Does what can be done now. May leave commands with the device: advance it, then call again."""

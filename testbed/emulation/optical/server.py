@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import re
@@ -43,11 +44,17 @@ from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from ringlight.testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread, listen
-from ringlight.testbed.emulation.optical.session import Personality, Session, Switch, personality, recall
+from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
 
 log = logging.getLogger(__name__)
 
 MAX_CLIENTS = 64
+#: Silence after which a client is dropped, seconds, unless another is set; and of one that was never answered
+#: or has not logged in.
+IDLE_TIMEOUT_S = 300.0
+HALF_OPEN_S = 60.0
+#: A client that was answered gives way to a newcomer after so much silence, seconds.
+YIELD_S = 10.0
 #: A client that does not read its replies is dropped when this much waits for it.
 MAX_UNREAD_BYTES = 1 << 22
 #: A client that says no more gets replies for so long yet, seconds, and the dark time of a new cross-connect:
@@ -85,7 +92,7 @@ class Settings:
     pins: Path | None
     seed: int = 0
     failed_ports: tuple[int, ...] = ()
-    idle_timeout_s: float = 3600.0
+    idle_timeout_s: float = IDLE_TIMEOUT_S
     build_directory: Path = BUILD_DIRECTORY
     wavelengths: int = 0
     lasers: Path | None = None
@@ -214,12 +221,20 @@ class Faceplate:
 
 @dataclass
 class _Client:
+    """``answered``: whether it has asked something and got an answer."""
+
     connection: socket.socket
-    session: Session
+    session: FaultySession
     unread: bytearray
     heard_s: float
     events: int = 0
     ended: bool = False
+    spoke: bool = False
+    answered: bool = False
+
+    @property
+    def half_open(self) -> bool:
+        return not (self.answered and self.session.established)
 
 
 class OpticalSwitchServer:
@@ -460,7 +475,9 @@ class OpticalSwitchServer:
             self.apply(self.faults.advance(now_ns), now_ns)
             self.device.put_off(self.apply(self.device.advance(now_ns), now_ns))
             for client in self._clients.values():
-                client.unread += client.session.advance(now_ns)
+                said = client.session.advance(now_ns)
+                client.answered |= client.spoke and bool(said)
+                client.unread += said
             due = [at for at in (self.device.next_ns, self.faults.next_ns) if at is not None]
             if not due or min(due) > now_ns:
                 break
@@ -497,8 +514,8 @@ class OpticalSwitchServer:
         except OSError as error:
             log.warning("accept: %s", error)
             return
-        if len(self._clients) >= MAX_CLIENTS:
-            log.warning("more than %d clients: one is turned away", MAX_CLIENTS)
+        if len(self._clients) >= MAX_CLIENTS and not self._make_room():
+            log.warning("%d clients, and none that is silent: a newcomer is turned away", len(self._clients))
             connection.close()
             return
         connection.setblocking(False)
@@ -508,6 +525,20 @@ class OpticalSwitchServer:
         client = _Client(connection, session, bytearray(), time.monotonic())
         self._clients[connection] = client
         self._listen_for(client, selectors.EVENT_READ)
+
+    def _make_room(self) -> bool:
+        """Drops whoever was silent longest, of those that are half open if there are any; whether somebody
+        was."""
+        clients = list(self._clients.values())
+        silent = [one for one in clients if one.half_open]
+        if not silent:
+            since_s = time.monotonic() - YIELD_S
+            silent = [one for one in clients if one.session.idle and one.heard_s <= since_s]
+        if not silent:
+            return False
+        log.warning("%d clients: the one that was silent longest gives way to a newcomer", len(clients))
+        self._drop(min(silent, key=lambda one: one.heard_s))
+        return True
 
     def _read(self, client: _Client) -> None:
         try:
@@ -519,6 +550,7 @@ class OpticalSwitchServer:
             return
         client.heard_s = time.monotonic()
         if data:
+            client.spoke = True
             client.session.feed(data)
         else:
             client.ended = True
@@ -570,11 +602,13 @@ class OpticalSwitchServer:
 
     def _patience_s(self, client: _Client) -> float:
         """Longest silence of a client."""
-        if not client.ended:
-            return self._settings.idle_timeout_s
-        profile = self._settings.profile
-        dark_s = profile.dark_s + profile.dark_jitter_s
-        return min(self._settings.idle_timeout_s, ENDED_S + dark_s)
+        limit_s = self._settings.idle_timeout_s
+        if client.ended:
+            profile = self._settings.profile
+            return min(limit_s, ENDED_S + profile.dark_s + profile.dark_jitter_s)
+        if client.half_open:
+            return min(limit_s, HALF_OPEN_S)
+        return math.inf if client.session.keeps_time else limit_s
 
     def _drop(self, client: _Client) -> None:
         self._clients.pop(client.connection, None)

@@ -29,6 +29,9 @@ class Session(Protocol):
     The server feeds it what the client sends and calls ``advance`` whenever bytes have come, the device has
     done something, a fibre got or lost light, or ``next_ns`` is due. A client that sends nothing for the
     server's idle timeout is cut off by the server.
+
+    It may have two properties more: ``established``, False until its client has logged in, and
+    ``keeps_time``, True once the client has chosen itself how long it may be silent.
     """
 
     @property

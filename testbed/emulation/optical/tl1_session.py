@@ -114,6 +114,8 @@ class Tl1Session(ABC):
         self._wake_ns: int | None = None
         #: Silence after which the client is logged out, nanoseconds; None for never by itself.
         self.idle_ns: int | None = None
+        #: Whether the client has chosen that.
+        self.keeps_time = False
         #: Whether reports are held back.
         self.silent = False
         self._atag = 0
@@ -146,6 +148,10 @@ class Tl1Session(ABC):
     @property
     def over(self) -> bool:
         return self._over
+
+    @property
+    def established(self) -> bool:
+        return self._user is not None
 
     @property
     def next_ns(self) -> int | None:
